@@ -409,7 +409,7 @@ class TestRows:
     ROW = '[mine]\nclasses = ["MineForCausalLM"]\nqkv_bias = "attention_bias"\n'
 
     def test_a_row_takes_over_what_another_says(self):
-        rows = decoder.load_rows(self.ROW + '[yours]\nlike = "mine"\ntied = true\n')
+        rows = decoder.Decoders(self.ROW + '[yours]\nlike = "mine"\ntied = true\n')
         assert rows["yours"] == replace(rows["mine"], classes=(), tied=True)
 
     def test_every_row_is_read_also_those_that_a_function_reads(self):
@@ -433,6 +433,6 @@ class TestRows:
     )
     def test_a_word_nobody_knows_stops_it(self, line, field, named):
         with pytest.raises(CatalogueError) as caught:
-            decoder.load_rows(self.ROW + line)
+            decoder.Decoders(self.ROW + line)["mine"]
         assert caught.value.field == f"decoders.toml {field}"
         assert named in str(caught.value)

@@ -1,6 +1,7 @@
 """config.json as untrusted input: what is read, what is refused and by which name."""
 
 import json
+import weakref
 
 import pytest
 
@@ -10,6 +11,7 @@ from kvcore.model.config import (
     MAX_LAYERS,
     ModelConfig,
     Section,
+    SharedConfigs,
     class_defaults,
     load_class_defaults,
 )
@@ -175,3 +177,21 @@ class TestSizes:
             part,
             "2 MiB",
         )
+
+
+class TestSharedConfigs:
+    def test_equal_configs_are_one_and_others_are_not(self):
+        shared = SharedConfigs()
+        first = shared.read({"model_type": "llama", "hidden_size": 64})
+        assert shared.read({"hidden_size": 64, "model_type": "llama"}) is first
+        assert shared.read({"model_type": "llama", "hidden_size": 65}) is not first
+        assert shared.read({"model_type": "llama", "hidden_size": 64}, {"quantization": {}}) is not first
+
+    def test_those_asked_for_last_are_kept_in_so_many_characters(self):
+        first, second, third = ({"model_type": letter * 1000} for letter in "abc")
+        shared = SharedConfigs(most_characters=2500)
+        kept, gone = shared.read(first), weakref.ref(shared.read(second))
+        assert shared.read(first) is kept
+        shared.read(third)
+        assert shared.read(first) is kept
+        assert gone() is None

@@ -8,8 +8,7 @@ from kvcore.catalogue import find_model
 from kvcore.errors import KvPlannerError, ModelError
 from kvcore.model.quantization.formats import ExpertsShape
 from kvcore.model.quantization.gguf import (
-    FILE_TYPES,
-    TYPES,
+    MIXTURES,
     Blocks,
     Facts,
     Place,
@@ -83,11 +82,13 @@ class TestBlocks:
         ],
     )
     def test_bits_a_weight(self, kind, bits):
-        assert TYPES[kind].row_bytes(4096) * 8 == 4096 * bits
+        assert MIXTURES.load().types[kind].row_bytes(4096) * 8 == 4096 * bits
 
     def test_experts(self):
         shape = ExpertsShape(num_experts=2, hidden_size=512, intermediate_size=256, element_bytes=2)
-        held = Blocks(types=(TYPES["Q4_K"], TYPES["Q6_K"])).experts_bytes(shape)
+        held = Blocks(types=(MIXTURES.load().types["Q4_K"], MIXTURES.load().types["Q6_K"])).experts_bytes(
+            shape
+        )
         assert held == 2 * (2 * 256 * 288 + 512 * 210) + 2
 
     def test_the_layers_of_llama_3_that_take_more_bits(self):
@@ -212,7 +213,7 @@ class TestReleases:
         assert named == (["vllm-gguf-plugin"] if needs else [])
 
 
-@pytest.mark.parametrize("kind", FILE_TYPES)
+@pytest.mark.parametrize("kind", MIXTURES.load().files)
 @pytest.mark.parametrize(
     "model",
     ["mistralai/Mixtral-8x7B-Instruct-v0.1", "google/gemma-3-27b-it", "Qwen/Qwen3-Next-80B-A3B-Instruct"],

@@ -24,7 +24,7 @@ from kvcore.engine.resolved import view_of
 from kvcore.engine.vllm.defaults import resolve
 from kvcore.memory.activations import ACTIVATIONS, sampler_rows
 from kvcore.memory.budget import rank_memory
-from kvcore.memory.framework import find_overhead_of, fitted_tables
+from kvcore.memory.framework import fitted_tables, overhead_rows
 from kvcore.memory.graphs import (
     GRAPHS,
     captured_graphs,
@@ -183,7 +183,8 @@ def activation_uses(seen: Predicted) -> tuple[Use, ...]:
 
 def framework_uses(setting: Setting) -> tuple[Use, ...]:
     """The rows of the framework's tables."""
-    rows = (find_overhead_of(table, setting, setting.link) for table in fitted_tables(setting))
+    found = overhead_rows(setting, setting.link)
+    rows = (found[table] for table in fitted_tables(setting))
     return tuple(Use(constant=f"framework gib: {row.source}", coefficient=1.0, value=row.gib) for row in rows)
 
 

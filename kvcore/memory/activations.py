@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from functools import lru_cache, partial
 from typing import Annotated, Final
 
@@ -15,7 +15,9 @@ from kvcore.engine.memory_rules import SamplerRow
 from kvcore.engine.vllm.classes import CLASSES
 from kvcore.engine.vllm.switches import AttentionBackend
 from kvcore.kept import kept
-from kvcore.memory.encoder_profile import EncoderConstants, encoder_bytes, takes_pixel_bounds
+from kvcore.memory.audio_profile import AudioConstants, profiled_bytes
+from kvcore.memory.communicators import exchange_row
+from kvcore.memory.encoder_profile import EncoderConstants, sees, takes_pixel_bounds, unexplained_share
 from kvcore.memory.npu_profile import routed_bytes, stream_bytes
 from kvcore.memory.setting import Setting, has_indexer, own_overheads
 from kvcore.memory.sparse_attention import (
@@ -24,7 +26,6 @@ from kvcore.memory.sparse_attention import (
     reserved_bytes,
     stream_attention_bytes,
 )
-from kvcore.memory.stages import takes_images_or_video
 from kvcore.quantity import Grade, Quantity, figure
 from kvcore.scenario import Installation, Runner
 from kvcore.units import GIB, MIB, ceil_div
@@ -116,6 +117,7 @@ class ActivationTables(Reviewed, frozen=True, kw_only=True):
     experts: ExpertVectors
     compiling: Compiling
     encoder: EncoderConstants
+    audio: AudioConstants
     multiprocessors: Multiprocessors
 
     def __post_init__(self) -> None:
@@ -151,7 +153,8 @@ def _peak_with(setting: Setting, row: SamplerRow) -> Quantity:
     pools = setting.resolved.runner is Runner.POOLING
     last = pooler_bytes if pools else partial(sampler_bytes, row=row)
     sampler = last(setting) if setting.is_last else 0
-    encoder, outputs = encoder_bytes(setting, ACTIVATIONS.load().encoder) if setting.is_first else (0, 0)
+    tables = ACTIVATIONS.load()
+    encoder, outputs = profiled_bytes(setting, tables.encoder, tables.audio) if setting.is_first else (0, 0)
     experts = expert_workspace_bytes(setting)
     stays = setting.switches.expert_workspace_stays
     kept = outputs + (shared_bytes(setting, experts) if stays else indexer_bytes(setting))
@@ -167,9 +170,10 @@ def _peak_with(setting: Setting, row: SamplerRow) -> Quantity:
     spread = max(row.spread_gib * GIB, row.spread_share * value)
     low = value - spread
     if encoder > max(layers, sampler, compiling):
-        spread = ACTIVATIONS.load().encoder.spread_share * value
+        spread = tables.encoder.spread_share * value
         is_bounded = setting.scenario.mm_processor_kwargs is not None or not takes_pixel_bounds(setting)
         low = value - spread if is_bounded else max(layers, sampler, compiling) + kept - outputs
+        spread = max(spread, unexplained_share(setting, tables.encoder) * value)
     high = value + spread
     if setting.rules.streams is not None and setting.architecture.residual_streams > 1:
         high = max(high, value * (1 + setting.rules.streams.more_share))
@@ -206,6 +210,15 @@ def sampler_rows(setting: Setting) -> tuple[SamplerRow, ...]:
         return (sampler_row("v1", version),)
     ways = (True,) if asked is not None else (False, True)
     return tuple(sampler_row("v1", version, way) for way in ways)
+
+
+def activation_card_terms(setting: Setting) -> Hashable:
+    """What of a card the peak depends on, for a scenario and flags that are the same."""
+    rows = sampler_rows(setting)
+    chip = multiprocessors(setting.accelerator)
+    is_counted = any(row.vocabulary_rows_per_multiprocessor for row in rows)
+    unexplained = unexplained_share(setting, ACTIVATIONS.load().encoder)
+    return rows, chip * is_counted, unexplained, _runs_sparse(setting), exchange_row(setting)
 
 
 @lru_cache(maxsize=256)
@@ -255,7 +268,7 @@ def compiling_bytes(setting: Setting) -> int:
         return 0
     if CLASSES.load().uncompiled.covers(architecture.read_as, resolved.version):
         return 0
-    if architecture.vision is not None and takes_images_or_video(architecture, setting.scenario):
+    if sees(setting):
         return 0
     share = ceil_div(architecture.vocab_size, setting.parallel.tensor_parallel_size)
     return share * architecture.hidden_size * setting.element_bytes
@@ -369,10 +382,13 @@ def shared_bytes(setting: Setting, experts: int) -> int:
     Source: vllm/v1/worker/workspace.py:WorkspaceManager.get_simultaneous (0.13.0, 0.33.0).
     """
     reserved = reserved_bytes(setting.architecture, setting.parallel, setting.resolved)
-    major = (setting.accelerator.compute_capability or (0,))[0]
-    runs = setting.rules.profiles_attention and major in setting.switches.sparse_attention
-    gathered = gathered_bytes(setting.architecture, setting.resolved) if runs else 0
+    gathered = gathered_bytes(setting.architecture, setting.resolved) if _runs_sparse(setting) else 0
     return max(0, max(experts, indexer_bytes(setting), gathered) - reserved)
+
+
+def _runs_sparse(setting: Setting) -> bool:
+    major = (setting.accelerator.compute_capability or (0,))[0]
+    return setting.rules.profiles_attention and major in setting.switches.sparse_attention
 
 
 def indexer_bytes(setting: Setting) -> int:

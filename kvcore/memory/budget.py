@@ -6,18 +6,20 @@ import math
 from collections.abc import Hashable
 from typing import Final
 
+from msgspec import Struct
+
 from kvcore.catalogue.accelerators import Accelerator
 from kvcore.engine.resolved import Resolved
 from kvcore.engine.rooms import find_engine
+from kvcore.engine.vllm.additional import additional_of
 from kvcore.engine.vllm.versions import switches_of
 from kvcore.errors import Notice
 from kvcore.memory.activations import peak_activation_bytes, restart_gain_bytes, sampler_rows
 from kvcore.memory.after_pool import after_pool_bytes
 from kvcore.memory.framework import (
-    TABLES,
     budget_kind,
-    find_overhead_of,
     non_torch_bytes,
+    overhead_rows,
     pool_share,
     system_bytes,
     taken_bytes,
@@ -25,7 +27,7 @@ from kvcore.memory.framework import (
 from kvcore.memory.graphs import counted_graph_bytes, cuda_graph_bytes, driver_factors
 from kvcore.memory.intervals import available_interval
 from kvcore.memory.loaded import loaded_quantity
-from kvcore.memory.parts import Parts, RankMemory, half_width, measured_or, rank_parts
+from kvcore.memory.parts import Parts, RankMemory, given_kv, half_width, measured_or, rank_parts
 from kvcore.memory.pool_blocks import reserved_bytes
 from kvcore.memory.setting import Setting, setting_of
 from kvcore.memory.weights import WeightBytes
@@ -62,7 +64,7 @@ def surrounding_terms(setting: Setting) -> Hashable:
 
     Links and constants of the framework, ways of sampling, what a driver keeps of graphs, what was taken before.
     """
-    rows = (find_overhead_of(table, setting, link) for link in setting.links for table in TABLES)
+    rows = (tuple(overhead_rows(setting, link).values()) for link in setting.links)
     return setting.links, *rows, sampler_rows(setting), driver_factors(setting), taken_bytes(setting)
 
 
@@ -75,16 +77,11 @@ def profiled_memory(setting: Setting, weights: Quantity) -> RankMemory:
     Source: vllm/v1/worker/gpu_worker.py:Worker.determine_available_memory (0.9.2, 0.19.0, 0.27.1, 0.32.0),
     vllm/worker/worker.py:Worker.determine_num_available_blocks (V0, 0.8.5).
     """
-    measured, resolved = setting.scenario.measured, setting.resolved
-    total = total_of(setting.accelerator)
+    measured, total = setting.scenario.measured, total_of(setting.accelerator)
     system = measured_or(measured, "system_gib", system_bytes(setting))
-    framework = measured_or(measured, "non_torch_gib", non_torch_bytes(setting))
-    activations = measured_or(
-        measured, "peak_activation_gib", reserved_bytes(setting, peak_activation_bytes(setting))
-    )
-    graphs = measured_or(measured, "cuda_graph_gib", cuda_graph_bytes(setting))
-    counted = counted_graph_bytes(setting, graphs)
-    budget = budget_of(total, resolved)
+    budget = budget_of(total, setting.resolved)
+    profiled = profile_of(setting)
+    activations, framework, counted = profiled.activations, profiled.framework, profiled.counted_graphs
     remainder = available_of(setting, budget, weights, activations, framework, counted)
     return rank_parts(
         Parts(
@@ -93,7 +90,7 @@ def profiled_memory(setting: Setting, weights: Quantity) -> RankMemory:
             framework=framework,
             weights=weights,
             activations=activations,
-            cuda_graphs=graphs,
+            cuda_graphs=profiled.cuda_graphs,
             counted_graphs=counted,
             budget=budget,
             remainder=remainder,
@@ -101,6 +98,37 @@ def profiled_memory(setting: Setting, weights: Quantity) -> RankMemory:
         ),
         measured,
         (*notices_of(setting, total, system, budget), *restart_notices(setting, activations)),
+    )
+
+
+def profiled_kv_bytes(setting: Setting, weights: Quantity) -> Quantity:
+    """What `profiled_memory` leaves for the KV cache of one rank, in bytes, without the parts outside the budget."""
+    budget = budget_of(total_of(setting.accelerator), setting.resolved)
+    profiled = profile_of(setting)
+    inside = profiled.activations, profiled.framework, profiled.counted_graphs
+    remainder = available_of(setting, budget, weights, *inside)
+    return given_kv(setting.scenario.measured, remainder)
+
+
+class Profile(Struct, frozen=True, kw_only=True):
+    """What the profile run finds in the budget next to the weights, as predicted or measured. All in bytes."""
+
+    framework: Quantity
+    activations: Quantity
+    cuda_graphs: Quantity
+    counted_graphs: Quantity
+
+
+def profile_of(setting: Setting) -> Profile:
+    """The parts of one rank that the profile run finds, those in `scenario.measured` as they are given."""
+    measured = setting.scenario.measured
+    peak = reserved_bytes(setting, peak_activation_bytes(setting))
+    graphs = measured_or(measured, "cuda_graph_gib", cuda_graph_bytes(setting))
+    return Profile(
+        framework=measured_or(measured, "non_torch_gib", non_torch_bytes(setting)),
+        activations=measured_or(measured, "peak_activation_gib", peak),
+        cuda_graphs=graphs,
+        counted_graphs=counted_graph_bytes(setting, graphs),
     )
 
 
@@ -164,6 +192,7 @@ def available_of(
     share = pool_share(setting)
     what = "{budget} − {weights} − {activations} − {framework} − {counted_graphs}"
     low, high = available_interval(setting, value, parts, total_spread)
+    unsized = unsized_bytes(setting)
     return figure(
         "available_kv",
         value // share,
@@ -172,8 +201,18 @@ def available_of(
         *parts.values(),
         grade=Grade.ASSUMED if weights.grade is Grade.ASSUMED else Grade.FITTED,
         source="vllm/v1/worker/gpu_worker.py:Worker.determine_available_memory (0.32.0)",
-        interval=(low / share, high / share),
+        interval=((low - unsized) / share, (high + unsized) / share),
     )
+
+
+def unsized_bytes(setting: Setting) -> int:
+    """How far keys of `--additional-config` may move memory that no source gives a size for."""
+    return int(additional_of(setting.scenario, setting.resolved.version).unsized_gib * GIB)
+
+
+def remainder_card_terms(setting: Setting) -> Hashable:
+    """What of a card `available_of` depends on, for a scenario, flags and parts that are the same."""
+    return setting.accelerator.vendor, setting.accelerator.memory_grade is Grade.ASSUMED, pool_share(setting)
 
 
 def notices_of(setting: Setting, total: Quantity, system: Quantity, budget: Quantity) -> tuple[Notice, ...]:

@@ -26,6 +26,14 @@ class VideoRow(ReleaseRange, frozen=True, kw_only=True):
     frames: Annotated[int, Bounds(1, 4096)]
 
 
+class Unexplained(Struct, frozen=True, kw_only=True):
+    """How much more mixtures may take than predicted on cards of one major compute capability."""
+
+    source: Source
+    major: Annotated[int, Bounds(1, 99)]
+    more_share: Share
+
+
 class EncoderConstants(Struct, frozen=True, kw_only=True):
     """What an encoder stores for each patch, in vectors of its hidden size, and how items are drawn."""
 
@@ -38,6 +46,7 @@ class EncoderConstants(Struct, frozen=True, kw_only=True):
     factored_since: Published
     """From here on an image has as many tokens as its pixels allow; before it is a square."""
     video: tuple[VideoRow, ...]
+    unexplained: tuple[Unexplained, ...]
 
 
 class Drawn(NamedTuple):
@@ -57,9 +66,7 @@ def encoder_bytes(setting: Setting, constants: EncoderConstants) -> tuple[int, i
     run_dp_sharded_mrope_vision_model (0.19.0).
     """
     vision, element = setting.architecture.vision, setting.element_bytes
-    if vision is None or not takes_images_or_video(setting.architecture, setting.scenario):
-        return 0, 0
-    if setting.scenario.skip_mm_profiling:
+    if vision is None:
         return 0, 0
     drawn = drawn_items(setting, vision, constants)
     ranks = setting.parallel.tensor_parallel_size
@@ -75,10 +82,23 @@ def encoder_bytes(setting: Setting, constants: EncoderConstants) -> tuple[int, i
     return (running + pixels, outputs) if setting.runner == "v2" else (running, outputs + pixels)
 
 
+def sees(setting: Setting) -> bool:
+    """Whether the profile run draws images or video."""
+    architecture = setting.architecture
+    return architecture.vision is not None and takes_images_or_video(architecture, setting.scenario)
+
+
+def unexplained_share(setting: Setting, constants: EncoderConstants) -> float:
+    """Of the peak, what a start with images may take more for a reason that is not known."""
+    major = (setting.accelerator.compute_capability or (0,))[0]
+    rows = constants.unexplained if setting.architecture.moe is not None else ()
+    return max((row.more_share for row in rows if row.major == major), default=0.0)
+
+
 def takes_pixel_bounds(setting: Setting) -> bool:
-    """Whether the processor scales images down to a `max_pixels`."""
+    """Whether the processor scales what is drawn down to a `max_pixels`."""
     vision = setting.architecture.vision
-    return vision is not None and vision.unit > 0
+    return sees(setting) and vision is not None and vision.unit > 0
 
 
 def drawn_items(setting: Setting, vision: VisionEncoder, constants: EncoderConstants) -> Drawn:

@@ -73,11 +73,12 @@ class RankMemory(Parts, frozen=True, kw_only=True):
         return least_room(self.unused.value, self.after_pool, (self.cuda_graphs, self.system, *inside))
 
     def with_cache(
-        self, blocks: Quantity | None, available_bytes: float, *, is_fixed: bool = False
+        self, blocks: Quantity | None, available_bytes: float, *, graphs: str = "CUDA", is_fixed: bool = False
     ) -> RankMemory:
         """The same with the KV cache cut into `blocks`, which are bytes; without them it takes nothing.
 
-        `available_bytes` is what the cache was planned in; with `is_fixed` the number of blocks does not depend on it.
+        `available_bytes` is what the cache was planned in; with `is_fixed` the number of blocks does not depend on it;
+        `graphs` is the platform's name of them.
         A total that is exceeded gets the notice `memory-overrun`.
         """
         pool = blocks or Quantity(name="kv_cache", value=0, unit=Unit.BYTES)
@@ -86,7 +87,7 @@ class RankMemory(Parts, frozen=True, kw_only=True):
         notices = self.notices
         if unused.value < 0 <= available_bytes:
             outside = self.cuda_graphs.value > self.counted_graphs.value
-            part = "CUDA graphs" if outside else "memory outside the budget"
+            part = f"{graphs} graphs" if outside else "memory outside the budget"
             params = {"over": f"{gib(-unused.value):.2f}", "part": part}
             notices += (Notice(code="memory-overrun", field="gpu_memory_utilization", params=params),)
         return replace(self, kv_cache=pool, unused=unused, notices=notices)

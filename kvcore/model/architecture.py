@@ -314,6 +314,33 @@ class VisionEncoder(Struct, frozen=True, kw_only=True):
     """Whether the profile run draws a video, of as many frames as the context has room for."""
 
 
+class AudioEncoder(Struct, frozen=True, kw_only=True):
+    """What the multimodal profile run needs to know of an encoder of audio. A recording runs in chunks."""
+
+    hidden_size: int
+    intermediate_size: int
+    tokens_per_chunk: int
+    """That the language model gets."""
+    positions_per_chunk: int
+    """That attention and MLPs of the encoder see."""
+    values_per_chunk: int
+    """Of the spectrogram or the samples that go in."""
+    chunks_per_item: int = 1
+    """Of the longest recording; 0: as many as the context has room for."""
+    chunks_at_once: int = 0
+    """Most that run together; 0: all."""
+    items_per_prompt: int = 0
+    """Most recordings of a request; 0: any number."""
+    is_whole: bool = False
+    """Every rank runs whole layers."""
+    windows_per_chunk: int = 0
+    """Of an encoder that starts with convolutions of windows: how many, the elements that one takes, most at once."""
+    window_elements: int = 0
+    most_windows: int = 0
+    pair_elements: int = 0
+    """Of attention that multiplies queries with all positions of a block: elements of a position, while it did."""
+
+
 class RopeScaling(Struct, frozen=True, kw_only=True):
     """What a rope setup means for the length of a request."""
 
@@ -369,6 +396,7 @@ class Architecture(Keeper):
     moe: MixtureOfExperts | None = None
     token_choice: TokenChoice | None = None
     vision: VisionEncoder | None = None
+    audio: AudioEncoder | None = None
     is_multimodal: bool = False
     is_mla: bool = False
     residual_streams: int = 1

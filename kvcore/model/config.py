@@ -8,6 +8,7 @@ coded error that names the key when a value is missing, of a wrong type, negativ
 from __future__ import annotations
 
 import json
+from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
@@ -47,6 +48,8 @@ LANGUAGE_SECTIONS: Final = ("text_config", "llm_config", "language_config", "thi
 
 MAX_CONFIG_BYTES: Final = 2 << 20
 """Wherever a config comes from. The largest of the catalogue, a list of unquantized modules, had 0.7 MB."""
+MAX_SHARED_CHARACTERS: Final = 8 << 20
+"""Of the configs that a batch shares: a thousand usual ones, or four of the largest."""
 MAX_INTEGER: Final = 2**40
 MAX_NUMBER: Final = 1e30
 MAX_LAYERS: Final = 1024
@@ -361,3 +364,37 @@ class ModelConfig(Keeper):
             if name:
                 return DTYPES[name]
         return "float32"
+
+
+class SharedConfigs:
+    """One object for all equal configs of a batch, as what is read of a config is kept with the object.
+
+    The configs asked for last, in MAX_SHARED_CHARACTERS of text.
+
+    Example:
+        >>> shared = SharedConfigs()
+        >>> shared.read({"model_type": "llama"}) is shared.read({"model_type": "llama"})
+        True
+    """
+
+    def __init__(self, most_characters: int = MAX_SHARED_CHARACTERS) -> None:
+        self._most = most_characters
+        self._configs: OrderedDict[ModelConfig, ModelConfig] = OrderedDict()
+        self._characters = 0
+
+    def read(self, raw: Mapping[str, Any], hf_quant_config: Mapping[str, Any] | None = None) -> ModelConfig:
+        """`ModelConfig.from_mapping`, or the equal one that was read before. Raises ModelError `input-too-large`."""
+        config = ModelConfig.from_mapping(raw, hf_quant_config)
+        known = self._configs.get(config)
+        if known is not None:
+            self._configs.move_to_end(known)
+            return known
+        self._configs[config] = config
+        self._characters += _characters(config)
+        while self._characters > self._most:
+            self._characters -= _characters(self._configs.popitem(last=False)[1])
+        return config
+
+
+def _characters(config: ModelConfig) -> int:
+    return len(config.text) + len(config.hf_quant_config_text)

@@ -7,10 +7,10 @@ own model classes.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from enum import StrEnum
 from functools import partial
-from typing import Annotated, Final, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -345,36 +345,54 @@ def with_drafts(built: Architecture, section: Section, traits: DraftTraits, body
     )
 
 
-def load_rows(text: str) -> Mapping[str, Decoder]:
-    r"""The rows of a table of decoders, by model_type.
+class Decoders(Mapping[str, Decoder]):
+    r"""The rows of a table of decoders, by model_type, each read when it is first asked for.
 
-    Raises TableError `invalid-catalogue-entry`, which names the row, for an unknown key or value.
+    A row raises TableError `invalid-catalogue-entry`, which names it, for an unknown key or value.
 
     Example:
-        >>> load_rows('[my_model]\nclasses = ["MyForCausalLM"]\nqk_norm = "per_head"')["my_model"].gated
+        >>> Decoders('[my_model]\nclasses = ["MyForCausalLM"]\nqk_norm = "per_head"')["my_model"].gated
         True
     """
-    document = read_toml(text, ROWS)
-    rows: dict[str, Decoder] = {}
-    for name, own in document.items():
+
+    def __init__(self, text: str) -> None:
+        self.document = read_toml(text, ROWS)
+        self._rows: dict[str, Decoder] = {}
+
+    def __getitem__(self, name: str) -> Decoder:
+        if name not in self._rows:
+            self._rows[name] = self._row(name)
+        return self._rows[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.document)
+
+    def __len__(self) -> int:
+        return len(self.document)
+
+    def said(self, name: str) -> Mapping[str, Any]:
+        """What a row says, with what it takes over, unchecked. Raises TableError for one that is like no other."""
+        own = self.document[name]
         liked = own.get("like", name)
-        if liked not in document:
+        if liked not in self.document:
             raise wrong(f"{ROWS} {name} like", f"{liked!r} is no row")
-        base = document[liked]
+        base = self.document[liked]
         values = {**base, "classes": [], **own}
         for part in ("names", "experts"):
             if part in values:
                 values[part] = {**base.get(part, {}), **own.get(part, {})}
         values.pop("like", None)
-        row = convert(values, Decoder, f"{ROWS} {name}")
-        if row.experts is not None and isinstance(row.experts.experts_key, str):
-            keys = (row.experts.experts_key, *EXPERT_KEYS)
-            row = replace(row, experts=replace(row.experts, experts_key=keys))
-        rows[name] = row
-    return rows
+        return values
+
+    def _row(self, name: str) -> Decoder:
+        row: Decoder = convert(self.said(name), Decoder, f"{ROWS} {name}")
+        if row.experts is None or not isinstance(row.experts.experts_key, str):
+            return row
+        keys = (row.experts.experts_key, *EXPERT_KEYS)
+        return replace(row, experts=replace(row.experts, experts_key=keys))
 
 
-DECODERS: Final = load_rows(file_text(__package__, ROWS))
+DECODERS: Final = Decoders(file_text(__package__, ROWS))
 """By model_type."""
 
 
@@ -390,12 +408,16 @@ def with_everywhere(built: Architecture, *modules: Module) -> Architecture:
 
 def by_row(readers: Mapping[str, Read]) -> Mapping[str, Read]:
     """Readers of rows, by every name that a config may give such a model."""
-    spelled = ((name, (name, *DECODERS[name].classes)) for name in readers)
+    spelled = ((name, (name, *DECODERS.said(name)["classes"])) for name in readers)
     return {spelling: readers[name] for name, spellings in spelled for spelling in spellings}
 
 
+def _read_row(name: str, config: ModelConfig, section: Section | None = None) -> Architecture:
+    return read_decoder(DECODERS[name], config, section)
+
+
 SECTION_READERS: Final[Mapping[str, Callable[[ModelConfig, Section], Architecture]]] = {
-    name: partial(read_decoder, traits) for name, traits in DECODERS.items() if not traits.code
+    name: partial(_read_row, name) for name in DECODERS if not DECODERS.said(name).get("code")
 }
 """For multimodal models, by the model_type of their language part."""
 

@@ -169,7 +169,7 @@ def read_row(row: Row, config: ModelConfig) -> Architecture:
     language = language or read_language(config)
     language = dataclasses.replace(language, rotary_tables=(*language.rotary_tables, *built.tables))
     prefix = row.layer_prefix.format(language.layer_prefix)
-    return vision.with_images(language, built.modules, built.vision, prefix)
+    return vision.with_images(language, built.modules, built.vision, prefix, built.audio)
 
 
 def read_whisper(config: ModelConfig) -> Architecture:
@@ -185,7 +185,8 @@ def read_whisper(config: ModelConfig) -> Architecture:
     block = read_encoder("whisper_decoder_block", section, width=width, inner=inner, heads=count)
     across = CrossAttention(num_kv_heads=heads.num_kv_heads, head_size=heads.head_dim, encoder_tokens=frames)
     layer = Layer(modules=block.modules, caches=(blocks.cache_of(heads), across))
-    return blocks.decoder(
+    encoder = read_encoder("whisper", section, "model.encoder", audio_most=1)
+    built = blocks.decoder(
         config,
         heads=heads,
         layers=(layer,) * section.layers("decoder_layers"),
@@ -193,7 +194,7 @@ def read_whisper(config: ModelConfig) -> Architecture:
         first=(
             vision.table("model.decoder.embed_tokens", section.integer("vocab_size"), width),
             vision.table("model.decoder.embed_positions", positions, width),
-            *read_encoder("whisper", section, "model.encoder").modules,
+            *encoder.modules,
         ),
         last=(blocks.norm("model.decoder.layer_norm", width, bias=True),),
         tied=True,
@@ -201,6 +202,7 @@ def read_whisper(config: ModelConfig) -> Architecture:
         layer_prefix="model.decoder.layers",
         is_multimodal=True,
     )
+    return dataclasses.replace(built, audio=encoder.audio)
 
 
 def read_ultravox(config: ModelConfig) -> Architecture:

@@ -14,7 +14,16 @@ from typing import Final
 from msgspec.structs import replace
 
 from kvcore.errors import ModelError
-from kvcore.model.architecture import Linear, Module, Output, Parameter, RotaryTable, Split, VisionEncoder
+from kvcore.model.architecture import (
+    AudioEncoder,
+    Linear,
+    Module,
+    Output,
+    Parameter,
+    RotaryTable,
+    Split,
+    VisionEncoder,
+)
 from kvcore.model.config import MAX_LAYERS, Section
 from kvcore.model.parts import blocks, vision
 from kvcore.model.parts.encoder_rows import (
@@ -140,11 +149,12 @@ class Scope:
         return re.sub(r"{(.+?)}", lambda found: str(self.value(found[1])), template)
 
     def build(self) -> vision.Encoder:
-        """The row's modules, the limits of its images, and its rotary tables."""
+        """The row's modules, the limits of its images and recordings, and its rotary tables."""
         parts = [self.part(name, part) for name, part in self.row.modules.items() if self.value(part.when)]
         return vision.Encoder(
             modules=tuple(module for part in parts for module in part.modules),
             vision=self.limits() or next((part.vision for part in parts if part.vision), None),
+            audio=self._own_audio() or next((part.audio for part in parts if part.audio), None),
             tables=(*self.tables(), *(table for part in parts for table in part.tables)),
         )
 
@@ -188,6 +198,27 @@ class Scope:
             values_per_patch=self.value(limits.values),
             unit=self.value(limits.unit),
             draws_video=bool(self.value(limits.video)),
+        )
+
+    def _own_audio(self) -> AudioEncoder | None:
+        """What the profile run must know of the row's recordings."""
+        audio = self.row.audio
+        if audio is None:
+            return None
+        return AudioEncoder(
+            hidden_size=self.value(audio.width),
+            intermediate_size=self.value(audio.inner),
+            tokens_per_chunk=self.value(audio.tokens),
+            positions_per_chunk=self.value(audio.positions),
+            values_per_chunk=self.value(audio.values),
+            chunks_per_item=self.value(audio.chunks),
+            chunks_at_once=self.value(audio.at_once),
+            items_per_prompt=self.value(audio.most),
+            is_whole=bool(self.value(audio.is_whole)),
+            windows_per_chunk=self.value(audio.windows),
+            window_elements=self.value(audio.window_elements),
+            most_windows=self.value(audio.most_windows),
+            pair_elements=self.value(audio.pairs),
         )
 
     def tables(self) -> tuple[RotaryTable, ...]:

@@ -194,6 +194,24 @@ class Limits(Struct, frozen=True, kw_only=True):
     video: Formula = False
 
 
+class Audio(Struct, frozen=True, kw_only=True):
+    """The fields of an `AudioEncoder`."""
+
+    tokens: Formula
+    positions: Formula
+    values: Formula
+    width: Formula = "width"
+    inner: Formula = "inner"
+    chunks: Formula = "audio_chunks"
+    at_once: Formula = "audio_at_once"
+    most: Formula = "audio_most"
+    is_whole: Formula = False
+    windows: Formula = 0
+    window_elements: Formula = 0
+    most_windows: Formula = 0
+    pairs: Formula = 0
+
+
 class Rotary(Struct, frozen=True, kw_only=True):
     """The fields of a `RotaryTable`."""
 
@@ -219,6 +237,7 @@ class Row(Struct, frozen=True, kw_only=True):
     modules: Mapping[str, Part] = field(default_factory=dict)
     """By name, behind the name of the part that uses the row. `{}` encloses a formula."""
     limits: Limits | None = None
+    audio: Audio | None = None
     rotary: tuple[Rotary, ...] = ()
 
     def __post_init__(self) -> None:

@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from kvcore.model.architecture import (
     Architecture,
+    AudioEncoder,
     Linear,
     Module,
     Output,
@@ -26,10 +27,11 @@ from kvcore.model.parts.blocks import replicated
 
 
 class Encoder(Struct, frozen=True, kw_only=True):
-    """An encoder with its projector, what the profile run must know of its images, and its rotary tables."""
+    """An encoder with its projector, what the profile run must know of images and audio, and its rotary tables."""
 
     modules: tuple[Module, ...]
     vision: VisionEncoder | None = None
+    audio: AudioEncoder | None = None
     tables: tuple[RotaryTable, ...] = ()
 
 
@@ -73,13 +75,18 @@ def sharded_table(name: str, rows: int, columns: int) -> VocabEmbedding:
 
 
 def with_images(
-    built: Architecture, modules: Iterable[Module], limits: VisionEncoder | None, layer_prefix: str = ""
+    built: Architecture,
+    modules: Iterable[Module],
+    limits: VisionEncoder | None,
+    layer_prefix: str = "",
+    audio: AudioEncoder | None = None,
 ) -> Architecture:
-    """The model with `modules` on every pipeline stage, and what its profile run must know of images."""
+    """The model with `modules` on every pipeline stage, and what its profile run must know of images and audio."""
     return replace(
         built,
         every=tuple(modules),
         vision=limits,
+        audio=audio,
         is_multimodal=True,
         layer_prefix=layer_prefix or built.layer_prefix,
     )

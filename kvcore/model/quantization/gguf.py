@@ -114,15 +114,13 @@ class Mixtures(Struct, frozen=True, kw_only=True):
     uniform: frozenset[str]
     types: Mapping[str, BlockType]
     files: Mapping[str, str]
+    """The type that most tensors of a file have."""
     aliases: Mapping[str, str]
     roles: Mapping[str, Role]
     rules: Mapping[Role, tuple[Rule, ...]]
 
 
-MIXTURES: Final = TableFile("kvcore.model.quantization", "gguf.toml", Mixtures).load()
-TYPES: Final = MIXTURES.types
-FILE_TYPES: Final = MIXTURES.files
-"""The type that most tensors of a file have."""
+MIXTURES: Final = TableFile("kvcore.model.quantization", "gguf.toml", Mixtures)
 
 
 class Place(Struct, frozen=True, kw_only=True):
@@ -150,7 +148,7 @@ class Facts(Struct, frozen=True, kw_only=True):
 
 def role_of(name: str) -> Role:
     """The role of a tensor by its checkpoint name."""
-    return MIXTURES.roles.get(name.rpartition(".")[2], Role.OTHER)
+    return MIXTURES.load().roles.get(name.rpartition(".")[2], Role.OTHER)
 
 
 def takes_more_bits(index: int, count: int) -> bool:
@@ -166,15 +164,16 @@ def takes_more_bits(index: int, count: int) -> bool:
 
 def tensor_type(name: str, role: Role, place: Place, facts: Facts, inputs: int) -> str:
     """The type of one tensor in a file of type `name`."""
-    usual = FILE_TYPES[name]
-    if TYPES[usual].weights == 1:
+    mixtures = MIXTURES.load()
+    usual = mixtures.files[name]
+    if mixtures.types[usual].weights == 1:
         return usual
     if role is Role.OUTPUT:
-        return "Q8_0" if usual == "Q8_0" or inputs % TYPES[usual].weights else "Q6_K"
+        return "Q8_0" if usual == "Q8_0" or inputs % mixtures.types[usual].weights else "Q6_K"
     index, count = place.layer, facts.num_layers
     if role is Role.VALUES:
         index, count = place.values, facts.num_values
-    rules = (rule for rule in MIXTURES.rules.get(role, ()) if rule.holds(name, index, count, facts))
+    rules = (rule for rule in mixtures.rules.get(role, ()) if rule.holds(name, index, count, facts))
     usual = next((rule.takes for rule in rules), usual)
     return "Q5_K" if role is Role.VALUES and facts.is_70b and usual in ("Q3_K", "Q4_K") else usual
 
@@ -183,13 +182,14 @@ def fitting(name: str, inputs: int) -> BlockType:
     """The type, or what rows of `inputs` take that are no multiple of its block.
 
     Example:
-        >>> fitting("Q4_K", 896) == TYPES["Q5_0"]
+        >>> fitting("Q4_K", 896) == MIXTURES.load().types["Q5_0"]
         True
     """
-    chosen = TYPES[name]
+    types = MIXTURES.load().types
+    chosen = types[name]
     if inputs % chosen.weights:
-        chosen = TYPES[chosen.fallback]
-    return TYPES["F16"] if inputs % chosen.weights else chosen
+        chosen = types[chosen.fallback]
+    return types["F16"] if inputs % chosen.weights else chosen
 
 
 class Blocks(Format, frozen=True, kw_only=True):
@@ -219,14 +219,14 @@ class Blocks(Format, frozen=True, kw_only=True):
 
 
 def gguf(architecture: Architecture, kind: str) -> Quantization:
-    """A GGUF file of type `kind`, one of FILE_TYPES, of a model.
+    """A GGUF file of type `kind`, one of `files`, of a model.
 
     Norms, routers and encoders stay in the model's dtype, embeddings do not.
 
     Source: src/llama-quant.cpp:llama_tensor_get_type_impl of llama.cpp (007dbbf);
     vllm/model_executor/layers/quantization/gguf.py:GGUFConfig.get_quant_method (0.8.5, 0.23.0).
     """
-    name = MIXTURES.aliases.get(kind, kind)
+    name = MIXTURES.load().aliases.get(kind, kind)
     places, num_values = places_of(architecture)
     heads, kv_heads = architecture.num_attention_heads, max(1, architecture.num_kv_heads)
     facts = Facts(
@@ -269,7 +269,7 @@ def gguf(architecture: Architecture, kind: str) -> Quantization:
         format_of=format_of,
         depends_on_layer=True,
         quantizes_embeddings=True,
-        spread=0.0 if name in MIXTURES.uniform else MIXTURE_SPREAD,
+        spread=0.0 if name in MIXTURES.load().uniform else MIXTURE_SPREAD,
     )
 
 

@@ -14,13 +14,14 @@ from __future__ import annotations
 import re
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from fnmatch import translate
 from itertools import takewhile
 from re import _compiler as compiler  # type: ignore[attr-defined]
 from re import _constants as codes  # type: ignore[attr-defined]
 from re import _parser as parser  # type: ignore[attr-defined]
 from typing import Any, Final, NamedTuple, TypeAlias
+
+from msgspec import Struct, field
 
 from kvcore.errors import ModelError
 
@@ -260,8 +261,7 @@ class _Builder:
         return is_in
 
 
-@dataclass(kw_only=True, slots=True)
-class Allowance:
+class Allowance(Struct, kw_only=True):
     """What the lists of modules of one config may cost; every list of it draws on the same."""
 
     patterns: int = MAX_PATTERNS
@@ -290,8 +290,7 @@ class Allowance:
             raise ModelError("module-lists-too-costly", field=FIELD, limit=f"{MAX_STEPS:,}")
 
 
-@dataclass(slots=True)
-class Reached:
+class Reached(Struct):
     """The states that the automaton is in together, of those that read a character; and the patterns that matched."""
 
     alive: array[int]
@@ -299,8 +298,7 @@ class Reached:
     moves: dict[str | tuple[str, int], Reached] = field(default_factory=dict)
 
 
-@dataclass(slots=True)
-class State:
+class State(Struct):
     """Reads `literal`, or a character that passes `test`, and goes to `after`; or reads nothing and has `exits`."""
 
     literal: str = ""
@@ -313,8 +311,7 @@ class State:
     wants: bool = True
 
 
-@dataclass(slots=True)
-class Machine:
+class Machine(Struct):
     """An automaton over names: sets of states, and the moves between them as they were asked for."""
 
     states: list[State]

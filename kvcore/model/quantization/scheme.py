@@ -62,7 +62,8 @@ class Quantization(Keeper):
     def format_for(self, module: Linear | Experts | VocabEmbedding, name: str) -> Format:
         """The format of a module by its full checkpoint name, asked for once."""
         is_vocab = isinstance(module, VocabEmbedding)
-        if not (module.quantizable or (is_vocab and self.quantizes_embeddings)):
+        may_be = module.quantizable or (is_vocab and self.quantizes_embeddings)
+        if self.method == NOT_QUANTIZED or not may_be:
             return UNQUANTIZED
         kind = Kind.VOCAB if is_vocab else Kind.EXPERTS if isinstance(module, Experts) else Kind.LINEAR
         known = self._formats.get((name, kind))
