@@ -8,14 +8,17 @@ from kvcore import catalogue
 from kvcore.engine.rooms import engine_names
 from kvcore.errors import KvPlannerError, defect
 from kvcore.library import from_hub
+from kvcore.model.config import ModelConfig
 from kvcore.planning import Plan, plan
 from kvcore.scenario.contract import error_of, needs_fixes, result_of
-from kvcore.scenario.request import FetchModel, Json, id_of, parse_request, scenario_from_request
+from kvcore.scenario.request import ReadConfig, id_of, parse_request, scenario_from_request
 from kvcore.untrusted import utf8_text
 
 
-def answer(given: str | bytes) -> dict[str, Any]:
+def answer(given: str | bytes, read_config: ReadConfig = ModelConfig.from_mapping) -> dict[str, Any]:
     """The contract's result for one request as text; a bad request is a result too, and so is a defect of ours.
+
+    `read_config` is that of one `SharedConfigs` for all requests of a batch.
 
     Example:
         >>> answer(b"\\xff")["error"]["code"]
@@ -25,14 +28,9 @@ def answer(given: str | bytes) -> dict[str, Any]:
     try:
         request = parse_request(utf8_text(given) if isinstance(given, bytes) else given)
         request_id = id_of(request)
-        return planned_answer(request, request_id, from_hub)
+        return planned_result(plan(scenario_from_request(request, from_hub, read_config)), request_id)
     except Exception as error:  # the last net: one request must not end a batch
         return error_of(error if isinstance(error, KvPlannerError) else defect(error), request_id)
-
-
-def planned_answer(request: Json, request_id: object, fetch: FetchModel | None = None) -> dict[str, Any]:
-    """The contract's result for one request that was read. Raises KvPlannerError for what cannot be planned."""
-    return planned_result(plan(scenario_from_request(request, fetch)), request_id)
 
 
 def planned_result(planned: Plan, request_id: object = None) -> dict[str, Any]:

@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from kvcore.answers import answer, catalogue_rows
 from kvcore.errors import KvPlannerError, ScenarioError, defect
 from kvcore.library import SIZES, from_hub, sweep
+from kvcore.model.config import SharedConfigs
 from kvcore.planning import plan
-from kvcore.scenario.request import Json, id_of, parse_request, scenario_from_request
+from kvcore.scenario.fields import Json
+from kvcore.scenario.request import id_of, parse_request, scenario_from_request
 from kvcore.untrusted import parse_json_object, utf8_text
 
 if TYPE_CHECKING:
@@ -45,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser(asked: str) -> argparse.ArgumentParser:
     """What reads the asked command alone, as argparse takes its time over each; all where none is known by the name."""
     parser = argparse.ArgumentParser(prog="python -m kvcore", description=__doc__)
-    commands = parser.add_subparsers(required=True, metavar="command")
+    commands = parser.add_subparsers(required=True, metavar="command", prog=parser.prog)
     for name, (run, text, arguments) in _COMMANDS.items():
         if asked in _COMMANDS and name != asked:
             continue
@@ -93,12 +95,13 @@ def _open(path: str) -> AbstractContextManager[BinaryIO]:
 
 
 def _plan(arguments: argparse.Namespace) -> int:
+    configs = SharedConfigs()
     with _open(arguments.file) as source:
         requests: Iterator[bytes] = (
             (line for line in source if line.strip()) if arguments.jsonl else iter([source.read()])
         )
         for text in requests:
-            sys.stdout.write(json.dumps(answer(text), ensure_ascii=False) + "\n")
+            sys.stdout.write(json.dumps(answer(text, configs.read), ensure_ascii=False) + "\n")
     return 0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import datetime
 import sys
@@ -12,8 +13,7 @@ from functools import cache
 from inspect import get_annotations
 from typing import Annotated, Any, Final, Literal, TypeAlias, Union, get_args, get_origin
 
-from msgspec import Struct
-from msgspec.structs import fields
+from msgspec import NODEFAULT, Struct
 from packaging.version import InvalidVersion, Version
 
 from kvcore.errors import TableError
@@ -225,14 +225,19 @@ def _by_release(kind: Any) -> _Read:
 def _record(kind: Any) -> _Read:
     hints, required = _hints(kind), _required(kind)
     allowed = frozenset(hints)
+    readers: dict[str, _Read] = {}
+    """Of fields that were there once: a record may have one of its own kind."""
 
     def read(value: Any) -> Any:
         if not allowed.issuperset(_table(value)) or not required.issubset(value):
             _check_keys(value, allowed, required)
         values = {}
         for name, item in value.items():
+            reader = readers.get(name)
+            if reader is None:
+                reader = readers[name] = _reader(hints[name])
             try:
-                values[name] = _reader(hints[name])(item)
+                values[name] = reader(item)
             except _RefusedError as error:
                 error.places.append(f" {name}")
                 raise
@@ -262,12 +267,19 @@ def _hints(kind: Any) -> Mapping[str, Any]:
 @cache
 def _type_in(module: str, text: str) -> Any:
     """The type that a module calls so. `get_type_hints` takes four times as long, and tables are read at each start."""
-    return eval(text, vars(sys.modules[module]))
+    names = vars(sys.modules[module])
+    plain = names.get(text) or vars(builtins).get(text)
+    # The text is an annotation of a class of this package, never of a file: what get_type_hints evaluates too.
+    return eval(text, names) if plain is None else plain
 
 
 @cache
 def _required(kind: Any) -> frozenset[str]:
-    return frozenset(one.name for one in fields(kind) if one.required)
+    names, defaults = kind.__struct_fields__, kind.__struct_defaults__
+    given = {
+        name for name, default in zip(names[::-1], defaults[::-1], strict=False) if default is not NODEFAULT
+    }
+    return frozenset(names) - given
 
 
 def _member(allowed: tuple[Any, ...]) -> _Read:

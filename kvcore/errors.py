@@ -17,9 +17,7 @@ A `Notice` is the same thing that does not stop a plan: a warning with a code. T
 
 from __future__ import annotations
 
-import logging
 import re
-import traceback
 from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar, Final
@@ -143,9 +141,6 @@ def invalid(field: str, value: object, reason: str) -> ScenarioError:
     return ScenarioError("invalid-value", field=field, value=value, reason=reason)
 
 
-_LOGGER: Final = logging.getLogger(__name__)
-
-
 def defect(error: Exception) -> DefectError:
     """The coded error that stands for an unexpected one. The log gets its type and place, never what a visitor sent.
 
@@ -153,9 +148,14 @@ def defect(error: Exception) -> DefectError:
         >>> defect(ZeroDivisionError("secret")).code
         'internal-error'
     """
+    import logging  # with what a start does without: most of them meet no defect
+    import traceback
+
     frames = traceback.extract_tb(error.__traceback__)
     places = [f"{_short_path(frame.filename)}:{frame.lineno}" for frame in frames[-_LOGGED_FRAMES:]]
-    _LOGGER.error("internal-error: %s at %s", type(error).__name__, " < ".join(reversed(places)))
+    logging.getLogger(__name__).error(
+        "internal-error: %s at %s", type(error).__name__, " < ".join(reversed(places))
+    )
     return DefectError("internal-error", value=type(error).__name__)
 
 

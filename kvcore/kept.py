@@ -12,10 +12,13 @@ import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from functools import wraps
+from functools import cache, wraps
 from itertools import chain
 from types import CellType, FunctionType, MemberDescriptorType
 from typing import Any, Concatenate, Final, NamedTuple, ParamSpec, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import astuple
 
 MAX_BYTES: Final = 96 << 20
 """Of all kept results of the process together; those of the object that was asked about longest ago go first."""
@@ -235,8 +238,19 @@ def _parts(value: Any) -> Iterable[Any]:
         return value
     if isinstance(value, CellType):
         return [value.cell_contents]
-    slots = (name for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ()))
-    named = [getattr(value, name, None) for name in slots if name not in ("__weakref__", "_kept", "__dict__")]
     inner = [part for name, part in getattr(value, "__dict__", {}).items() if name != "_kept"]
     bound = [value.__self__] if hasattr(value, "__self__") else []
-    return [*named, *inner, *bound]
+    return [*_slots(value), *inner, *bound]
+
+
+def _slots(value: Any) -> Iterable[Any]:
+    if isinstance(value, Struct):
+        return astuple(value)
+    return [getattr(value, name, None) for name in _slot_names(type(value).__mro__)]
+
+
+@cache
+def _slot_names(classes: tuple[type, ...]) -> tuple[str, ...]:
+    """The slots of a class of this program and its bases, of which there are only so many."""
+    names = (name for one in classes for name in getattr(one, "__slots__", ()))
+    return tuple(name for name in names if name not in ("__weakref__", "_kept", "__dict__"))

@@ -12,7 +12,8 @@ from kvcore import catalogue, planning
 from kvcore.errors import ScenarioError, invalid
 from kvcore.planning import Plan
 from kvcore.scenario import Scenario
-from kvcore.scenario.request import Json, parse_request, scenario_from_request
+from kvcore.scenario.fields import Json
+from kvcore.scenario.request import parse_request, scenario_from_request
 from kvcore.untrusted import utf8_text
 
 if TYPE_CHECKING:

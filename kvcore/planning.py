@@ -20,8 +20,8 @@ from kvcore.engine.resolved import CardView, Resolved, view_of, without_card
 from kvcore.engine.rooms import find_engine
 from kvcore.engine.vllm.draft import draft_notices, read_draft
 from kvcore.engine.vllm.recurrent import check_aligned_block
-from kvcore.engine.vllm.shared_experts import stored_architecture
 from kvcore.engine.vllm.storage import storage_of
+from kvcore.engine.vllm.stored import stored_architecture
 from kvcore.engine.vllm.versions import planned_release
 from kvcore.errors import Notice, notice
 from kvcore.memory.budget import rank_memory
@@ -154,6 +154,7 @@ def plan(scenario: Scenario) -> Plan:
     memory = memories[worst].with_cache(
         None if cache is None else cache.figures.pool,
         available[worst],
+        graphs=find_engine(scenario.engine).memory.graphs,
         is_fixed=resolved.num_gpu_blocks_override is not None,
     )
     stage_kv = tuple(one.available_kv for one in memories) if cards_known or given is not None else ()
@@ -259,10 +260,21 @@ def prepare(
 
     Raises EngineRefusalError for what the engine refuses before it looks at memory.
     """
+    resolved = find_engine(scenario.engine).resolve(scenario, architecture, card)
+    return prepare_resolved(scenario, architecture, quantization, card, resolved)
+
+
+def prepare_resolved(
+    scenario: Scenario,
+    architecture: Architecture,
+    quantization: Quantization,
+    card: CardView,
+    resolved: Resolved,
+) -> Prepared:
+    """`prepare` with the flags as the engine resolved them."""
     scenario = without_card(scenario)
     parallel = scenario.parallel
     engine = find_engine(scenario.engine)
-    resolved = engine.resolve(scenario, architecture, card)
     block_size = aligned_block_size(architecture, parallel, resolved)
     if block_size != resolved.block_size:
         resolved = replace(resolved, block_size=block_size)

@@ -13,9 +13,10 @@ A new kind of value is a branch of `conversion.py`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from typing import Any, Generic, TypeVar
+
+from msgspec import Struct
 
 from kvcore.conversion import convert, read_toml, wrong
 from kvcore.kinds import (
@@ -71,8 +72,7 @@ __all__ = [
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class TableFile(Generic[T]):
+class TableFile(Struct, Generic[T], frozen=True, eq=False):
     """A bundled file of tables, read as a Struct. It is itself the key of what was read, and asked for often."""
 
     package: str

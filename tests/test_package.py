@@ -75,7 +75,7 @@ def test_its_facts_are_those_of_the_project(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as opened:
         metadata = opened.read(f"kvcore-{VERSION}.dist-info/METADATA").decode()
         scripts = opened.read(f"kvcore-{VERSION}.dist-info/entry_points.txt").decode()
-    assert "kvcore = kvcore.cli:main" in scripts
+    assert "kvcore = kvcore.__main__:main" in scripts
     plain = [
         line for line in metadata.splitlines() if line.startswith("Requires-Dist:") and "extra ==" not in line
     ]

@@ -7,6 +7,7 @@ import pytest
 
 from kvcore import catalogue
 from kvcore.advice.sweep import SIZES, cell_scenario, plan_cell, sweep
+from kvcore.catalogue.accelerators import Vendor
 from kvcore.cli import main
 from kvcore.planning import Verdict
 from kvcore.scenario.request import scenario_from_request
@@ -73,6 +74,16 @@ def test_the_whole_catalogue_equals_its_plans_on_a_sample() -> None:
         )
         cell = swept[at].cells[card * len(SIZES) + size]
         assert cell == plan_cell(scenario, models[at], CARDS[card], SIZES[size])
+
+
+def test_what_cards_take_of_a_dense_model_says_nothing_of_experts() -> None:
+    # Cards that are alike for the first model exchange the tokens of the second one's experts in different ways.
+    cards = [card for card in CARDS if card.vendor is Vendor.HUAWEI]
+    models = [catalogue.find_model(name) for name in ("Qwen/Qwen3-8B", "Qwen/Qwen3-30B-A3B")]
+    scenario = base(data_parallel_size=4, enable_expert_parallel=True)
+    for entry, swept in zip(models, sweep(scenario, models, cards), strict=True):
+        alone = [plan_cell(scenario, entry, card, size) for card in cards for size in SIZES]
+        assert swept.cells == tuple(alone), entry.id
 
 
 def test_weights_that_no_card_holds_are_a_verdict() -> None:

@@ -1,7 +1,7 @@
 """Every model on every accelerator at every tensor parallel size: what starts there, and what fits.
 
 A row is what `plan` says of `cell_scenario`, digit by digit, for a small part of the work: cards that the engine treats
-alike resolve to the same flags, pages and overheads, and differ in their budget alone (`sweep_cell.py`).
+alike resolve to the same flags, pages and overheads, and differ in their budget alone (`sweep_model.py`).
 
 A server works each sweep out once for all visitors who ask for the same. The key of a sweep is a digest of what decides
 it: flags, card and sizes. Shared and kept are only sweeps of bundled models on bundled cards; with a model, a draft
@@ -20,7 +20,9 @@ from msgspec.structs import replace
 
 from kvcore import catalogue
 from kvcore.advice.spread import spread_scenario
-from kvcore.advice.sweep_cell import Cell, Sweeper, planned_alone
+from kvcore.advice.sweep_cards import Cards
+from kvcore.advice.sweep_cell import Cell, planned_alone
+from kvcore.advice.sweep_model import ModelSweep
 from kvcore.catalogue.accelerators import Accelerator
 from kvcore.catalogue.models import Checkpoint, ModelEntry
 from kvcore.engine.rooms import engine_for, find_engine, with_accelerator
@@ -61,7 +63,7 @@ def sweep(
     What `base` measured or fixed for one deployment does not count here; `cell_scenario` says exactly what does.
     A length above what a model allows is cut to that, but for the model of `base` itself, which is planned as asked.
     """
-    sweeper = Sweeper(cards=tuple(cards))
+    known = Cards(cards)
     for entry in models:
         scenario = model_scenario(base, entry)
         by_engine: dict[tuple[str, str | None], list[int]] = {}
@@ -72,9 +74,9 @@ def sweep(
             by_engine.setdefault(runs, []).append(index)
         cells: dict[tuple[int, int], Cell] = {}
         for (engine, version), own in by_engine.items():
-            on_engine = replace(scenario, engine=engine, engine_version=version)
+            on_engine = ModelSweep(known, replace(scenario, engine=engine, engine_version=version))
             for size in sizes:
-                cells |= {(index, size): cell for index, cell in sweeper.cells(on_engine, own, size)}
+                cells |= {(index, size): cell for index, cell in on_engine.cells(own, size)}
         yield SweptModel(
             model=entry.id,
             max_model_len=scenario.max_model_len or 0,

@@ -15,10 +15,12 @@ from kvcore.api.problems import MEDIA as PROBLEM
 from kvcore.api.problems import problem_bytes, status_of
 from kvcore.errors import KvPlannerError, ScenarioError, defect, invalid
 from kvcore.library import SIZES, from_hub
+from kvcore.model.config import SharedConfigs
 from kvcore.planning import Plan, plan
 from kvcore.quantity import Quantity
 from kvcore.scenario.contract import PARTS
-from kvcore.scenario.request import Json, id_of, parse_request, scenario_from_request
+from kvcore.scenario.fields import Json
+from kvcore.scenario.request import id_of, parse_request, scenario_from_request
 from kvcore.untrusted import MAX_JSON_DEPTH, json_depth, utf8_text
 
 JSON: Final = "application/json"
@@ -120,10 +122,11 @@ def page_of(planned: Plan, base: str = "") -> str:
 
 def _batch(asked: Asked, own_id: list[object]) -> Answered | list[dict[str, Any]]:
     del own_id
+    configs = SharedConfigs()
     if asked.media != JSON:
         lines = [line for line in asked.body.splitlines() if line.strip()]
         _check_batch(len(lines))
-        found = (json.dumps(answer(line)) for line in lines)
+        found = (json.dumps(answer(line, configs.read)) for line in lines)
         return Answered(status=200, media=JSON_LINES, body="".join(f"{line}\n" for line in found).encode())
     text = utf8_text(asked.body)
     if json_depth(text) > MAX_JSON_DEPTH + 1:
@@ -135,7 +138,7 @@ def _batch(asked: Asked, own_id: list[object]) -> Answered | list[dict[str, Any]
     if not isinstance(rows, list):
         raise ScenarioError("invalid-json", reason="an array of requests is expected")
     _check_batch(len(rows))
-    return [answer(json.dumps(row)) for row in rows]
+    return [answer(json.dumps(row), configs.read) for row in rows]
 
 
 class _Number(int):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import difflib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -142,7 +141,9 @@ def find_accelerator(text: str) -> Accelerator:
     found = spellings().get(spelling(text))
     if found is None:
         ids = {spelling(card.id): card.id for card in load_accelerators()}
-        near = [ids[key] for key in difflib.get_close_matches(spelling(text), ids, n=3, cutoff=0.4)]
+        from difflib import get_close_matches
+
+        near = [ids[key] for key in get_close_matches(spelling(text), ids, n=3, cutoff=0.4)]
         raise CatalogueError(
             "unknown-accelerator",
             field="accelerator",

@@ -14,7 +14,6 @@ nulls = ["sliding_window"]        # optional: keys that the config states as nul
 from __future__ import annotations
 
 import datetime
-import difflib
 import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -78,7 +77,9 @@ def find_model(model: str) -> ModelEntry:
     """
     known = bundled_model(model)
     if known is None:
-        near = difflib.get_close_matches(model[:200], model_ids(), n=3, cutoff=0.5)
+        from difflib import get_close_matches
+
+        near = get_close_matches(model[:200], model_ids(), n=3, cutoff=0.5)
         raise CatalogueError(
             "unknown-model", field="model", value=model, near=", ".join(near) or "a bundled model"
         )
