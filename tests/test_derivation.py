@@ -209,7 +209,7 @@ def test_what_breaks_first() -> None:
 
 
 def test_activations_follow_the_batch_and_not_the_length() -> None:
-    content = step("fits", StepName.OVERHEADS).content
+    content = step("fits", StepName.ACTIVATIONS).content
     assert content.prediction.answer_option == "same"
     whole = derivation(request(enable_chunked_prefill=False, engine_version="0.6.6", max_model_len=32768), T)[
         3
@@ -350,10 +350,10 @@ def test_what_does_not_fit_is_tried_on_enough_cards() -> None:
 
 
 def test_graphs_and_the_largest_peak_are_explained() -> None:
-    said = texts(step("fits", StepName.OVERHEADS))
+    said = texts(step("fits", StepName.ACTIVATIONS)) + texts(step("fits", StepName.FRAMEWORK))
     assert "A graph is a recorded step." in said
     assert "the largest counts, not the sum" in said
-    assert "ACL graphs" in texts(step("ascend", StepName.OVERHEADS))
+    assert "ACL graphs" in texts(step("ascend", StepName.FRAMEWORK))
     assert "ACL graphs" not in said
 
 
@@ -361,7 +361,7 @@ def test_every_sentence_is_asked_for_and_every_key_is_there() -> None:
     source = "".join(path.read_text(encoding="utf-8") for path in Path(package.__file__).parent.glob("*.py"))
     asked = set(re.findall(r'"([a-z0-9]+(?:-[a-z0-9]+)*)"', source)) & set(LESSONS)
     options = {
-        *(f"overheads-{one}" for one in ("fall", "same", "rise")),
+        *(f"{step}-{one}" for step in ("activations", "framework") for one in ("fall", "same", "rise")),
         *(f"limits-{one}" for one in ("start", "blocks", "seats")),
         *(f"log-{one}" for one in ("left", "free", "used")),
         *(f"quality-{one}" for one in ("under", "some", "many")),

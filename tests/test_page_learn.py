@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from kvcore.explain.derivation import STEPS
+from kvcore.explain.derivation import STEPS, StepName
 from tests.test_page_plan import RULE_OF_THUMB, WORKED, checked, figures, params, seen, stacks
 
 APP = str(Path(__file__).resolve().parents[1] / "app.py")
@@ -16,10 +16,14 @@ TOO_BIG = {"model": "Qwen/Qwen3-32B", "accelerator": "RTX-4090-24GB", "max_model
 REFUSED = {"model": "Qwen/Qwen3-32B", "accelerator": "V100-PCIe-16GB", "dtype": "bfloat16"}
 
 
-def open_step(number: int | str, given: dict[str, str] = RULE_OF_THUMB, locale: str = "en-US") -> AppTest:
+def open_step(
+    number: int | str | StepName, given: dict[str, str] = RULE_OF_THUMB, locale: str = "en-US"
+) -> AppTest:
     app = AppTest.from_file(APP, default_timeout=300)
     app.context = {"locale": locale}
     app.switch_page("pages/learn.py")
+    if isinstance(number, StepName):
+        number = STEPS.index(number) + 1
     for name, value in (given | {"step": str(number)}).items():
         app.query_params[name] = value
     return checked(app.run())
@@ -53,7 +57,7 @@ class TestWay:
         assert "Answer: " in html(app)
 
     def test_next_and_back_are_in_the_link_with_the_scenario(self) -> None:
-        app = press(open_step(4), "Next")
+        app = press(open_step(StepName.ACTIVATIONS), "Next")
         assert params(app)["step"] == "5"
         assert params(app)["measured.weights_gib"] == "8"
         assert app.header[0].value.startswith("5 · ")
@@ -61,7 +65,7 @@ class TestWay:
         assert params(app)["step"] == "4"
 
     @pytest.mark.parametrize(
-        ("asked", "nearest"), [("0", 1), ("99", 17), ("-3", 1), ("x", 1), ("٣", 1), ("9" * 5000, 17)]
+        ("asked", "nearest"), [("0", 1), ("99", 18), ("-3", 1), ("x", 1), ("٣", 1), ("9" * 5000, 18)]
     )
     def test_a_step_that_there_is_not_is_named_and_the_nearest_stands_there(
         self, asked: str, nearest: int
@@ -88,8 +92,8 @@ class TestWay:
         assert (params(app)["lesson"], params(app).get("step", "1")) == ("h", "1")
 
     def test_a_route_is_chosen_at_the_same_step(self) -> None:
-        app = open_step("5")
-        assert app.header[0].value == "5 · What does one token cost?"
+        app = open_step(StepName.TOKEN)
+        assert app.header[0].value == "6 · What does one token cost?"
         app.selectbox(key="learn.route").set_value("20/")
         checked(app.run())
         assert app.header[0].value == "3 · What does one token cost?"
@@ -98,7 +102,7 @@ class TestWay:
         assert app.header[0].value == "1 · How many requests fit at once?"
         app.selectbox(key="learn.route").set_value("/")
         checked(app.run())
-        assert app.header[0].value == "9 · How many requests fit at once?"
+        assert app.header[0].value == "10 · How many requests fit at once?"
         assert not {"lesson", "path"} & params(app).keys()
 
     @pytest.mark.parametrize(
@@ -107,7 +111,7 @@ class TestWay:
             ({"lesson": "z"}, "1 · What does the start-up log say?"),
             ({"lesson": "B"}, "1 · What does one token cost?"),
             ({"lesson": "7"}, "1 · What lives in GPU memory?"),
-            ({"path": "40", "step": "17"}, "9 · What breaks first?"),
+            ({"path": "40", "step": "17"}, "10 · What breaks first?"),
             ({"path": "9" * 5000}, "1 · What lives in GPU memory?"),
         ],
     )
@@ -129,7 +133,7 @@ class TestWay:
 
 class TestGuess:
     def test_a_number_is_judged(self) -> None:
-        app = open_step(6)
+        app = open_step(StepName.POOL)
         app.number_input(key="learn.field.pool").set_value(10_240.0)
         press(app, "Reveal")
         assert "Your guess: 10,240 tokens." in html(app)
@@ -137,7 +141,7 @@ class TestGuess:
         assert "Answer: 163,840 tokens" in html(app)
 
     def test_a_choice_is_judged(self) -> None:
-        app = open_step(10)
+        app = open_step(StepName.LIMITS)
         app.radio(key="learn.field.limits").set_value("start")
         press(app, "Reveal")
         assert "Not quite." in html(app)
@@ -157,7 +161,7 @@ class TestGuess:
         assert "Answer: 12 GiB" in html(app)
 
     def test_answers_can_be_shown_without_guessing(self) -> None:
-        app = open_step(9)
+        app = open_step(StepName.REQUESTS)
         app.toggle(key="learn.every_answer").set_value(True)
         checked(app.run())
         assert r"\frac{10{,}240}{512}" in latex(app)
@@ -174,7 +178,7 @@ def ask(app: AppTest, number: int, value: float, seed: int = 0) -> AppTest:
 
 class TestQuestions:
     def test_a_miss_gets_its_hint_then_the_letters_then_the_numbers(self) -> None:
-        app = press(open_step(5), "Reveal")
+        app = press(open_step(StepName.TOKEN), "Reveal")
         before = latex(app)
         app = ask(app, 0, 3.0)
         assert "That is one layer." in html(app)
@@ -189,28 +193,30 @@ class TestQuestions:
         assert "Your answer: 138 KiB. Right." in html(app)
 
     def test_the_score_is_in_the_link_and_comes_back(self) -> None:
-        app = ask(press(open_step(5), "Reveal"), 0, 138.0)
+        app = ask(press(open_step(StepName.TOKEN), "Reveal"), 0, 138.0)
         assert "Right at once." in html(app)
-        assert any(one.value.startswith("Right so far: 1 of 51, 1 of them at once.") for one in app.caption)
-        again = open_step(5, params(app) | {"answers": "true"})
+        assert any(one.value.startswith("Right so far: 1 of 54, 1 of them at once.") for one in app.caption)
+        again = open_step(StepName.TOKEN, params(app) | {"answers": "true"})
         assert "Right at once." in html(again)
         assert len([button for button in again.button if button.label == "Check it"]) == 2
 
     def test_a_solution_that_was_shown_does_not_count(self) -> None:
-        app = press(ask(press(open_step(5), "Reveal"), 0, 1.0), "Show the solution")
+        app = press(ask(press(open_step(StepName.TOKEN), "Reveal"), 0, 1.0), "Show the solution")
         assert "Shown." in html(app)
-        assert params(app)["score"] == "AAAAD"
+        assert params(app)["score"] == "AAAAAD"
         assert not any(one.value.startswith("Right so far") for one in app.caption)
 
     def test_each_student_has_numbers_of_his_own(self) -> None:
-        one, other = (press(open_step(5, RULE_OF_THUMB | {"seed": seed}), "Reveal") for seed in ("1", "2"))
+        one, other = (
+            press(open_step(StepName.TOKEN, RULE_OF_THUMB | {"seed": seed}), "Reveal") for seed in ("1", "2")
+        )
         assert any(caption.value.startswith("Variant 1: ") for caption in one.caption)
         assert re.findall(r"A model has .*? numbers", html(one)) != re.findall(
             r"A model has .*? numbers", html(other)
         )
 
     def test_the_teacher_sees_every_solution(self) -> None:
-        app = open_step(5, RULE_OF_THUMB | {"reveal": "1"})
+        app = open_step(StepName.TOKEN, RULE_OF_THUMB | {"reveal": "1"})
         assert "138 KiB" in html(app)
         assert not [button for button in app.button if button.label in ("Check it", "Reveal")]
 
@@ -223,12 +229,12 @@ class TestAnswer:
         assert "kv-weights" in parts_of_the_bar(app)
 
     def test_requests_have_their_curve(self) -> None:
-        app = press(open_step(9), "Reveal")
+        app = press(open_step(StepName.REQUESTS), "Reveal")
         assert (len(stacks(app)), len(figures(app))) == (1, 1)
         assert any(trace.get("name") == "now" for trace in figures(app)[0]["data"])
 
     def test_what_to_try_happens(self) -> None:
-        app = press(open_step(5, WORKED), "Reveal")
+        app = press(open_step(StepName.TOKEN, WORKED), "Reveal")
         assert "<td>KV per token</td><td>32 KiB</td><td>→</td><td><b>16 KiB</b></td>" in html(app)
         press(app, "Move it")
         assert params(app)["kv_cache_dtype"] == "fp8"
@@ -237,12 +243,12 @@ class TestAnswer:
         assert params(app)["kv_cache_dtype"] == "auto"
 
     def test_corrections_stand_where_they_belong(self) -> None:
-        app = press(open_step(5), "Reveal")
+        app = press(open_step(StepName.TOKEN), "Reveal")
         assert "2.5 GiB" in html(app)
         assert "hidden_size" in html(app)
 
     def test_a_published_example_is_one_click(self) -> None:
-        app = press(open_step(5, TOO_BIG), "Qwen3-32B on 8 × RTX 4090")
+        app = press(open_step(StepName.TOKEN, TOO_BIG), "Qwen3-32B on 8 × RTX 4090")
         press(app, "Reveal")
         assert "Answer: 32 KiB" in html(app)
 
@@ -255,7 +261,7 @@ class TestCalm:
         assert app.latex or app.info or "kv-remarks" in html(app)
 
     def test_what_the_engine_refuses_keeps_the_way(self) -> None:
-        app = open_step(4, REFUSED)
+        app = open_step(StepName.ACTIVATIONS, REFUSED)
         assert "The engine refuses this start" in seen(app)
         assert [button for button in app.button if (button.key or "").startswith("accepted.")]
         assert {"Back", "Next"} <= {button.label for button in app.button}
@@ -277,7 +283,7 @@ class TestCalm:
         assert app.latex
 
     def test_what_does_not_fit_is_one_click_from_a_start(self) -> None:
-        app = open_step(9, TOO_BIG)
+        app = open_step(StepName.REQUESTS, TOO_BIG)
         fix = next(button for button in app.button if (button.key or "").startswith("fix."))
         fix.click()
         checked(app.run())
@@ -306,11 +312,11 @@ class TestChinese:
 
 def test_the_last_step_of_a_model_whose_pool_holds_no_request() -> None:
     app = open_step(
-        10,
+        StepName.LIMITS,
         {
             "model": "Alibaba-NLP/gte-Qwen2-7B-instruct",
             "accelerator": "RTX-5000-Ada-32GB",
             "tensor_parallel_size": "2",
         },
     )
-    assert app.header[0].value.startswith("10 · ")
+    assert app.header[0].value.startswith("11 · ")

@@ -7,7 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvcore.errors import MESSAGES, Notice
-from kvcore.texts.words import Language, concurrency_text, gib_text, whole_requests, words
+from kvcore.texts.words import (
+    Language,
+    concurrency_text,
+    gib_text,
+    platform_words,
+    whole_requests,
+    words,
+)
 from kvcore.units import GIB, MIB
 
 
@@ -79,3 +86,20 @@ def test_an_unknown_capability_is_said_in_the_language() -> None:
     notice = Notice(code="fp8-kv-unsupported", params={"name": "X", "capability": "unknown"})
     assert "unknown" not in words(Language.CHINESE).error(notice)
     assert "unknown" in words(Language.ENGLISH).error(notice)
+
+
+@pytest.mark.parametrize(
+    ("language", "name"), [(Language.ENGLISH, "ACL graphs"), (Language.CHINESE, "ACL 图")]
+)
+def test_graphs_are_called_as_the_platform_calls_them(language: Language, name: str) -> None:
+    ascend, other = platform_words(language, "ACL"), words(language)
+    for text in ("CUDA graphs", "No CUDA graphs (eager)", "CUDA graphs, estimated by the engine"):
+        assert name in ascend(text)
+        assert name not in other(text)
+    over = {"over": "1.00", "part": "ACL graphs"}
+    assert name in ascend.error(Notice(code="memory-overrun", field="gpu_memory_utilization", params=over))
+
+
+def test_an_engines_own_words_keep_its_name_of_graphs() -> None:
+    quoted = Notice(code="state-blocks-too-few", field="max_num_seqs", params={"value": "9", "blocks": "4"})
+    assert "CUDA graph capture" in platform_words(Language.ENGLISH, "ACL").error(quoted)

@@ -105,6 +105,14 @@ class Words:
         ordered = sorted(reasons, key=lambda reason: len(_PLACEHOLDER.sub("", reason[0])), reverse=True)
         self._reasons = tuple((_pattern(msgid), text) for msgid, text in ordered)
 
+    def renamed(self, graphs: str) -> Words:
+        """The same texts with another name for the platform's graphs."""
+        named = {key: text for key, text in self._texts.items() if _NAMES_GRAPHS.search(key[1])}
+        texts = {key: text.replace(CUDA, graphs) for key, text in named.items()}
+        # A figure of a sentence is said in the platform's words already.
+        said = {(context, msgid.replace(CUDA, graphs)): texts[context, msgid] for context, msgid in named}
+        return Words(self.language, {**self._texts, **texts, **said})
+
     def __call__(self, msgid: str, /, **params: str) -> str:
         """The text of `msgid` in this language, with `{params}` filled in."""
         return render(self._texts.get(("", msgid), msgid), "", params) if params else self._plain(msgid)
@@ -129,6 +137,8 @@ class Words:
         """A figure of a sentence with separators; as the engine writes it where the text has a flag to copy."""
         if name == "capability" and value == UNKNOWN:
             return self._plain(UNKNOWN)
+        if name == "part":
+            return self._plain(value)
         return count(int(value)) if name in _COUNTS and value.isdecimal() and "--" not in msgid else value
 
     def _plain(self, msgid: str) -> str:
@@ -143,6 +153,24 @@ class Words:
             return text
         first = msgid.split(" ", 1)[0]
         return text if first.strip("abcdefghijklmnopqrstuvwxyz',") else text[:1].upper() + text[1:]
+
+
+CUDA: Final = "CUDA"
+_NAMES_GRAPHS: Final = re.compile(r"CUDA graphs|CUDA graph (?:mode|estimate)\b")
+"""Texts of our own about recorded steps; an engine's own words speak of a single CUDA graph."""
+
+
+@cache
+def platform_words(language: Language, graphs: str) -> Words:
+    """The texts of `language` with recorded steps called after what the platform calls them.
+
+    Example:
+        >>> [platform_words(language, "ACL")("CUDA graphs") for language in (Language.ENGLISH, Language.CHINESE)]
+        ['ACL graphs', 'ACL 图']
+        >>> platform_words(Language.ENGLISH, "CUDA") is words(Language.ENGLISH)
+        True
+    """
+    return words(language) if graphs == CUDA else words(language).renamed(graphs)
 
 
 @cache

@@ -35,8 +35,8 @@ def waited(page: Page) -> None:
 
 
 def test_a_guess_is_judged_and_the_link_gives_the_same_step(server: str, browser: Browser) -> None:
-    page = opened(browser, f"{server}/learn?{QUERY}&step=5")
-    expect(page.locator("h2")).to_have_text("5 · What does one token cost?")
+    page = opened(browser, f"{server}/learn?{QUERY}&step=6")
+    expect(page.locator("h2")).to_have_text("6 · What does one token cost?")
     expect(page.locator(".katex-display")).to_have_count(0)
     field = page.get_by_label("Your guess (KiB)")
     # A choice of the hidden size, 2 × 64 × 5,120 × 2 bytes over 2 cards; the arrow stays in the field.
@@ -48,16 +48,16 @@ def test_a_guess_is_judged_and_the_link_gives_the_same_step(server: str, browser
     expect(guess).to_contain_text("Answer: 128 KiB")
     expect(page.locator(".katex-display").first).to_be_visible()
     page.get_by_role("button", name="Next", exact=False).first.click()
-    expect(page.locator("h2")).to_have_text("6 · How many tokens fit in the KV cache?")
-    page.wait_for_url("**step=6**")
+    expect(page.locator("h2")).to_have_text("7 · How many tokens fit in the KV cache?")
+    page.wait_for_url("**step=7**")
     page.keyboard.press("ArrowLeft")
-    expect(page.locator("h2")).to_have_text("5 · What does one token cost?")
+    expect(page.locator("h2")).to_have_text("6 · What does one token cost?")
     page.keyboard.press("ArrowRight")
-    expect(page.locator("h2")).to_have_text("6 · How many tokens fit in the KV cache?")
+    expect(page.locator("h2")).to_have_text("7 · How many tokens fit in the KV cache?")
     waited(page)
     shown = answer(page)
     again = opened(browser, page.url)
-    expect(again.locator("h2")).to_have_text("6 · How many tokens fit in the KV cache?")
+    expect(again.locator("h2")).to_have_text("7 · How many tokens fit in the KV cache?")
     assert answer(again) == shown
     again.get_by_test_id("stMain").get_by_role("link", name="Plan", exact=True).click()
     settled(again)
@@ -74,7 +74,7 @@ def answer(page: Page) -> str:
 
 
 def test_a_phone_has_room_for_every_formula(server: str, browser: Browser) -> None:
-    page = opened(browser, f"{server}/learn?{QUERY}&step=4", viewport={"width": 390, "height": 844})
+    page = opened(browser, f"{server}/learn?{QUERY}&step=3", viewport={"width": 390, "height": 844})
     answer(page)
     page.locator(".katex-display").nth(3).wait_for()
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
@@ -132,7 +132,7 @@ def test_a_projector_shows_picture_and_question_of_each_step_in_english(
 
 
 def test_a_student_answers_and_a_teacher_prints(server: str, browser: Browser) -> None:
-    page = opened(browser, f"{server}/learn?{QUERY}&step=5&seed=7", viewport={"width": 390, "height": 844})
+    page = opened(browser, f"{server}/learn?{QUERY}&step=6&seed=7", viewport={"width": 390, "height": 844})
     answer(page)
     question = page.locator(".st-key-learn_question_1")
     # Seed 7 asks for 7,500 tokens of 128 KiB: 937.5 MiB. The first guess is in KiB.

@@ -70,6 +70,7 @@ WEIGHTS: Final = Figure(
     msg("Weights"), lambda one: (one.memory.weights if one.memory else one.loaded_weights).value, _bytes
 )
 ACTIVATIONS: Final = Figure(msg("Activations"), _part("activations"), _bytes)
+FRAMEWORK: Final = Figure(msg("Framework"), _part("framework"), _bytes)
 AVAILABLE: Final = Figure(msg("Available for the KV cache"), lambda one: one.available_kv_bytes, _bytes)
 PER_TOKEN: Final = Figure(msg("KV per token"), _of_any_cache("bytes_per_token"), kib_text)
 REQUEST: Final = Figure(msg("One request of the full length"), _of_any_cache("needed_bytes"), _bytes)
@@ -136,7 +137,8 @@ MOVES: Final[dict[StepName, tuple[tuple[Callable[[Plan], Iterator[Move]], ...], 
     StepName.PARTS: ((_enough_cards, _other_size, _other_share), (WEIGHTS, AVAILABLE)),
     StepName.BUDGET: ((_other_share,), (BUDGET, WEIGHTS, AVAILABLE)),
     StepName.WEIGHTS: ((_enough_cards, _other_size, _other_share), (WEIGHTS, AVAILABLE)),
-    StepName.OVERHEADS: ((_other_batch, _other_share), (ACTIVATIONS, AVAILABLE)),
+    StepName.ACTIVATIONS: ((_other_batch, _other_share), (ACTIVATIONS, AVAILABLE)),
+    StepName.FRAMEWORK: ((_enough_cards, _other_size, _other_share), (FRAMEWORK, WEIGHTS, AVAILABLE)),
     StepName.TOKEN: ((_other_dtype, _other_size), (PER_TOKEN, REQUEST)),
     StepName.POOL: ((_enough_cards, _other_share), (AVAILABLE, TOKENS)),
     StepName.REQUESTS: ((_enough_cards, _half_length), (REQUESTS, REQUEST)),

@@ -27,7 +27,8 @@ class StepName(StrEnum):
     PARTS = "parts"
     BUDGET = "budget"
     WEIGHTS = "weights"
-    OVERHEADS = "overheads"
+    ACTIVATIONS = "activations"
+    FRAMEWORK = "framework"
     TOKEN = "token"
     POOL = "pool"
     BLOCKS = "blocks"
@@ -48,12 +49,14 @@ BUDGET_LINE: Final = "budget"
 """The line of the budget on the memory bar, next to the names of its parts."""
 OUTSIDE: Final = frozenset(("system", "unused", BUDGET_LINE))
 _WITH_WEIGHTS: Final = OUTSIDE | {"weights"}
-_WITH_OVERHEADS: Final = _WITH_WEIGHTS | {"framework", "activations", "cuda_graphs"}
+_WITH_ACTIVATIONS: Final = _WITH_WEIGHTS | {"activations"}
+_WITH_OVERHEADS: Final = _WITH_ACTIVATIONS | {"framework", "cuda_graphs"}
 EXPLAINED: Final = {
     StepName.PARTS: frozenset((*(part.name for part in PARTS), BUDGET_LINE)),
     StepName.BUDGET: OUTSIDE,
     StepName.WEIGHTS: _WITH_WEIGHTS,
-    StepName.OVERHEADS: _WITH_OVERHEADS,
+    StepName.ACTIVATIONS: _WITH_ACTIVATIONS,
+    StepName.FRAMEWORK: _WITH_OVERHEADS,
     StepName.TOKEN: _WITH_OVERHEADS,
     **dict.fromkeys(STEPS[STEPS.index(StepName.POOL) :], _WITH_OVERHEADS | {"kv_cache"}),
 }

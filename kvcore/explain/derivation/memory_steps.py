@@ -1,9 +1,9 @@
-"""Steps 1 to 4: what takes the memory of one GPU, and what that leaves for the KV cache."""
+"""Steps 1 to 5: what takes the memory of one GPU, and what that leaves for the KV cache."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
 from msgspec.structs import replace
 
@@ -14,6 +14,7 @@ from kvcore.engine.vllm.versions import switches_of
 from kvcore.errors import KvPlannerError
 from kvcore.explain.derivation.equation import equations
 from kvcore.explain.derivation.lesson import Content, Lesson, Option, StepName
+from kvcore.memory.parts import RankMemory
 from kvcore.memory.shares import WeightShares, weight_shares
 from kvcore.memory.stages import loaded_architecture
 from kvcore.model.quantization import NOT_QUANTIZED
@@ -162,39 +163,34 @@ def _weights_remarks(lesson: Lesson, shares: WeightShares) -> Iterator[str]:
         yield lesson.say("weights-equal", equal=equal, held=held)
 
 
-def overheads_content(lesson: Lesson) -> Content:
-    """Why a dummy run is measured, and what the measurements leave for the KV cache."""
+def activations_content(lesson: Lesson) -> Content:
+    """Why a dummy run is measured, and what sets its peak."""
     base, say = lesson.plan, lesson.say
     resolved, memory = base.resolved, base.memory
     seats, batch = resolved.max_num_seqs, resolved.max_num_batched_tokens
     variables = find_engine(resolved.engine).variables_in(resolved.version)
     content = lesson.content(
-        StepName.OVERHEADS,
+        StepName.ACTIVATIONS,
         options=(FALL, SAME, RISE),
         batch=count(batch),
         seats=count(min(seats, batch)),
     )
     if variables is None:
-        content = replace(content, points=(say("overheads-modelled"), say("overheads-same-run")))
+        content = replace(content, points=(say("activations-modelled"),))
     else:
         content = replace(
             content,
-            question=say("overheads-question-by-hand"),
-            idea=say("overheads-idea-by-hand", engine=resolved.engine, variable=f"`{variables.model}`"),
-            points=(say("overheads-log-by-hand"),),
+            question=say("activations-question-by-hand"),
+            idea=say("activations-idea-by-hand", engine=resolved.engine, variable=f"`{variables.model}`"),
+            points=(say("activations-log-by-hand"),),
         )
     if memory is None:
         return replace(content, missing=say("no-card"))
-    shown = [memory.activations, memory.framework]
-    if memory.cuda_graphs.value:
-        shown.append(memory.counted_graphs if memory.counted_graphs.value else memory.cuda_graphs)
-    if memory.unaccounted.value:
-        shown += [replace(memory.remainder, name="remainder"), memory.unaccounted]
     effect = effect_of_half_length(base)
     return replace(
         content.answered(answer_option=effect),
-        equations=equations(lesson.t, *shown, memory.available_kv),
-        remarks=(*_overheads_reasons(lesson, effect), *_overheads_remarks(lesson)),
+        equations=equations(lesson.t, memory.activations),
+        remarks=tuple(_activations_remarks(lesson, memory, effect)),
     )
 
 
@@ -203,48 +199,91 @@ def effect_of_half_length(base: Plan) -> str:
 
     A figure that the person gave does not move, so the modelled ones are compared.
     """
-    modelled = replace(base.scenario, measured=replace(base.scenario.measured, peak_activation_gib=None))
     length = max(1, base.resolved.max_model_len // 2)
+    return _effect(base, "activations", "peak_activation_gib", max_model_len=length)
+
+
+def effect_of_twice_the_cards(base: Plan) -> str:
+    """Whether the framework's share of a GPU falls, stays or rises with twice the ranks; "" where it cannot be planned.
+
+    A figure that the person gave does not move, so the modelled ones are compared.
+    """
+    ranks = 2 * base.scenario.parallel.tensor_parallel_size
+    parallel = replace(base.scenario.parallel, tensor_parallel_size=ranks)
+    return _effect(base, "framework", "non_torch_gib", parallel=parallel)
+
+
+def _effect(base: Plan, part: str, measured: str, **changes: Any) -> str:
+    modelled = replace(base.scenario, measured=replace(base.scenario.measured, **{measured: None}))
     try:
-        whole, halved = plan(modelled), plan(replace(modelled, max_model_len=length))
+        before, after = (plan(one).memory for one in (modelled, replace(modelled, **changes)))
     except KvPlannerError:
         return ""
-    if whole.memory is None or halved.memory is None or not whole.memory.activations.value:
+    if before is None or after is None or not getattr(before, part).value:
         return ""
-    change = halved.memory.activations.value / whole.memory.activations.value - 1
+    change = getattr(after, part).value / getattr(before, part).value - 1
     if abs(change) < NOTICEABLE:
         return SAME
     return FALL if change < 0 else RISE
 
 
-def _overheads_reasons(lesson: Lesson, effect: str) -> Iterator[str]:
-    """Why the activations fall or stay, why they are a maximum, and what a graph keeps."""
-    memory, say = lesson.plan.memory, lesson.say
-    assert memory is not None, "asked only of plans with a card"
+def _activations_remarks(lesson: Lesson, memory: RankMemory, effect: str) -> Iterator[str]:
+    """Why the activations fall or stay, and why they are a maximum."""
+    say = lesson.say
     if effect in (SAME, FALL):
-        yield say("overheads-why-same" if effect == SAME else "overheads-why-fall")
+        yield say("activations-why-same" if effect == SAME else "activations-why-fall")
     if memory.activations.formula.startswith("max("):
-        yield say("overheads-peaks")
+        yield say("activations-peaks")
     if "{compiling}" in memory.activations.formula:
-        yield say("overheads-compiling")
+        yield say("activations-compiling")
+    if lesson.plan.scenario.measured.peak_activation_gib is not None:
+        yield say("activations-given", size=exact_gib_text(memory.activations.value))
+
+
+def framework_content(lesson: Lesson) -> Content:
+    """What a process takes whatever it serves, what recorded steps take, and what is left for the KV cache."""
+    base, say, memory = lesson.plan, lesson.say, lesson.plan.memory
+    resolved = base.resolved
+    content = lesson.content(StepName.FRAMEWORK, options=(FALL, SAME, RISE))
+    if find_engine(resolved.engine).variables_in(resolved.version) is None:
+        content = replace(content, points=(say("framework-same-run"),))
+    if memory is None:
+        return replace(content, missing=say("no-card"))
+    shown = [memory.framework]
+    if memory.cuda_graphs.value:
+        shown.append(memory.counted_graphs if memory.counted_graphs.value else memory.cuda_graphs)
+    if memory.unaccounted.value:
+        shown += [replace(memory.remainder, name="remainder"), memory.unaccounted]
+    effect = effect_of_twice_the_cards(base)
+    return replace(
+        content.answered(answer_option=effect),
+        equations=equations(lesson.t, *shown, memory.available_kv),
+        remarks=(*_framework_reasons(lesson, memory, effect), *_framework_remarks(lesson, memory)),
+    )
+
+
+def _framework_reasons(lesson: Lesson, memory: RankMemory, effect: str) -> Iterator[str]:
+    """Why the framework's share stays or rises, and what a graph keeps."""
+    say = lesson.say
+    if effect in (SAME, RISE):
+        yield say("framework-why-same" if effect == SAME else "framework-why-rise")
     if "{graphs}" in memory.cuda_graphs.formula and memory.cuda_graphs.value:
-        yield say("overheads-graphs")
+        yield say("framework-graphs")
         if find_engine(lesson.plan.resolved.engine).memory.graphs is GraphApi.ACL:
-            yield say("overheads-acl")
+            yield say("framework-acl")
 
 
-def _overheads_remarks(lesson: Lesson) -> Iterator[str]:
-    base, memory, say = lesson.plan, lesson.plan.memory, lesson.say
-    assert memory is not None, "asked only of plans with a card"
+def _framework_remarks(lesson: Lesson, memory: RankMemory) -> Iterator[str]:
+    base, say = lesson.plan, lesson.say
     parallel, left = base.scenario.parallel, base.available_kv_bytes or 0
     ranks, graphs = parallel.tensor_parallel_size, memory.cuda_graphs.value
-    if base.scenario.measured.peak_activation_gib is not None:
-        yield say("overheads-given-activations", size=exact_gib_text(memory.activations.value))
+    if base.scenario.measured.non_torch_gib is not None:
+        yield say("framework-given", size=exact_gib_text(memory.framework.value))
     if graphs > memory.counted_graphs.value:
-        yield say("overheads-graphs-outside", size=gib_text(graphs))
+        yield say("framework-graphs-outside", size=gib_text(graphs))
     if memory.remainder.value <= 0:
-        yield say("overheads-nothing-left", size=gib_text(-memory.remainder.value))
+        yield say("framework-nothing-left", size=gib_text(-memory.remainder.value))
     if left > 0 and ranks > 1 and parallel.pipeline_parallel_size == 1:
-        yield say("overheads-together", ranks=str(ranks), size=gib_text(left * ranks))
+        yield say("framework-together", ranks=str(ranks), size=gib_text(left * ranks))
     if base.scenario.measured.available_kv_gib is not None:
-        yield say("overheads-given-kv", size=gib_text(left))
+        yield say("framework-given-kv", size=gib_text(left))

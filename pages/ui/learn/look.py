@@ -90,5 +90,5 @@ def _controls(step: Step, room: Classroom, frame: int, t: Words) -> None:
                 list(CHUNKS),
                 format_func=count,
                 required=True,
-                **state.bound(CHUNK, "learn.chunk"),
+                **state.bound(CHUNK, "learn.chunk", takes="default"),
             )

@@ -79,12 +79,13 @@ def way(name: StepName, t: Words) -> DeltaGenerator:
 
 
 def _routes(on: Route, t: Words) -> None:
-    known = {_key(one): one for one in routes()}
+    known, now = {_key(one): one for one in routes()}, _key(on)
     st.selectbox(
         t("Lesson or path"),
         list(known),
         format_func=lambda key: known[key].title(t),
-        key=state.seed(ROUTE, _key(on)),
+        index=list(known).index(now),
+        key=state.seed(ROUTE, now),
         label_visibility="collapsed",
         width=310,
         on_change=_take_route,
