@@ -8,7 +8,7 @@ from pages.ui.accuracy import tables
 from pages.ui.shared import figure, notes, shell, state
 
 shell.guard()
-t = state.translator()
+t = state.plain_translator()
 record = accuracy.load_accuracy()
 
 notes.repairs(t)
@@ -91,9 +91,8 @@ st.subheader(t("One quantity, start by start"), anchor=False)
 check = accuracy.Check(
     st.selectbox(
         t("Quantity"),
-        [check.value for check in accuracy.Check],
         format_func=lambda value: t(words.CHECK_LABELS[accuracy.Check(value)]),
-        **state.bound("quantity", "accuracy.check"),
+        **state.bound_choice("quantity", "accuracy.check", [check.value for check in accuracy.Check]),
     )
 )
 apart = st.toggle(
@@ -133,7 +132,7 @@ by = st.segmented_control(
     required=True,
     format_func=lambda name: t(words.GROUP_LABELS[name]),
     label_visibility="collapsed",
-    **state.bound("group", "accuracy.by"),
+    **state.bound("group", "accuracy.by", takes="default"),
 )
 tables.errors(words.group_rows(starts, check, by, t), t(words.GROUP_LABELS[by]), t)
 

@@ -21,6 +21,7 @@ with log_tab:
     kept = check_log.kept_log()
     log = None if kept is None else kept.read
     if kept is not None and log is not None and not isinstance(log, LogError):
+        t = state.translator(log.engine)
         try:
             found = scenario_from_log(log, state.scenario())
             planned = plan(found.scenario)

@@ -25,7 +25,7 @@ view = st.segmented_control(
     format_func=lambda name: VIEWS[name],
     required=True,
     label_visibility="collapsed",
-    **state.bound("view", "explore_view"),
+    **state.bound("view", "explore_view", takes="default"),
 )
 if view == "models":
     models.show(t)

@@ -31,7 +31,7 @@ st.segmented_control(
     format_func=lambda name: t(SECTIONS[name]),
     required=True,
     label_visibility="collapsed",
-    **state.bound("section", "reference_section"),
+    **state.bound("section", "reference_section", takes="default"),
 )
 planned = None if isinstance(plan, KvPlannerError) else plan
 if section in (PARAMETERS, GOING_LIVE):
@@ -42,7 +42,7 @@ if section in (PARAMETERS, GOING_LIVE):
 if section == PARAMETERS:
     parameter_list.parameters(planned, t)
 elif section == STORIES:
-    stories.panel(t)
+    stories.panel(state.plain_translator())
 elif section == GOING_LIVE and planned is not None:
     going_live.panel(planned, t)
 elif section == CATALOGUE:

@@ -19,7 +19,7 @@ from kvcore import hub_requests
 from kvcore.catalogue.models import Checkpoint
 from kvcore.errors import HubError
 from kvcore.hub import KEPT_SECONDS, REFUSED_SECONDS, UNREACHED_SECONDS, HubModel, Lookups, fetch_model
-from kvcore.hub_requests import SWITCH, InFlight
+from kvcore.hub_requests import SWITCH, InFlight, Lookup
 from kvcore.model.config import ModelConfig
 
 CONFIG = {"model_type": "llama", "hidden_size": 64}
@@ -381,21 +381,24 @@ def test_a_large_index_is_read_no_further_than_its_size(stand_in: StandIn) -> No
     assert fetch_model("a/b").checkpoint.total_size == 12
 
 
-def test_a_look_up_that_ran_out_of_time_counts_until_it_has_ended(
-    stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_look_up_that_ran_out_of_time_counts_until_it_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     is_over = threading.Event()
     going = InFlight(most=9, most_of_one=1)
     monkeypatch.setattr(hub_requests, "IN_FLIGHT", going)
-    with monkeypatch.context() as patched:
-        patched.setattr(socket, "getaddrinfo", lambda *_, **__: is_over.wait(NEVER_SECONDS))
-        assert code_of("a/b", time_limit_seconds=0.2, asker="one") == "hub-timeout"
-        while not going.count:
-            threading.Event().wait(0.01)
-        assert code_of("a/b", time_limit_seconds=NEVER_SECONDS, asker="one") == "hub-busy"
-        is_over.set()
-        while going.count:
-            threading.Event().wait(0.01)
+
+    def code_within(time_limit_seconds: float) -> str:
+        with pytest.raises(HubError) as caught:
+            hub_requests.within(
+                Lookup("a/b", None, time_limit_seconds), "one", lambda: is_over.wait(NEVER_SECONDS)
+            )
+        return caught.value.code
+
+    assert code_within(0.05) == "hub-timeout"
+    assert going.count == 1
+    assert code_within(NEVER_SECONDS) == "hub-busy"
+    is_over.set()
+    while going.count:
+        threading.Event().wait(0.01)
 
 
 # -- answers: shared, kept for a while, bounded

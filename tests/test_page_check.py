@@ -327,3 +327,22 @@ def test_a_log_that_contradicts_the_machine_is_taken_with_one_button(locale: str
     checked(app.button(key="check.agree").click().run())
     assert params(app)["surroundings.host"] == "wsl"
     assert "check.agree" not in keys(app)
+
+
+ASCEND = {"model": "Qwen/Qwen3-8B", "accelerator": "Ascend-910B3-64GB", "engine": "vllm-ascend"}
+
+
+@pytest.mark.parametrize(
+    ("locale", "own", "other"), [("en-US", "ACL graphs", "CUDA graphs"), ("zh-CN", "ACL 图", "CUDA 图")]
+)
+def test_graphs_are_called_after_the_platform_on_plan_and_check(locale: str, own: str, other: str) -> None:
+    app = open_app(ASCEND, locale)
+    assert own in html(app) + seen(app)
+    assert other not in html(app) + seen(app)
+    app = open_app(locale=locale)
+    assert other in html(app) + seen(app)
+    start = "non-default args: {'model': 'Qwen/Qwen3-8B'}\nPlatform plugin ascend is activated\n"
+    start += "Graph capturing finished in 11 secs, took 0.20 GiB\nAvailable KV cache memory: 36.20 GiB"
+    app = paste(open_check(locale), start)
+    assert own in html(app)
+    assert other not in html(app)

@@ -120,7 +120,7 @@ def test_every_parameter_comes_back(name: str, text: str, value: object) -> None
         ("path", "short"),
         ("reveal", "true"),
         ("seed", "-1"),
-        ("score", "A" * 18),
+        ("score", "A" * 19),
         ("score", "<b>"),
         ("user", "0"),
         ("load_answer", "0"),
@@ -140,7 +140,7 @@ def test_what_cannot_be_read_is_named_with_what_stands_there_instead(name: str, 
 @pytest.mark.parametrize(
     ("name", "text", "nearest"),
     [
-        ("step", "99", "17"),
+        ("step", "99", "18"),
         ("lesson", "k", "i"),
         ("lesson", "Ende", "e"),
         ("path", "60", "45"),

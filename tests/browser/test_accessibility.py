@@ -57,7 +57,7 @@ def test_nothing_serious_in_a_part_of_reference(
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize(
-    "part", ["step=7&reveal=1", "lesson=c&step=10&reveal=1", "path=45&step=13&present=true"]
+    "part", ["step=8&reveal=1", "lesson=c&step=10&reveal=1", "path=45&step=13&present=true"]
 )
 def test_nothing_serious_in_a_lesson_with_its_solutions(
     open_page: OpenPage, server: str, part: str, scheme: str

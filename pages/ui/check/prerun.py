@@ -152,13 +152,15 @@ def _settings(t: Words) -> PreRun | None:
         (LENGTH, "--max-model-len", 1, LONGEST, 1024),
         (BATCH, "--max-num-batched-tokens", 1, LONGEST, 1024),
     ):
+        value = type(low)(now[key])
         grid.cell().number_input(
             f"`{label}`",
             min_value=low,
             max_value=high,
+            value=value,
             step=step,
             format="%d" if key in (LENGTH, BATCH) else "%.4g",
-            key=state.seed(key, type(low)(now[key])),
+            key=state.seed(key, value),
             on_change=_keep,
             args=(key,),
         )

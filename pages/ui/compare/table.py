@@ -40,7 +40,7 @@ def show(named: Sequence[tuple[str, Variant]], key: str, t: Words, short_names: 
     head = [
         t("Deployment"),
         t("Verdict"),
-        t("Requests that fit in the KV cache, per replica"),
+        t("Requests at once, per replica"),
         t("KV cache tokens"),
         t("GPUs per replica"),
         t("Replicas"),

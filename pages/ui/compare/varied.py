@@ -67,7 +67,7 @@ def _varied(t: Words) -> Varied:
         [varied.value for varied in Varied],
         format_func=lambda name: t(VARIED_NAMES[Varied(name)]),
         required=True,
-        **state.bound("vary", "varied"),
+        **state.bound("vary", "varied", takes="default"),
     )
     return Varied(state.page_parameter("vary"))
 
@@ -79,6 +79,6 @@ def _cards(t: Words) -> tuple[Accelerator, ...]:
         list(known),
         format_func=lambda name: known[name].name,
         max_selections=MAX_CARDS,
-        **state.bound("cards", "vary_cards"),
+        **state.bound("cards", "vary_cards", takes="default"),
     )
     return tuple(known[name] for name in chosen)

@@ -185,7 +185,9 @@ def wanted_requests(t: Words) -> int:
 def gpus_at_most(replicas: int, t: Words) -> int:
     """GPUs that one replica may take."""
     name = t("Max GPUs") if replicas == 1 else t("Max GPUs per replica")
-    limit = st.segmented_control(name, GPU_LIMITS, required=True, **state.bound("gpus", "explore_gpus"))
+    limit = st.segmented_control(
+        name, GPU_LIMITS, required=True, **state.bound("gpus", "explore_gpus", takes="default")
+    )
     return int(limit)
 
 
@@ -197,21 +199,20 @@ def _filters(scenario: Scenario, t: Words) -> Filters:
             [vendor.value for vendor in VENDOR_NAMES],
             format_func=lambda name: t({vendor.value: text for vendor, text in VENDOR_NAMES.items()}[name]),
             selection_mode="multi",
-            **state.bound("vendors", "explore_vendors"),
+            **state.bound("vendors", "explore_vendors", takes="default"),
         )
         bands = st.pills(
             t("Memory of a card (GB)"),
             list(MEMORY_BANDS),
             format_func=BAND_NAMES.__getitem__,
             selection_mode="multi",
-            **state.bound("memory", "explore_memory"),
+            **state.bound("memory", "explore_memory", takes="default"),
         )
         order = st.selectbox(
             t("Sort by"),
-            [order.value for order in Order],
             format_func=lambda name: t(ORDER_NAMES[Order(name)]),
             width=190,
-            **state.bound("sort", "explore_order"),
+            **state.bound_choice("sort", "explore_order", [order.value for order in Order]),
         )
         failing = st.toggle(
             t("Show cards on which nothing starts"), **state.bound("failing", "explore_failing")
@@ -231,6 +232,7 @@ def _switch(field: str, label: str, options: tuple[str, ...], now: str) -> None:
     st.segmented_control(
         label,
         options if now in options else (*options, now),
+        default=now,
         key=key,
         required=True,
         on_change=_set_precision,

@@ -12,7 +12,8 @@ from kvcore.advice.sweep import cell_scenario, sweep, sweep_of_models
 from kvcore.catalogue.accelerators import Accelerator
 from kvcore.errors import KvPlannerError
 from kvcore.scenario import Scenario
-from kvcore.scenario.page_parameters import GPU_LIMITS, LONGEST_TEXT
+from kvcore.scenario.page_parameters import GPU_LIMITS
+from kvcore.scenario.parameter_readers import LONGEST_TEXT
 from kvcore.texts.words import DASH, Words, count
 from kvcore.views.matrix import ModelRow, model_row
 from pages.ui.explore import explored

@@ -50,6 +50,7 @@ def show(rows: Sequence[Row], t: Words) -> None:
                     names[card],
                     min_value=0.0,
                     max_value=LARGEST_PRICE,
+                    value=now.get(card),
                     step=0.1,
                     format="%.6g",
                     width=190,

@@ -65,6 +65,7 @@ def panel(plan: Plan, t: Words) -> None:
             t("Form"),
             list(LABELS),
             format_func=lambda option: t(LABELS[option]),
+            default=form,
             key=state.seed("share_form", form),
             required=True,
             label_visibility="collapsed",

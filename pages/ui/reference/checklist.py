@@ -27,7 +27,7 @@ def panel(plan: Plan, load: Load, limits: Thresholds, t: Words) -> None:
     )
     words = {Tick.ANSWERED: t("done"), Tick.FAILS: t("fails")}
     for item in items:
-        with st.container(gap="xxsmall"):
+        with st.container(gap="xxsmall", key=f"checklist_{item.name}"):
             if item.tick is Tick.OPEN:
                 _box(item, ticked)
             else:
@@ -45,8 +45,9 @@ def panel(plan: Plan, load: Load, limits: Thresholds, t: Words) -> None:
 
 
 def _box(item: Item, ticked: tuple[str, ...]) -> None:
-    key = state.seed(f"ticked.{item.name}", item.name in ticked)
-    st.checkbox(f"**{item.title}**", key=key, on_change=_tick, args=(item.name, key))
+    is_ticked = item.name in ticked
+    key = state.seed(f"ticked.{item.name}", is_ticked)
+    st.checkbox(f"**{item.title}**", is_ticked, key=key, on_change=_tick, args=(item.name, key))
 
 
 def _tick(name: str, key: str) -> None:

@@ -48,6 +48,7 @@ def panel(t: Words) -> None:
         format_func=lambda name: t(NAMES[Source(name)]),
         required=True,
         label_visibility="collapsed",
+        default=story.value,
         key=state.seed(CHOICE, story.value),
         on_change=_chosen,
     )

@@ -7,7 +7,7 @@ of their own: they are seeded from the scenario on every run.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import streamlit as st
@@ -15,13 +15,14 @@ from msgspec.structs import replace
 
 from kvcore.catalogue.accelerators import Accelerator
 from kvcore.catalogue.models import Checkpoint
+from kvcore.engine.rooms import find_engine
 from kvcore.errors import KvPlannerError, ScenarioError, defect, shorten
 from kvcore.model.config import ModelConfig
 from kvcore.planning import Plan, plan
 from kvcore.scenario import Scenario, edit, link, page_parameters
 from kvcore.scenario.link import Pin
 from kvcore.scenario.page_parameters import LANGUAGE, PARAMETERS, Repair, is_ours
-from kvcore.texts.words import Language, Words, words
+from kvcore.texts.words import Language, Words, platform_words, words
 from pages.ui.shared import net
 from pages.ui.shared.reconnect import REPEATED
 
@@ -90,8 +91,14 @@ def language() -> Language:
     return chosen
 
 
-def translator() -> Words:
-    """The words of this session's language."""
+def translator(engine: str | None = None) -> Words:
+    """The words of this session's language, with the graphs of the platform of `engine`, else of the scenario's."""
+    graphs = find_engine(engine or scenario().engine).memory.graphs
+    return platform_words(language(), graphs)
+
+
+def plain_translator() -> Words:
+    """The words of this session's language for texts about every platform."""
     return words(language())
 
 
@@ -178,15 +185,27 @@ def set_page_parameters(changed: Mapping[str, Any]) -> None:
     _write(params())
 
 
-def bound(name: str, key: str, default: Any = None) -> dict[str, Any]:
+def bound(name: str, key: str, default: Any = None, *, takes: str = "value") -> dict[str, Any]:
     """Arguments of a widget that shows a page parameter and changes it: `st.toggle(label, **bound(name, key))`.
 
     `default` stands for a parameter that is absent and has no default of its own: one that the plan suggests.
+    `takes` is what the widget calls its default, which it needs next to its value: see `seed`.
     """
     value = page_parameter(name)
     value = default if value is None else value
-    seed(key, list(value) if isinstance(value, tuple) else value)
-    return {"key": key, "on_change": _take_page_parameter, "args": (name, key)}
+    shown = list(value) if isinstance(value, tuple) else value
+    return {
+        "key": seed(key, shown),
+        takes: shown,
+        "on_change": _take_page_parameter,
+        "args": (name, key),
+    }
+
+
+def bound_choice(name: str, key: str, options: Sequence[Any]) -> dict[str, Any]:
+    """The same for a list to choose one of `options` from, which takes the place of its default."""
+    found = bound(name, key, takes="index")
+    return {**found, "options": options, "index": options.index(page_parameter(name))}
 
 
 def _take_page_parameter(name: str, key: str) -> None:
@@ -258,7 +277,7 @@ def _write(parameters: dict[str, str]) -> None:
 def seed(key: str, value: Any) -> str:
     """The key of a widget, after making sure that it shows `value`.
 
-    A widget of the sidebar takes `value` as its default too: where a second run overtakes the first before the
+    The widget takes `value` as its default too: where a second run overtakes the first before the
     browser has drawn the widget, only the default arrives, and an unset one would come back as what the person chose.
     """
     is_shown = key in st.session_state and st.session_state[key] == value

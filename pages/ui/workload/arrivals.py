@@ -63,7 +63,7 @@ def _typed(t: Words) -> Arrivals:
     )  # fmt: skip
     low, high = ANSWER_SPEED
     speed = grid.cell().number_input(
-        t("Tokens per second of an answer"), low, high, step=1.0, format="%g",
+        t("Answer tokens per second"), low, high, step=1.0, format="%g",
         **state.bound("speed", "workload.arrivals.speed", START.tokens_per_second),
     )  # fmt: skip
     return Arrivals(

@@ -98,17 +98,20 @@ def histogram(plan: Plan, mix: Mix, limit: int, choice: LimitChoice, t: Words) -
             min_value=1,
             max_value=MAX_TOKENS,
             step=ROUND_TO,
+            value=limit,
             key=state.seed(FIELD, limit),
             on_change=_try,
             args=(FIELD,),
             width=200,
         )
         steps = limit_steps(max(mix.needed.longest_tokens, wanted, now, limit))
+        near = nearest_below(limit, steps)
         st.select_slider(
             t("Custom limit (slider)"),
             steps,
+            near,
             format_func=short_tokens,
-            key=state.seed(SLIDER, nearest_below(limit, steps)),
+            key=state.seed(SLIDER, near),
             on_change=_try,
             args=(SLIDER,),
             label_visibility="collapsed",
