@@ -1,7 +1,8 @@
 """Fuzzes every reader of a stranger's bytes, guided by coverage; ends with 1 at a finding, which it keeps.
 
 python -m tools.fuzz --executions 1000000         of all targets together (make fuzz)
-python -m tools.fuzz --seconds 60 config link     of two targets (.ci/run takes a minute of all)
+python -m tools.fuzz --seconds 60 config link     of two targets
+python -m tools.fuzz --seed 1 --executions 40000  the same inputs at each run of the same code (.ci/run: a minute)
 python -m tools.fuzz --keep                       also keeps what reaches new code, for runs to come
 """
 
@@ -25,23 +26,23 @@ TARGETS = (
     "parquet", "metrics", "trace", "benchmark", "replay_case",
 )  # fmt: skip
 SHARES = {
-    "contract": 470,
-    "config": 8,
-    "request": 20,
-    "link": 4,
-    "start_up_log": 4,
-    "request_log": 490,
-    "command": 2,
-    "search": 2,
-    "gzip": 20,
-    "zstd": 20,
-    "parquet": 8,
-    "metrics": 40,
-    "trace": 4,
-    "benchmark": 20,
-    "replay_case": 4,
+    "contract": 30,
+    "config": 2,
+    "request": 15,
+    "link": 2,
+    "start_up_log": 1,
+    "request_log": 25,
+    "command": 1,
+    "search": 1,
+    "gzip": 10,
+    "zstd": 10,
+    "parquet": 10,
+    "metrics": 10,
+    "trace": 15,
+    "benchmark": 10,
+    "replay_case": 15,
 }
-"""Of executions, so that no target takes much longer than another: a plan takes six contracts' time."""
+"""Of executions, so that no target takes much longer than another: a log takes forty requests' time."""
 MAX_BYTES = 1 << 15
 MAX_WALL_SECONDS = 600
 """Of one input: only a hang takes as long, on whatever busy machine. What an input costs is judged by CPU time."""
@@ -58,8 +59,8 @@ class Outcome(NamedTuple):
     words: str
 
 
-def fuzzed(target: str, executions: int, seconds: int, corpus: Path) -> Outcome:
-    """Runs one target in a process of its own, in `corpus`, which it fills."""
+def fuzzed(target: str, executions: int, seconds: int, corpus: Path, seed: int = 0) -> Outcome:
+    """Runs one target in a process of its own, in `corpus`, which it fills; a seed of 0 is another at each run."""
     corpus.mkdir(parents=True, exist_ok=True)
     for index, data in enumerate(seeds.seeds_of(target)):
         (corpus / f"seed{index:03}").write_bytes(data)
@@ -67,6 +68,8 @@ def fuzzed(target: str, executions: int, seconds: int, corpus: Path) -> Outcome:
     found.mkdir(exist_ok=True)
     limits = [f"-atheris_runs={executions}"] if executions else []
     limits += [f"-max_total_time={seconds}"] if seconds else []
+    # Entropic choice weighs inputs by the time they take, which no two runs share.
+    limits += [f"-seed={seed}", "-entropic=0"] if seed else []
     command = [
         sys.executable, "-m", "tools.fuzz.one", target, *limits, f"-max_len={MAX_BYTES}",
         f"-timeout={MAX_WALL_SECONDS}", f"-report_slow_units={MAX_WALL_SECONDS}",
@@ -74,6 +77,8 @@ def fuzzed(target: str, executions: int, seconds: int, corpus: Path) -> Outcome:
         f"-artifact_prefix={found}/", str(corpus),
     ]  # fmt: skip
     environment = {**os.environ, "FUZZ_SHOWN": "8", "HF_HUB_OFFLINE": "1"}
+    if seed:
+        environment["PYTHONHASHSEED"] = "0"
     done = subprocess.run(
         command,
         cwd=seeds.ROOT,
@@ -128,6 +133,7 @@ def main() -> int:
     parser.add_argument("targets", nargs="*", default=TARGETS, help=", ".join(TARGETS))
     parser.add_argument("--executions", type=int, default=0, help="of all targets together")
     parser.add_argument("--seconds", type=int, default=0, help="of all targets together")
+    parser.add_argument("--seed", type=int, default=0, help="the same inputs at each run of the same code")
     parser.add_argument(
         "--keep", action="store_true", help="keep small inputs that reach new code in tests/data/fuzz"
     )
@@ -139,7 +145,7 @@ def main() -> int:
             corpus = Path(folder) / target
             part = SHARES[target] / shares
             seconds = max(1, given.seconds // len(given.targets)) if given.seconds else 0
-            outcome = fuzzed(target, round(given.executions * part), seconds, corpus)
+            outcome = fuzzed(target, round(given.executions * part), seconds, corpus, given.seed)
             total += outcome.executions
             findings += len(outcome.findings)
             print(

@@ -44,6 +44,18 @@ def mutated_json(data: bytes, chance: random.Random, vocabulary: Sequence[tuple[
     return json.dumps(document).encode()
 
 
+def mutated_lines(
+    data: bytes, chance: random.Random, vocabulary: Sequence[tuple[str, Any]], others: Sequence[bytes]
+) -> bytes:
+    """Text of lines: one that is JSON changed as such every other time, else as any text."""
+    lines = data.split(b"\n")
+    at = chance.randrange(len(lines))
+    if not lines[at].startswith(b"{") or chance.random() < 0.5:
+        return mutated_text(data, chance, others)
+    lines[at] = mutated_json(lines[at], chance, vocabulary)
+    return b"\n".join(lines)
+
+
 def _changed(document: Any, chance: random.Random, vocabulary: Sequence[tuple[str, Any]]) -> Any:
     paths = list(_paths(document))
     path = chance.choice(paths)

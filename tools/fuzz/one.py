@@ -10,7 +10,8 @@ import os
 import random
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from urllib.parse import parse_qsl
 
 import atheris
@@ -73,7 +74,19 @@ def meaningful(name: str) -> Callable[[bytes, random.Random], bytes]:
     if name in ("benchmark", "replay_case"):
         words = mutation.vocabulary_of([json.loads(data) for data in given])
         return lambda data, chance: mutation.mutated_json(data, chance, words)
+    if name in ("trace", "request_log"):
+        words = mutation.vocabulary_of([json.loads(line) for data in given for line in _objects(data)])
+        return lambda data, chance: mutation.mutated_lines(data, chance, words, given)
     return lambda data, chance: mutation.mutated_text(data, chance, given)
+
+
+def _objects(data: bytes) -> Iterator[bytes]:
+    """Its lines that are objects of JSON."""
+    for line in data.split(b"\n"):
+        if line.startswith(b"{"):
+            with suppress(ValueError, RecursionError):
+                json.loads(line)
+                yield line
 
 
 def main() -> None:

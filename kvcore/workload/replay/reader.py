@@ -142,6 +142,8 @@ def _tokens(row: Mapping[str, Any], names: tuple[str, ...], *, least: int) -> in
         value = row.get(name)
         if value is None or value == "" or isinstance(value, bool):
             continue
+        if not isinstance(value, int | float | str):
+            raise ValueError(f"{name} is no number of tokens")
         number = float(value)
         if not number.is_integer() or not 0 <= number <= MAX_COUNT:
             raise ValueError(f"{name} is no number of tokens")
