@@ -67,6 +67,7 @@ def press(page: Page, key: str) -> float:
 
 def prepare(page: Page, address: str, slider: str) -> None:
     """Opens the page, focuses the slider and counts changes of the text in the main part."""
+    page.bring_to_front()
     page.goto(address)
     page.wait_for_selector(slider, timeout=60_000)
     settle(page)
