@@ -45,7 +45,8 @@ COUNT_CHANGES = """() => {
 STOPPED = (
     """() => document.querySelector('[data-testid="stApp"]')?.dataset.testScriptState === 'notRunning'"""
 )
-IDLE = "() => new Promise((done) => requestIdleCallback(() => done(true)))"
+IDLE = "() => new Promise((done) => requestIdleCallback(() => done(true), {timeout: 20000}))"
+"""With a limit: a page behind another is never idle."""
 MIB = 1 << 20
 
 
