@@ -14,10 +14,12 @@ from pathlib import Path
 import pytest
 
 from kvcore.errors import WorkloadError
+from kvcore.workload.counted_apart import counted_apart
 from kvcore.workload.records import read_request_log
 from kvcore.workload.requests import Reading, plain_name
-from tests.test_page_plan import params, seen
+from tests.test_page_plan import checked, params, seen
 from tests.test_page_workload import html, open_workload, upload
+from tests.test_workload_counted_apart import words
 
 SENTINEL = "SENTINEL-4f1c9a"
 LINES = (
@@ -63,6 +65,34 @@ def test_the_command_writes_counts_alone(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert SENTINEL not in done.stdout + done.stderr + (tmp_path / "t.json").read_text()
     assert {path.name for path in tmp_path.iterdir()} == {"log.jsonl", "t.json"}
+
+
+def test_counting_apart_says_and_writes_nothing_of_a_text(
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with caplog.at_level(logging.DEBUG):
+        log = counted_apart(words(), [LOG])
+        with pytest.raises(WorkloadError) as caught:
+            counted_apart(words(), [f'{{"model": "{SENTINEL}"}}'.encode()])
+    assert (log.traffic.requests, log.by_text) == (3, 2)
+    assert SENTINEL not in repr(log) + str(caught.value) + repr(caught.value.params) + caplog.text
+    assert SENTINEL not in "".join(capfd.readouterr())
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_page_s_tokenizer_keeps_and_shows_counts_alone(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG):
+        app = upload(open_workload(), "log.jsonl", LOG)
+        app.file_uploader(key="workload.tokenizer.0").set_value([("t.json", words(), "application/json")])
+        app.file_uploader(key="workload.tokenizer.log.0").set_value([("again.jsonl", LOG, "text/plain")])
+        app = checked(app.run())
+    assert "counted from their text by t.json" in seen(app)
+    assert SENTINEL not in repr(dict(app.session_state._state.filtered_state))
+    assert SENTINEL not in seen(app) + html(app) + repr(params(app)) + caplog.text
 
 
 def test_the_page_keeps_and_shows_counts_alone(caplog: pytest.LogCaptureFixture) -> None:

@@ -20,6 +20,8 @@ from pages.ui.shared import state
 TYPED, TRAFFIC = "lengths", "traffic"
 """Of the link: the twelve numbers of typed percentiles, or what a log was binned into (`Traffic.for_link`)."""
 KEPT, OPENED = "workload.kept", "workload.opened"
+COLUMNS = "workload.columns"
+LOG_TYPES = ("jsonl", "ndjson", "json", "csv", "tsv", "log", "txt", "gz", "zst", "parquet")
 TRIED = "limit"
 """Of the link: the limit under the hand."""
 
@@ -31,6 +33,8 @@ class KeptLog(NamedTuple):
     log: RequestLog
     mix: Mix
     packed: str
+    tokenizer: str = ""
+    """The file that counted the texts of it; "" where none did."""
 
 
 def kept_log() -> KeptLog | None:
@@ -64,10 +68,10 @@ def _opened(packed: str) -> Mix:
     return opened[1]
 
 
-def keep(source: str, log: RequestLog) -> None:
+def keep(source: str, log: RequestLog, tokenizer: str = "") -> None:
     """Takes a log over, and writes it into the link in so few bins that they fit: the page shows those."""
     traffic = log.traffic.for_link()
-    kept = st.session_state[KEPT] = KeptLog(source, log, Mix(traffic=traffic), traffic.packed())
+    kept = st.session_state[KEPT] = KeptLog(source, log, Mix(traffic=traffic), traffic.packed(), tokenizer)
     show_log(kept.packed)
 
 
@@ -81,6 +85,14 @@ def show(quantiles: LengthQuantiles) -> None:
     """Makes these percentiles the workload. For callbacks."""
     clear_link()
     state.set_page_parameter(TYPED, quantiles.encode())
+
+
+def columns_by_hand() -> tuple[tuple[str, str], ...]:
+    """What a person says that columns are called."""
+    parts = (
+        part.partition("=") for part in str(st.session_state.get(COLUMNS, "")).split(",") if part.strip()
+    )
+    return tuple((field.strip(), name) for field, _, name in parts)
 
 
 def let_go(uploads: Sequence[Any]) -> None:

@@ -17,10 +17,10 @@ from kvcore.workload.mix import Mix
 from kvcore.workload.percentiles import Percentiles, typed_quantiles
 from kvcore.workload.prometheus import read_metrics
 from kvcore.workload.records import read_request_log, read_request_logs
-from kvcore.workload.requests import MAX_LOG_BYTES, Reading
+from kvcore.workload.requests import MAX_LOG_BYTES, Reading, tables
 from pages.ui.shared import net, notes
+from pages.ui.workload import by_tokenizer, take_away
 from pages.ui.workload import source as workload_source
-from pages.ui.workload import take_away
 
 SAMPLES = Path(__file__).parents[1] / "samples"
 UPLOADS, READ, ERROR, TYPED_ERROR = (
@@ -29,7 +29,7 @@ UPLOADS, READ, ERROR, TYPED_ERROR = (
     "workload.error",
     "workload.typed_error",
 )
-COLUMNS, METRICS = "workload.columns", "workload.metrics"
+METRICS = "workload.metrics"
 MAX_PASTED_CHARACTERS = 1 << 20
 SAMPLE_FILES = {
     "requests.jsonl": (
@@ -75,7 +75,7 @@ def _upload(t: Words) -> None:
     number = st.session_state.get(UPLOADS, 0)
     uploads = st.file_uploader(
         t("Drop request logs, up to {size} MiB together", size=str(MAX_LOG_BYTES >> 20)),
-        type=["jsonl", "ndjson", "json", "csv", "tsv", "log", "txt", "gz", "zst", "parquet"],
+        type=[*workload_source.LOG_TYPES],
         accept_multiple_files=True,
         max_upload_size=LARGEST_UPLOAD_MB,
         key=f"workload.upload.{number}",
@@ -83,11 +83,10 @@ def _upload(t: Words) -> None:
     st.text_input(
         t("Columns by hand, where they are not found"),
         placeholder="prompt=in, completion=out, max_tokens=limit",
-        key=COLUMNS,
+        key=workload_source.COLUMNS,
         max_chars=300,
     )
-    read = (*(upload.file_id for upload in uploads), str(st.session_state.get(COLUMNS, "")))
-    if uploads and st.session_state.get(READ) != read:
+    if uploads and st.session_state.get(READ) != _asked(uploads):
         _read(uploads, t)
     error = st.session_state.get(ERROR)
     if uploads and error is not None:
@@ -125,7 +124,7 @@ def _read(uploads: Sequence[Any], t: Words) -> None:
     try:
         if total > MAX_LOG_BYTES:
             raise WorkloadError("request-log-too-large", limit=f"{MAX_LOG_BYTES >> 20} MiB")
-        log = read_request_logs(uploads, progress, Reading(columns=_columns_by_hand()))
+        log = read_request_logs(uploads, progress, Reading(columns=workload_source.columns_by_hand()))
     except WorkloadError as error:
         st.session_state[ERROR] = error
     else:
@@ -133,15 +132,13 @@ def _read(uploads: Sequence[Any], t: Words) -> None:
         workload_source.keep(", ".join(upload.name for upload in uploads), log)
         workload_source.let_go(uploads)
         _forget_uploads()
-    st.session_state[READ] = (*(upload.file_id for upload in uploads), str(st.session_state.get(COLUMNS, "")))
+    st.session_state[READ] = _asked(uploads)
     st.rerun()
 
 
-def _columns_by_hand() -> tuple[tuple[str, str], ...]:
-    parts = (
-        part.partition("=") for part in str(st.session_state.get(COLUMNS, "")).split(",") if part.strip()
-    )
-    return tuple((field.strip(), name) for field, _, name in parts)
+def _asked(uploads: Sequence[Any]) -> tuple[str, ...]:
+    """What one reading is of."""
+    return (*(one.file_id for one in uploads), str(st.session_state.get(workload_source.COLUMNS, "")))
 
 
 def _forget_uploads() -> None:
@@ -333,6 +330,16 @@ def _read_notes(kept: workload_source.KeptLog, t: Words) -> None:
                 share=f"{100 * log.estimated / log.traffic.requests:.0f}",
             )
         )
+    if kept.tokenizer and log.by_text:
+        lines.append(
+            t(
+                "{share} % of the prompts were counted from their text by {tokenizer}: exact for the text; for what "
+                "the chat template adds, {tokens} tokens a message are taken.",
+                share=f"{100 * log.by_text / log.traffic.requests:.0f}",
+                tokenizer=kept.tokenizer,
+                tokens=str(tables().estimate.tokens_per_message),
+            )
+        )
     if log.failed:
         lines.append(
             t("Requests that failed, in none of the figures: {requests}.", requests=count(log.failed))
@@ -358,3 +365,5 @@ def _read_notes(kept: workload_source.KeptLog, t: Words) -> None:
         lines.append(t("Other lines of the engine's log, skipped: {lines}.", lines=count(log.other_lines)))
     if lines:
         st.text("\n".join(lines))
+    if log.by_text:
+        by_tokenizer.ask(t)

@@ -1,0 +1,65 @@
+"""python -m kvcore.workload.counting: counts one log by a stranger's tokenizer, under limits that the kernel enforces.
+
+A head as a line of JSON comes in, then the tokenizer and the files; a line of JSON and the counts go out, never a text.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import sys
+from typing import Any, BinaryIO
+
+import msgspec
+
+from kvcore.errors import KvPlannerError
+from kvcore.workload.records import read_request_logs
+from kvcore.workload.requests import Reading
+from kvcore.workload.tokenizer import counter_of
+
+
+def limit_this_process(cpu_seconds: int, memory_bytes: int) -> None:
+    """From here on: so much computing and memory, behind all others, and no core file with what it read."""
+    try:
+        import resource
+    except ImportError:  # Windows has none: there the server's limit of waiting is the only one
+        return
+    os.nice(10)
+    for what, most in (
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_CPU, cpu_seconds),
+        (resource.RLIMIT_AS, memory_bytes),
+    ):
+        known = resource.getrlimit(what)[1]
+        wanted = most if known == resource.RLIM_INFINITY else min(most, known)
+        resource.setrlimit(what, (wanted, wanted))
+
+
+def answer(head: dict[str, Any], source: BinaryIO) -> bytes:
+    """What goes out for what comes in."""
+    try:
+        counter = counter_of(source.read(head["tokenizer_bytes"]).decode("utf-8", "replace"))
+        files = [io.BytesIO(source.read(size)) for size in head["file_bytes"]]
+        columns = tuple((field, name) for field, name in head["columns"])
+        log = read_request_logs(files, reading=Reading(counter=counter, columns=columns))
+    except KvPlannerError as error:
+        said = {name: str(text) for name, text in error.params.items()}
+        return json.dumps({"code": error.code, "field": error.field, "params": said}).encode() + b"\n"
+    return b"{}\n" + msgspec.msgpack.encode(log)
+
+
+def main() -> None:
+    """One log, and the end."""
+    out = os.fdopen(os.dup(1), "wb")
+    quiet = os.open(os.devnull, os.O_WRONLY)
+    for stream in (1, 2):  # whatever a library prints may have a text in it
+        os.dup2(quiet, stream)
+    head = json.loads(sys.stdin.buffer.readline())
+    limit_this_process(head["cpu_seconds"], head["memory_bytes"])
+    out.write(answer(head, sys.stdin.buffer))
+    out.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,118 @@
+"""A log counted by a stranger's tokenizer in a process of its own: its counts, and an end whatever it does."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from typing import Any
+
+import pytest
+import tokenizers
+
+from kvcore.errors import WorkloadError
+from kvcore.workload import counted_apart as apart
+from kvcore.workload.counted_apart import counted_apart
+
+LOG = b'{"prompt": "one two three", "completion": "four five", "max_tokens": 9}\n{"prompt": "one"}\n'
+WORDS: dict[str, Any] = {
+    "version": "1.0",
+    "truncation": {"max_length": 2, "strategy": "LongestFirst", "stride": 0, "direction": "Right"},
+    "padding": None,
+    "added_tokens": [],
+    "normalizer": None,
+    "pre_tokenizer": {"type": "Whitespace"},
+    "post_processor": None,
+    "decoder": None,
+    "model": {"type": "WordLevel", "vocab": {"?": 0}, "unk_token": "?"},
+}
+
+
+def words(**changes: Any) -> bytes:
+    """One token for each word, cut at two by the file's own wish."""
+    return json.dumps({**WORDS, **changes}).encode()
+
+
+def code(tokenizer: bytes, log: bytes = LOG, **given: Any) -> str:
+    with pytest.raises(WorkloadError) as caught:
+        counted_apart(tokenizer, [log], **given)
+    return caught.value.code
+
+
+def test_texts_count_whole_whatever_the_file_cuts() -> None:
+    assert len(tokenizers.Tokenizer.from_str(words().decode()).encode("one two three").ids) == 2
+    taken: list[int] = []
+    log = counted_apart(words(), [LOG, LOG], look=taken.append)
+    assert (log.traffic.prompts.lengths, log.traffic.prompts.counts) == ((1, 3), (2, 2))
+    assert (log.traffic.answers.lengths, log.traffic.max_tokens.lengths) == ((2,), (9,))
+    assert (log.counted_by, log.estimated, log.by_text) == ("tokenizer", 0, 4)
+    assert taken
+
+
+def test_columns_by_hand_and_refusals_pass_the_pipe() -> None:
+    log = counted_apart(words(), [b'{"wieviel": 7}\n'], columns=(("prompt", "wieviel"),))
+    assert log.traffic.prompts.lengths == (7,)
+    assert code(words(), b'{"model": "x"}\n') == "request-log-no-length"
+    assert code(b"{}") == "tokenizer-unreadable"
+    assert code(words(), b"\x00" * 100) == "request-log-not-text"
+
+
+def test_a_pattern_that_backtracks_ends_by_the_kernel() -> None:
+    hostile = words(
+        pre_tokenizer={
+            "type": "Split",
+            "pattern": {"Regex": "(a|a|aa)+$"},
+            "behavior": "Isolated",
+            "invert": False,
+        }
+    )
+    log = json.dumps({"prompt": "a" * 60 + "b"}).encode()
+    begun = time.process_time()
+    assert code(hostile, log, cpu_seconds=3) == "tokenizer-ended"
+    assert time.process_time() - begun < 2
+
+
+def test_a_normalizer_that_grows_without_end_ends_by_the_memory() -> None:
+    doubled = {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 1000}
+    hostile = words(normalizer={"type": "Sequence", "normalizers": [doubled] * 8})
+    assert code(hostile, b'{"prompt": "aaaa"}\n', cpu_seconds=20) == "tokenizer-ended"
+
+
+def test_layers_without_end_are_no_tokenizer() -> None:
+    deep = b'{"normalizer":' + b'{"type":"Sequence","normalizers":[' * 200_000
+    assert code(deep, cpu_seconds=20) in ("tokenizer-unreadable", "tokenizer-ended")
+
+
+def test_sizes_and_places_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(apart, "MAX_TOKENIZER_BYTES", 10)
+    assert code(words()) == "input-too-large"
+    monkeypatch.setattr(apart, "MAX_TOKENIZER_BYTES", 1 << 20)
+    monkeypatch.setattr(apart, "MAX_LOG_BYTES", 10)
+    assert code(words()) == "request-log-too-large"
+    monkeypatch.setattr(apart, "MAX_LOG_BYTES", 1 << 20)
+    with apart._place(), apart._place():
+        assert code(words()) == "tokenizer-busy"
+    monkeypatch.setattr(apart, "find_spec", lambda name: None)
+    assert code(words()) == "request-log-needs"
+
+
+def test_who_goes_away_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[subprocess.Popen[bytes]] = []
+    whole = subprocess.Popen
+
+    def popen(*given: Any, **named: Any) -> subprocess.Popen[bytes]:
+        begun.append(whole(*given, **named))
+        return begun[-1]
+
+    def gone(taken: int) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(apart.subprocess, "Popen", popen)
+    with pytest.raises(KeyboardInterrupt):
+        counted_apart(words(), [LOG], look=gone)
+    assert begun[0].poll() is not None
+
+
+def test_no_secret_of_the_server_goes_along(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", "secret")
+    assert "secret" not in repr(apart._environment())
