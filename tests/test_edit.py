@@ -7,7 +7,8 @@ from kvcore.catalogue.models import Checkpoint
 from kvcore.errors import KvPlannerError
 from kvcore.model.config import ModelConfig
 from kvcore.planning import plan
-from kvcore.scenario import Runner, edit
+from kvcore.scenario import Runner, edit, value_of
+from kvcore.scenario.additional import rest_of, with_rest
 from kvcore.scenario.edit import engine_followed, memory_override_gib, with_field, with_model
 from kvcore.scenario.request import scenario_from_request
 
@@ -179,3 +180,33 @@ def test_another_engine_keeps_no_version_that_it_never_had() -> None:
     assert with_field(start, "engine", "vllm").engine_version is None
     later = scenario_from_request({"model": "Qwen/Qwen3-8B", "engine_version": "0.19.0"})
     assert with_field(later, "engine", "vllm").engine_version == "0.19.0"
+
+
+def test_a_key_of_the_plug_in_is_set_and_taken_out_with_the_object_that_it_leaves_empty() -> None:
+    redundant = "additional_config.eplb_config.num_redundant_experts"
+    both = with_field(with_field(START, redundant, 16), "additional_config.enable_flashcomm1", False)
+    assert both.additional_config == '{"eplb_config":{"num_redundant_experts":16},"enable_flashcomm1":false}'
+    assert value_of(both, redundant) == 16
+    assert value_of(both, "additional_config.eplb_config.dynamic_eplb") is None
+    one = with_field(both, redundant, None)
+    assert one.additional_config == '{"enable_flashcomm1":false}'
+    assert with_field(one, "additional_config.enable_flashcomm1", None) == START
+
+
+def test_the_rest_replaces_itself_alone() -> None:
+    shown = ("additional_config.eplb_config.num_redundant_experts",)
+    start = with_rest(
+        START, (), '{"eplb_config":{"num_redundant_experts":16,"dynamic_eplb":true},"refresh":true}'
+    )
+    assert rest_of(start, shown) == '{"eplb_config": {"dynamic_eplb": true}, "refresh": true}'
+    assert with_rest(start, shown, "").additional_config == '{"eplb_config":{"num_redundant_experts":16}}'
+    assert with_rest(start, shown, rest_of(start, shown)) == start
+
+
+@pytest.mark.parametrize(
+    "text", ["[" * 100, "{" * 9000, "[1]", '{"dump_config": NaN}', '{"refresh": 1' + "0" * 50 + "}"]
+)
+def test_a_rest_that_is_no_plain_object_is_refused_with_its_field(text: str) -> None:
+    with pytest.raises(KvPlannerError) as refused:
+        with_rest(START, (), text)
+    assert refused.value.field.startswith("additional_config")

@@ -738,3 +738,92 @@ def test_a_config_with_a_name_that_could_be_markup_has_one_name_on_the_page() ->
     assert app.selectbox(key="model").options[0] == "config.json"
     lines = [one.value for one in checked(app).caption if one.value.startswith("`")]
     assert lines[0].startswith("`config.json` · ")
+
+
+class TestAdditionalConfig:
+    PARAMS: ClassVar = {
+        "model": "Qwen/Qwen3-Next-80B-A3B-Instruct", "accelerator": "Ascend-910B3-64GB", "engine": "vllm-ascend",
+        "engine_version": "0.23.0", "tensor_parallel_size": "4", "enable_expert_parallel": "true",
+        "max_model_len": "8192",
+    }  # fmt: skip
+    REST = "additional_config.rest"
+    REDUNDANT = "additional_config.eplb_config.num_redundant_experts"
+
+    @pytest.mark.parametrize(
+        ("locale", "label"), [("en-US", "Whole shared experts"), ("zh-CN", "共享专家不切分")]
+    )
+    def test_keys_are_set_in_the_sidebar_and_taken_out_again(self, locale: str, label: str) -> None:
+        app = open_app(self.PARAMS, locale)
+        switch = app.toggle(key="additional_config.enable_shared_expert_dp")
+        assert (switch.label, switch.value) == (label, False)
+        checked(switch.set_value(True).run())
+        checked(app.number_input(key=self.REDUNDANT).set_value(16).run())
+        assert json.loads(params(app)["additional_config"]) == {
+            "enable_shared_expert_dp": True, "eplb_config": {"num_redundant_experts": 16},
+        }  # fmt: skip
+        again = open_app(params(app), locale)
+        assert again.toggle(key="additional_config.enable_shared_expert_dp").value is True
+        assert again.number_input(key=self.REDUNDANT).value == 16
+        checked(app.toggle(key="additional_config.enable_shared_expert_dp").set_value(False).run())
+        assert json.loads(params(app)["additional_config"]) == {"eplb_config": {"num_redundant_experts": 16}}
+
+    def test_controls_are_those_of_release_model_and_ranks(self) -> None:
+        def keys(**changes: str) -> set[str]:
+            app = open_app({**self.PARAMS, **changes})
+            found = [box.key for kind in (app.toggle, app.selectbox, app.number_input) for box in kind]
+            return {key.partition(".")[2] for key in found if key and key.startswith("additional_config.")}
+
+        assert {"enable_flashcomm1", "enable_fused_mc2", "xlite_graph_config.enabled"} <= keys()
+        assert not {"enable_dsa_cp", "finegrained_tp_config.lmhead_tensor_parallel_size"} & keys()
+        assert "finegrained_tp_config.lmhead_tensor_parallel_size" in keys(data_parallel_size="2")
+        assert "enable_flashcomm1" not in keys(engine_version="0.18.0")
+        assert "torchair_graph_config.enabled" in keys(engine_version="0.11.0")
+        dense = {"model": "Qwen/Qwen3-8B", "enable_expert_parallel": "false"}
+        assert not {"enable_fused_mc2", "eplb_config.num_redundant_experts"} & keys(**dense)
+        nvidia = {"engine": "vllm", "engine_version": "0.30.0", "accelerator": "H100-80GB"}
+        assert keys(**dense, **nvidia) == set()
+
+    def test_the_rest_is_json_and_a_pasted_flag_is_taken_apart(self) -> None:
+        app = open_app(self.PARAMS)
+        pasted = """--additional-config '{"enable_shared_expert_dp": true, "refresh": true}'"""
+        checked(app.text_area(key=self.REST).set_value(pasted).run())
+        assert app.toggle(key="additional_config.enable_shared_expert_dp").value is True
+        assert app.text_area(key=self.REST).value == '{"refresh": true}'
+        checked(app.text_area(key=self.REST).set_value("").run())
+        assert json.loads(params(app)["additional_config"]) == {"enable_shared_expert_dp": True}
+
+    @pytest.mark.parametrize(
+        ("locale", "typed", "code", "said"),
+        [
+            ("en-US", '{"refresh": ', "invalid-json", "This setting was not changed."),
+            ("zh-CN", '{"no_such_key": 1}', "unknown-field", "additional_config.no_such_key"),
+            ("zh-CN", '{"enable_fused_mc2": 9}', "invalid-value", "additional_config.enable_fused_mc2"),
+        ],
+    )
+    def test_what_cannot_be_taken_is_said_there_and_stays_to_be_corrected(
+        self, locale: str, typed: str, code: str, said: str
+    ) -> None:
+        app = open_app(self.PARAMS, locale)
+        checked(app.text_area(key=self.REST).set_value(typed).run())
+        assert f"`{code}`" in seen(app)
+        assert said in seen(app)
+        assert app.text_area(key=self.REST).value == typed
+        assert "additional_config" not in params(app)
+        checked(app.text_area(key=self.REST).set_value('{"refresh": true}').run())
+        assert f"`{code}`" not in seen(app)
+        assert params(app)["additional_config"] == '{"refresh":true}'
+
+    @pytest.mark.parametrize(
+        ("locale", "said"),
+        [("en-US", "enable_flashcomm1: read by"), ("zh-CN", "读取 enable_flashcomm1 的版本")],
+    )
+    def test_a_key_that_the_release_does_not_read_is_said_with_those_that_do(
+        self, locale: str, said: str
+    ) -> None:
+        asked = {"engine_version": "0.18.0", "additional_config": '{"enable_flashcomm1":true}'}
+        app = open_app({**self.PARAMS, **asked}, locale)
+        assert app.text_area(key=self.REST).value == '{"enable_flashcomm1": true}'
+        own = [text.value for text in app.text if said in text.value]
+        assert len(own) == 1
+        assert "0.23.0" in own[0]
+        assert "0.11.0" not in own[0]

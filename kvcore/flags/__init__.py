@@ -114,6 +114,12 @@ class Shown(StrEnum):
     """For a replica of more than one card."""
     IMAGES = "images"
     """For a model that takes more than text."""
+    EXPERTS = "experts"
+    """For a mixture of experts."""
+    SPARSE = "sparse"
+    """For sparse attention."""
+    REPLICAS = "replicas"
+    """For several data parallel ranks."""
 
 
 BOUNDED: Final = frozenset((Kind.INTEGER, Kind.NUMBER, Kind.INTEGERS))

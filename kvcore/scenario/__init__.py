@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import Any, Final
@@ -303,7 +304,16 @@ def value_of(scenario: Scenario, field: str) -> Any:
     owner = getattr(scenario.parallel if head in PARALLEL else scenario, head)
     if not key or owner is None:
         return owner
+    if head == "additional_config":
+        return _value_in(json.loads(owner), key)
     return owner.get(key) if isinstance(owner, Mapping) else getattr(owner, key)
+
+
+def _value_in(values: object, path: str) -> Any:
+    """What stands under keys with dots between, None where one of them is not there."""
+    for key in path.split("."):
+        values = values.get(key) if isinstance(values, Mapping) else None
+    return values
 
 
 def without_state_flags(scenario: Scenario) -> Scenario:

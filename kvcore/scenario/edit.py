@@ -13,6 +13,7 @@ from kvcore import catalogue
 from kvcore.catalogue.accelerators import Accelerator
 from kvcore.catalogue.models import Checkpoint
 from kvcore.engine.rooms import find_engine, with_accelerator
+from kvcore.engine.vllm.additional import FIELD as ADDITIONAL
 from kvcore.engine.vllm.availability import is_available
 from kvcore.engine.vllm.start import traits_of
 from kvcore.engine.vllm.versions import knows_release, planned_release, releases_of
@@ -35,6 +36,7 @@ from kvcore.scenario import (
     value_of,
     without_state_flags,
 )
+from kvcore.scenario.additional import with_key
 from kvcore.scenario.link import catalogue_card, with_memory
 from kvcore.scenario.request import read_fields, with_surroundings
 
@@ -78,6 +80,8 @@ def _changed(scenario: Scenario, field: str, value: object) -> Scenario:
     head, _, key = field.partition(".")
     if head in _OBJECTS and key:
         return _with_inner(scenario, head, key, value)
+    if head == ADDITIONAL and key:
+        return with_key(scenario, field, value)
     changes: dict[str, Any] = {field: value}
     if field == "max_cudagraph_capture_size":
         # A list and another maximum stop the start; what the person sets last stands.
@@ -320,11 +324,7 @@ def main_flags(scenario: Scenario) -> tuple[str, ...]:
         >>> main_flags(scenario_from_request(asked))
         ('data_parallel_size', 'enable_expert_parallel')
     """
-    try:
-        has_experts = read_architecture(scenario.config).moe is not None
-    except KvPlannerError:
-        return ()
-    return find_engine(scenario.engine).main_flags if has_experts else ()
+    return find_engine(scenario.engine).main_flags if has_experts(scenario) else ()
 
 
 def keeps_recurrent_states(scenario: Scenario) -> bool:
@@ -339,6 +339,22 @@ def takes_images(scenario: Scenario) -> bool:
     """Whether the model takes more than text; False where its config cannot be read."""
     try:
         return read_architecture(scenario.config).is_multimodal
+    except KvPlannerError:
+        return False
+
+
+def has_experts(scenario: Scenario) -> bool:
+    """Whether the model is a mixture of experts; False where its config cannot be read."""
+    try:
+        return read_architecture(scenario.config).moe is not None
+    except KvPlannerError:
+        return False
+
+
+def attends_sparsely(scenario: Scenario) -> bool:
+    """Whether the model's attention is sparse; False where its config cannot be read."""
+    try:
+        return traits_of(read_architecture(scenario.config)).is_sparse
     except KvPlannerError:
         return False
 

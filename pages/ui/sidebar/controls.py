@@ -19,7 +19,7 @@ from kvcore.units import GIB
 from pages.ui.shared import problems, state
 from pages.ui.shared.fold import fold
 from pages.ui.shared.state import seed, set_field
-from pages.ui.sidebar import graph_controls, limit_controls, pickers
+from pages.ui.sidebar import additional_controls, graph_controls, limit_controls, pickers
 
 
 def scenario(planned: Plan | KvPlannerError, t: Words) -> None:
@@ -95,8 +95,9 @@ def _more(plan: Plan | None, t: Words) -> None:
             st.caption(t(caption))
         for flag in rows:
             _by_kind(flag, plan, t)
-    if plan is not None and (assumed := assumed_text(plan, t)):
-        st.caption(assumed)
+        if head == "surroundings" and plan is not None and (assumed := assumed_text(plan, t)):
+            st.caption(assumed)
+    additional_controls.keys(lambda flag: _is_of_use(flag, plan), lambda flag: _by_kind(flag, plan, t), t)
     st.caption(t("Your own figures in GiB per GPU, in place of the estimate. Leave empty to estimate."))
     card = scenario.accelerator
     memory = FLAGS["accelerator.memory_gib"]
@@ -116,6 +117,12 @@ def _is_of_use(flag: Flag, plan: Plan | None) -> bool:
         return edit.can_restart(scenario, plan)
     if flag.shown is Shown.IMAGES:
         return edit.takes_images(scenario)
+    if flag.shown is Shown.EXPERTS:
+        return edit.has_experts(scenario)
+    if flag.shown is Shown.SPARSE:
+        return edit.attends_sparsely(scenario)
+    if flag.shown is Shown.REPLICAS:
+        return scenario.parallel.data_parallel_size > 1
     return flag.shown is Shown.ALWAYS or scenario.parallel.ranks_per_replica > 1
 
 
@@ -128,7 +135,7 @@ def _by_kind(flag: Flag, plan: Plan | None, t: Words) -> None:
             flag.name, tuple(words.values()), words[now], t, {word: value for value, word in words.items()}
         )
     elif flag.kind is Kind.BOOLEAN:
-        _switch(flag, now, t)
+        _switch(flag, bool(now), t)
     elif flag.parent == "surroundings" and flag.kind is Kind.CHOICE:
         options = (UNKNOWN, *flag.choices)
         names = {case: t(CASES[case]) for case in options}
