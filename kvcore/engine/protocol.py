@@ -230,6 +230,8 @@ class AdditionalRules(Struct, frozen=True, kw_only=True):
     """What moves memory by an amount that no source gives a formula for."""
     redundant_need_balancing_since: Published = NEVER
     """From then on redundant experts are there only where their load is balanced while it runs."""
+    refuses_unread_since: Published = NEVER
+    """From then on a key that is not read stops the start."""
     scheduler_switch_since: Published = NEVER
     """Before it the object alone puts the plug-in's scheduler in vLLM's place, from then on its `enabled`."""
 

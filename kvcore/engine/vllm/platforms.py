@@ -56,6 +56,9 @@ def check_platform(start: Start, *, prefix_caching: bool, method: str) -> None:
                 _check_role(scenario, row)
             else:
                 _check_combination(start, row.what, prefix_caching=prefix_caching)
+    unread = additional_of(scenario, start.version).unread
+    if unread and start.version >= find_engine(scenario.engine).additional.refuses_unread_since:
+        raise EngineRefusalError("npu-refuses-unknown-key", FIELD, unread[0])
     if start.traits.recurrent and prefix_caching and not kept.caches_states:
         raise EngineRefusalError("state-prefix-caching-unsupported", "enable_prefix_caching", True)
     is_named = start.architecture.model_type == SPECULATES_WITH_STATES
