@@ -97,7 +97,7 @@ class V2Models(StrEnum):
 
 
 class ConnectorGroups(StrEnum):
-    """When layers keep groups of their own beside a connector of KV caches."""
+    """When layers keep groups of their own with a connector of KV caches."""
 
     NEVER = "never"
     ASKED = "asked"
