@@ -144,6 +144,18 @@ def test_link_command_and_chip_have_what_was_said() -> None:
     assert '"kv_connector":"LMCacheConnectorV1"' in read.kv_transfer_config
 
 
+def test_a_log_says_its_connector() -> None:
+    log = (
+        "INFO 10-28 21:14:48 [utils.py:253] non-default args: {'model': 'Qwen/Qwen3-8B', 'kv_transfer_config': "
+        "KVTransferConfig(kv_connector='NixlConnector', kv_buffer_size=1000000000.0, kv_role='kv_both', kv_rank=None, "
+        "kv_connector_extra_config={}), 'max_num_seqs': 16}"
+    )
+    assert scenario_from_log(read_log(log)).scenario.kv_transfer_config == (
+        '{"kv_connector":"NixlConnector","kv_buffer_size":1000000000.0,"kv_role":"kv_both",'
+        '"kv_connector_extra_config":{}}'
+    )
+
+
 def test_an_unknown_key_or_role_is_refused_by_name() -> None:
     for config, field in (
         ({"kv_conector": "NixlConnector"}, "kv_transfer_config.kv_conector"),

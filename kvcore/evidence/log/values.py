@@ -278,7 +278,7 @@ def _literal(text: str, depth: int = 0) -> Any:
     if depth > MAX_LITERAL_DEPTH:
         return None
     if text[:1] == "{" and text[-1:] == "}":
-        return {name: _literal(value, depth + 1) for name, value in pairs(text)}
+        return {name: _literal(value, depth + 1) for name, value in pairs(text) if name}
     if text[:1] == "[" and text[-1:] == "]":
         words = (word or value for word, value in cut_fields(text[1:-1], ""))
         return [_literal(word, depth + 1) for word in words if word]
