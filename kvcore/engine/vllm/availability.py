@@ -194,7 +194,7 @@ BareFlag = Annotated[str, Named(r"[a-z][a-z0-9-]*", "a flag without its dashes")
 class BenchmarkProgram(ReleaseRange, frozen=True, kw_only=True):
     """How it is called, and the flags that a command may use, without dashes."""
 
-    words: tuple[str, ...]
+    words: tuple[Annotated[str, Named(r"[a-z][a-z_./]*", "a word of a command")], ...]
     flags: frozenset[BareFlag]
     source: Source
 
