@@ -163,7 +163,6 @@ class Summary(Struct, frozen=True, kw_only=True):
     median: float
     p90: float
     signed_median: float | None
-    within_one_percent: float
     within_five_percent: float
     inside: float | None
     """Share of the measured figures inside their interval, of those that have one."""
@@ -243,7 +242,6 @@ def summarize(points: Iterable[Point]) -> Summary | None:
         median=median(sizes),
         p90=ninth_decile(sizes),
         signed_median=median(answered) if answered else None,
-        within_one_percent=sum(size <= 0.01 for size in sizes) / len(sizes),
         within_five_percent=sum(size <= 0.05 for size in sizes) / len(sizes),
         inside=sum(judged) / len(judged) if judged else None,
     )
