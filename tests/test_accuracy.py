@@ -13,14 +13,7 @@ from kvcore.evidence.accuracy import (
     Check,
     Point,
     PublishedStart,
-    elsewhere,
-    era_name,
-    groups,
-    held_out,
     load_accuracy,
-    mixed,
-    of_one_source,
-    off_platform,
     our_points,
     peer_points,
     read_accuracy,
@@ -28,6 +21,15 @@ from kvcore.evidence.accuracy import (
     summarize,
     verdicts,
     widths,
+)
+from kvcore.evidence.accuracy_groups import (
+    elsewhere,
+    era_name,
+    groups,
+    held_out,
+    mixed,
+    of_one_source,
+    off_platform,
 )
 from kvcore.texts.words import Language, words
 from kvcore.views.accuracy_figures import (

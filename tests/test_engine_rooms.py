@@ -190,7 +190,7 @@ kvcore.engine.__path__.append({str(tmp_path)!r})
 from kvcore.evidence.log.reader import read_log
 from kvcore.engine.vllm.versions import assumed_version
 from kvcore.planning import plan
-from kvcore.deploy.artefacts import image
+from kvcore.deploy.server_start import image
 from kvcore.deploy.launch import launch_command
 from kvcore.scenario.request import scenario_from_request
 asked = {{"model": "Qwen/Qwen3-8B", "engine": "made-up", "accelerator": {{"memory_gib": 64, "vendor": "intel"}}}}

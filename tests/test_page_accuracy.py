@@ -3,7 +3,8 @@
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from kvcore.evidence.accuracy import Check, headline, held_out, load_accuracy, of_one_source, our_points
+from kvcore.evidence.accuracy import Check, headline, load_accuracy, our_points
+from kvcore.evidence.accuracy_groups import held_out, of_one_source
 from kvcore.texts.words import Language
 from kvcore.texts.words import words as words_of
 from kvcore.views.accuracy_figures import percent
