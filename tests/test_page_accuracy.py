@@ -8,8 +8,8 @@ from kvcore.evidence.accuracy_groups import held_out, of_one_source
 from kvcore.texts.words import Language
 from kvcore.texts.words import words as words_of
 from kvcore.views.accuracy_figures import percent
+from tests.page_app import checked, figures, open_app, seen
 from tests.test_page_check import html
-from tests.test_page_plan import checked, figures, open_app, seen
 
 
 def open_accuracy(locale: str, query: dict[str, str] | None = None) -> AppTest:
