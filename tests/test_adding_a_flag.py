@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.test_adding import changed
+
 ROOT = Path(__file__).resolve().parents[1]
 ROW = """
 [flag.made_up_tokens]
@@ -112,6 +114,7 @@ def test_a_row_and_a_field_are_a_flag_everywhere(house: Path) -> None:
     assert found["settings"] == ["made_up_tokens 64"]
     assert found["control"] == ["Made-up tokens", 64, 3, 4096]
     assert found["trouble"] == []
+    assert changed(house) == {"kvcore/flags/registry.toml", "kvcore/scenario/__init__.py"}
 
 
 def test_a_row_without_a_meaning_stops_the_program(house: Path) -> None:
