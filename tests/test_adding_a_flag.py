@@ -31,7 +31,7 @@ PROGRAM = """
 import json, os, sys
 from kvcore.errors import KvPlannerError
 from kvcore.evidence.log.reader import read_log
-from kvcore.flags import request_schema
+from kvcore.flags.schema import request_schema
 from kvcore.planning import plan
 from kvcore.scenario import link
 from kvcore.deploy.launch import launch_command

@@ -14,7 +14,8 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from kvcore.errors import KvPlannerError
-from kvcore.flags import FLAGS, Flag, Kind, LinkRule, request_schema
+from kvcore.flags import FLAGS, Flag, Kind, LinkRule
+from kvcore.flags.schema import request_schema
 from kvcore.scenario.request import scenario_from_request
 
 ROOT = Path(__file__).resolve().parents[1]
