@@ -96,6 +96,16 @@ class V2Models(StrEnum):
     ALL = "all"
 
 
+class ConnectorGroups(StrEnum):
+    """When layers keep groups of their own with a connector of KV caches."""
+
+    NEVER = "never"
+    ASKED = "asked"
+    """With --no-disable-hybrid-kv-cache-manager."""
+    BY_CONNECTOR = "by-connector"
+    """Asked for, or where the connector knows groups."""
+
+
 class HybridPrefixCaching(StrEnum):
     """Prefix caching of models with recurrent layers: not possible, or the default of the flag."""
 
@@ -268,6 +278,7 @@ class Switches(Struct, frozen=True, kw_only=True):
     flashinfer_draft_graphs: frozenset[Annotated[int, Bounds(1, 99)]]
     """Major compute capabilities on which full graphs contain FlashInfer's decoding of drafts."""
     chunked_local_groups: bool
+    connector_groups: ConnectorGroups
     max_model_len_auto: bool
     """`--max-model-len auto` exists."""
     sparse_fp8_layout: SparseFp8Layout
