@@ -260,6 +260,8 @@ class Switches(Struct, frozen=True, kw_only=True):
     """How the copies of EPLB are asked for; "" where there are none."""
     batched_exchange: bool
     """With low-latency exchange of tokens, a batch is what one rank may send at once."""
+    pplx_exchange: bool
+    """`--all2all-backend pplx` exchanges by pplx; later it means gathering and scattering."""
     allreduce_fusion_pass: Literal["", "enable_fi_allreduce_fusion", "fuse_allreduce_rms"]
     """The field of `pass_config` that fuses all-reduce with RMSNorm; "" where there is none."""
     graph_rounding: GraphRounding
