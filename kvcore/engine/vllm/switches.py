@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from msgspec import Struct
 
+from kvcore.catalogue.accelerators import Vendor
 from kvcore.engine.memory_rules import Budget
 from kvcore.versioned import Bounds, Share
 
@@ -287,6 +288,8 @@ class Switches(Struct, frozen=True, kw_only=True):
     """Each graph is captured with LoRA adapters and without."""
     v2_graph_estimate: bool
     """The V2 runner estimates graphs; its answer was 0."""
+    graphs_not_estimated: frozenset[Vendor]
+    """Of whose cards no graphs are estimated."""
     rounds_budget_up: bool
     checks_free_memory: bool
     """A start with less free memory than its budget is refused."""
