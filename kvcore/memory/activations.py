@@ -300,7 +300,7 @@ def restart_gain_bytes(activations: Quantity) -> int:
 
 @kept
 def multiprocessors(accelerator: Accelerator) -> int:
-    """Multiprocessors of a card, by its name, else by its compute capability; of AMD's by the name alone. 0 for others."""
+    """Multiprocessors of a card, by its name, else by its compute capability; of AMD's by name alone. 0 for others."""
     if accelerator.vendor not in (Vendor.NVIDIA, Vendor.AMD):
         return 0
     table = ACTIVATIONS.load().multiprocessors
