@@ -68,9 +68,13 @@ class Bucket(Struct, frozen=True, kw_only=True):
 
 
 def is_packed(specs: Sequence[LayerSpec]) -> bool:
-    """Whether the model keeps windows of latent vectors in pages of several sizes."""
-    windows = any(spec.kind is CacheKind.SLIDING_WINDOW_MLA for spec in specs)
-    return windows and len({spec.page_size_bytes for spec in specs}) > 1
+    """Whether the model keeps windows of latent vectors, or rings, in pages of several sizes.
+
+    Source: vllm/v1/attention/backends/utils.py:resolve_kv_cache_layout, supported_kv_cache_layouts of their backends
+    (0.33.0): blocks with all layers inside.
+    """
+    packed = any(spec.kind in (CacheKind.SLIDING_WINDOW_MLA, CacheKind.CIRCULAR_BUFFER) for spec in specs)
+    return packed and len({spec.page_size_bytes for spec in specs}) > 1
 
 
 PADDED: Final = frozenset(
@@ -106,13 +110,7 @@ def packed_groups(whole: Bucket, rule: PackedGroups) -> tuple[Bucket, ...]:
         return tuple(
             group for bucket, number in zip(buckets, numbers, strict=True) for group in _cut(bucket, number)
         )
-    balanced = [bucket for bucket in buckets if bucket.is_balanced()]
-    least = max((bucket.repeats for bucket in balanced if len(bucket.layers_by_page()) > 1), default=0)
-    if least:
-        size = least_padding([bucket.repeats for bucket in balanced], at_least=least)
-        numbers = [ceil_div(b.repeats, size) if b in balanced else 1 for b in buckets]
-    else:
-        numbers = _numbers_by_bytes(buckets)
+    numbers = _numbers_by_bytes(buckets, _repeats_of_groups(buckets))
     return tuple(
         group for bucket, number in zip(buckets, numbers, strict=True) for group in _cut(bucket, number)
     )
@@ -203,18 +201,37 @@ def _buckets(whole: Bucket) -> list[Bucket]:
     ]
 
 
-def _numbers_by_bytes(buckets: Sequence[Bucket]) -> list[int]:
-    """Without a pattern: windows are cut to what fits in a block anyway, everything else stays whole."""
-    windows = [bucket.specs[0].kind is CacheKind.SLIDING_WINDOW_MLA for bucket in buckets]
+def _repeats_of_groups(buckets: Sequence[Bucket]) -> int:
+    """How often the pattern of page sizes repeats in a group; 0 without a balanced bucket of several page sizes."""
+    balanced = [bucket for bucket in buckets if bucket.is_balanced()]
+    least = max((bucket.repeats for bucket in balanced if len(bucket.layers_by_page()) > 1), default=0)
+    return least and least_padding([bucket.repeats for bucket in balanced], at_least=least)
+
+
+STATES: Final = frozenset({CacheKind.MAMBA, CacheKind.CIRCULAR_BUFFER})
+"""Kinds of which a block may hold one layer alone."""
+
+
+def _numbers_by_bytes(buckets: Sequence[Bucket], repeats: int) -> list[int]:
+    """In how many groups each bucket is cut: balanced ones by the repeats, where there are some; states, and without
+    repeats windows, to what fits in a block that the others need anyway; everything else stays whole.
+
+    Source: vllm/v1/core/kv_cache_planning.py:_get_packed_kv_cache_groups (0.33.0).
+    """
+    windows = () if repeats else (CacheKind.SLIDING_WINDOW, CacheKind.SLIDING_WINDOW_MLA)
+    least = [ceil_div(each.repeats, repeats) if repeats and each.is_balanced() else 1 for each in buckets]
+    are_states = [each.specs[0].kind in (*STATES, *windows) for each in buckets]
     anchor = max(
-        max(bucket.layers_by_page()) if window else pages_bytes(bucket.block_pages())
-        for bucket, window in zip(buckets, windows, strict=True)
+        sum(ceil_div(layers, sum(pages.values()) if is_state else number) * page for page, layers in pages.items())
+        for pages, number, is_state in zip(
+            [each.layers_by_page() for each in buckets], least, are_states, strict=True
+        )
     )
     numbers = []
-    for bucket, window in zip(buckets, windows, strict=True):
+    for bucket, number, is_state in zip(buckets, least, are_states, strict=True):
         fitting = max(anchor // bucket.specs[0].page_size_bytes, 1)
         layers = sum(bucket.layers_by_page().values())
-        numbers.append(ceil_div(layers, fitting) if window else 1)
+        numbers.append(max(number, ceil_div(layers, fitting)) if is_state else number)
     return numbers
 
 

@@ -27,16 +27,20 @@ from kvcore.model.architecture import (
     CompressedLatent,
     CrossAttention,
     FullAttention,
+    InputWindow,
     LatentWindow,
     Layer,
     Mla,
+    PooledKeys,
     RecurrentState,
     SlidingWindow,
     SparseIndexer,
+    TokenRing,
 )
 from kvcore.model.families.eagle import Draft
 from kvcore.quantity import Quantity
 from kvcore.scenario import Parallel
+from kvcore.units import ceil_div
 
 
 class _Placement(Struct, frozen=True, kw_only=True):
@@ -296,6 +300,15 @@ def _layer_spec(state: CacheState, at: _Placement) -> LayerSpec:
                 head_size=state.state_bytes,
                 sliding_window=state.sliding_window,
             )
+        case PooledKeys():
+            made = aligned_states(at.block_size // state.tokens_per_state, state.key_bytes, 1)
+            return dataclasses.replace(
+                _latent(state.key_bytes, made, "uint8", at), tokens_per_state=state.tokens_per_state
+            )
+        case InputWindow():
+            return _inputs(state, at)
+        case TokenRing():
+            return _ring(state, at)
         case RecurrentState():
             return _recurrent(state, at)
 
@@ -334,6 +347,40 @@ def _latent(size: int, made: Quantity, dtype: str, at: _Placement) -> LayerSpec:
         head_size=size,
         dtype=dtype,
         made_of=made,
+    )
+
+
+def _inputs(state: InputWindow, at: _Placement) -> LayerSpec:
+    """Source: vllm/models/inkling/nvidia/sconv_swa_attn.py:InklingConvState.get_kv_cache_spec (0.33.0)."""
+    heads = units_per_rank(state.num_kv_heads, at.ranks, replicable=False)
+    made = aligned_states(state.kernel, heads * state.row_elements * 2, 1)
+    return LayerSpec(
+        kind=CacheKind.SLIDING_WINDOW,
+        layers=1,
+        block_size=state.kernel,
+        page_size_bytes=int(made.value),
+        made_of=made,
+        num_kv_heads=heads,
+        head_size=state.row_elements,
+        dtype=at.dtype,
+        sliding_window=state.kernel,
+    )
+
+
+def _ring(state: TokenRing, at: _Placement) -> LayerSpec:
+    """Source: vllm/models/glm5next/common/attention.py:Glm5NextTailCache.get_kv_cache_spec,
+    vllm/models/qwen4_exp/common/qsa_cache.py:QSAKeyStateCache.get_kv_cache_spec (0.33.0)."""
+    groups = ceil_div(state.tokens_per_group + at.num_speculative_tokens, state.tokens_per_group)
+    rows = state.tokens_per_group * (1 << (groups - 1).bit_length() if state.in_powers else groups)
+    made = aligned_states(rows, state.row_bytes, 1)
+    return LayerSpec(
+        kind=CacheKind.CIRCULAR_BUFFER,
+        layers=1,
+        block_size=rows,
+        page_size_bytes=int(made.value),
+        made_of=made,
+        num_kv_heads=1,
+        head_size=state.row_bytes,
     )
 
 

@@ -182,6 +182,35 @@ class BlockIndexer(Struct, frozen=True, kw_only=True):
     index_head_dim: int
 
 
+class PooledKeys(Struct, frozen=True, kw_only=True):
+    """The keys by which an indexer picks groups of `tokens_per_state` tokens, one of `key_bytes` a group, on every tensor
+    parallel rank (GLM-5.3-Flash, Qwen4-Exp), with the attention of the same layer."""
+
+    tokens_per_state: int
+    key_bytes: int
+
+
+class TokenRing(Struct, frozen=True, kw_only=True):
+    """The rows of tokens whose group is not whole yet, with those of the drafts that are not settled: whole groups in
+    one block a request, however long it is.
+
+    `in_powers`: as many groups as the next power of two.
+    """
+
+    tokens_per_group: int
+    row_bytes: int
+    in_powers: bool = False
+
+
+class InputWindow(Struct, frozen=True, kw_only=True):
+    """The last inputs of the short convolutions beside attention, `row_elements` a KV head and token in 16 bits, in blocks
+    as long as the kernel (Inkling)."""
+
+    num_kv_heads: int
+    row_elements: int
+    kernel: int
+
+
 class StateShape(Struct, frozen=True, kw_only=True):
     """One recurrent state tensor: the product of `replicated` sizes and of `sharded` sizes divided by TP.
 
@@ -257,8 +286,8 @@ class LatentWindow(Struct, frozen=True, kw_only=True):
 
 
 AttentionState: TypeAlias = FullAttention | SlidingWindow | ChunkedLocal | CrossAttention
-LatentState: TypeAlias = Mla | SparseIndexer | BlockIndexer | CompressedLatent | LatentWindow
-CacheState: TypeAlias = AttentionState | LatentState | RecurrentState
+LatentState: TypeAlias = Mla | SparseIndexer | BlockIndexer | PooledKeys | CompressedLatent | LatentWindow
+CacheState: TypeAlias = AttentionState | LatentState | InputWindow | TokenRing | RecurrentState
 
 
 class Layer(Struct, frozen=True, kw_only=True):
