@@ -222,7 +222,10 @@ def _numbers_by_bytes(buckets: Sequence[Bucket], repeats: int) -> list[int]:
     least = [ceil_div(each.repeats, repeats) if repeats and each.is_balanced() else 1 for each in buckets]
     are_states = [each.specs[0].kind in (*STATES, *windows) for each in buckets]
     anchor = max(
-        sum(ceil_div(layers, sum(pages.values()) if is_state else number) * page for page, layers in pages.items())
+        sum(
+            ceil_div(layers, sum(pages.values()) if is_state else number) * page
+            for page, layers in pages.items()
+        )
         for pages, number, is_state in zip(
             [each.layers_by_page() for each in buckets], least, are_states, strict=True
         )

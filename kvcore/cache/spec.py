@@ -166,7 +166,10 @@ _CHUNK: Final = BlockRule(
     f"{SPECS}:ChunkedLocalAttentionSpec.max_memory_usage_bytes (0.33.0)",
 )
 _RING: Final = BlockRule(
-    "ring_blocks", "1", lambda spec, length, demand: 1, f"{SPECS}:CircularBufferSpec.max_memory_usage_bytes (0.33.0)"
+    "ring_blocks",
+    "1",
+    lambda spec, length, demand: 1,
+    f"{SPECS}:CircularBufferSpec.max_memory_usage_bytes (0.33.0)",
 )
 _ENCODER: Final = BlockRule(
     "encoder_blocks",

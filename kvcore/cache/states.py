@@ -231,7 +231,7 @@ def state_tensor_bytes(
         >>> state_tensor_bytes(delta_net, 1, "bfloat16", 0)
         (49152, 1048576)
     """
-    heads = state.heads
+    heads, ranks = state.heads, 1 if state.is_whole else ranks
     if heads % ranks:
         field = "tensor_parallel_size"
         raise EngineRefusalError(

@@ -183,8 +183,8 @@ class BlockIndexer(Struct, frozen=True, kw_only=True):
 
 
 class PooledKeys(Struct, frozen=True, kw_only=True):
-    """The keys by which an indexer picks groups of `tokens_per_state` tokens, one of `key_bytes` a group, on every tensor
-    parallel rank (GLM-5.3-Flash, Qwen4-Exp), with the attention of the same layer."""
+    """The keys by which an indexer picks groups of `tokens_per_state` tokens, one of `key_bytes` a group, on every
+    tensor parallel rank (GLM-5.3-Flash, Qwen4-Exp), with the attention of the same layer."""
 
     tokens_per_state: int
     key_bytes: int
@@ -203,8 +203,8 @@ class TokenRing(Struct, frozen=True, kw_only=True):
 
 
 class InputWindow(Struct, frozen=True, kw_only=True):
-    """The last inputs of the short convolutions beside attention, `row_elements` a KV head and token in 16 bits, in blocks
-    as long as the kernel (Inkling)."""
+    """The last inputs of the short convolutions beside attention, `row_elements` a KV head and token in 16 bits, in
+    blocks as long as the kernel (Inkling)."""
 
     num_kv_heads: int
     row_elements: int
@@ -247,6 +247,8 @@ class RecurrentState(Struct, frozen=True, kw_only=True):
 
     exported_head_size: int = 0
     """Key size of heads whose kernel can export states inside a prefill; 0 where none can."""
+    is_whole: bool = False
+    """The same on every tensor parallel rank."""
 
 
 class CrossAttention(Struct, frozen=True, kw_only=True):

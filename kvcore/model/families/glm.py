@@ -9,7 +9,14 @@ from msgspec.structs import replace
 
 from kvcore.model import architecture as arch
 from kvcore.model.config import ModelConfig, Section
-from kvcore.model.families.decoder import DECODERS, DraftTraits, by_row, feed_forward, read_decoder, with_drafts
+from kvcore.model.families.decoder import (
+    DECODERS,
+    DraftTraits,
+    by_row,
+    feed_forward,
+    read_decoder,
+    with_drafts,
+)
 from kvcore.model.parts import blocks
 from kvcore.model.parts.encoder import read_encoder
 from kvcore.model.parts.experts import ExpertTraits, optional_moe
@@ -60,7 +67,9 @@ def read_5_next(config: ModelConfig) -> arch.Architecture:
         token_choice=token_choice(section),
         residual_streams=section.integer("hc_mult") if mixes else 1,
     )
-    body = feed_forward(row, section, hidden, built.intermediate_size, moe if sparse[-1] == "sparse" else None)
+    body = feed_forward(
+        row, section, hidden, built.intermediate_size, moe if sparse[-1] == "sparse" else None
+    )
     draft = with_modules(sparse_attention, *body, *blocks.norms(hidden, *blocks.TWO_NORMS))
     built = with_drafts(built, section, DraftTraits(), draft)
     vision = config.root.optional_section("vision_config")
@@ -85,7 +94,11 @@ def linear_attention(section: Section, hidden: int) -> arch.Layer:
 
     Source: vllm/models/glm5next/common/kda.py:Glm5NextLinearAttention (0.33).
     """
-    prefix, heads, width = "self_attn", section.integer("linear_num_heads"), section.integer("linear_head_dim")
+    prefix, heads, width = (
+        "self_attn",
+        section.integer("linear_num_heads"),
+        section.integer("linear_head_dim"),
+    )
     each, down = arch.Output(units=heads, width=width), arch.Output(units=1, width=width, replicable=True)
     names = tuple(f"{prefix}.{name}_proj" for name in ("q", "k", "v", "b", "f_a", "g_a"))
     outputs = (each, each, each, arch.Output(units=heads), down, down)

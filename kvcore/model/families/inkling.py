@@ -89,7 +89,9 @@ def decoder_layer(
 ) -> arch.Layer:
     """One layer. What its convolutions keep stands before what attention keeps."""
     heads, hidden = read_heads(section, is_local=is_local), section.integer("hidden_size")
-    kernel = section.integer("sconv_kernel_size", section.integer("conv_kernel_size", 4), minimum=2, maximum=64)
+    kernel = section.integer(
+        "sconv_kernel_size", section.integer("conv_kernel_size", 4), minimum=2, maximum=64
+    )
     window = section.integer("sliding_window_size", 512)
     positions = window if is_local else section.integer("rel_extent", 1024)
     row = 2 * heads.head_dim + 2 * (hidden // heads.num_kv_heads)
@@ -212,9 +214,7 @@ def image_tower(config: ModelConfig, hidden: int) -> tuple[arch.Module, ...]:
     for index, ((before, wide), (after, wider)) in enumerate(pairwise(scales)):
         name, is_last = f"visual.vision_encoder.layers.linear_{index}", index == layers - 1
         modules.append(
-            blocks.replicated(
-                name, wide * (after // before), width if is_last else wider, quantizable=False
-            )
+            blocks.replicated(name, wide * (after // before), width if is_last else wider, quantizable=False)
         )
         if not is_last:
             modules.append(blocks.norm(f"visual.vision_encoder.layers.norm_{index}", wider))

@@ -154,6 +154,7 @@ LANGUAGES: Final[Mapping[str, Reader]] = {
     "siglip": partial(read_text_encoder, is_kept=False),
     "minicpmv": read_minicpm,
     "minicpmv4_6": qwen.read_text,
+    "qwen3_5": qwen.read_text,
 }
 """Of rows that name their language part."""
 
