@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterable, Sequence
 from typing import Final, TypeAlias, assert_never
 
@@ -129,7 +130,10 @@ def packed_block_pages(groups: Sequence[Bucket], rule: PackedGroups) -> BlockPag
     tuples-and-drafts  the same without the draft's layers, and one more for each of those
     padded-slots   of each page size as many as the group with the most of them has
 
-    Source: vllm/v1/core/kv_cache_utils.py:_get_kv_cache_config_deepseek_v4 (0.22.1, 0.23.0).
+    From 0.29 on a block is padded to a multiple of what the kernels of all its layers need.
+
+    Source: vllm/v1/core/kv_cache_utils.py:_get_kv_cache_config_deepseek_v4 (0.22.1, 0.23.0),
+    vllm/v1/core/kv_cache_planning.py:_get_kv_cache_bytes_per_block (0.33.0).
 
     Example:
         >>> from kvcore.cache.spec import LayerSpec
@@ -155,7 +159,10 @@ def packed_block_pages(groups: Sequence[Bucket], rule: PackedGroups) -> BlockPag
             sizes = dict.fromkeys(size for layers in pages for size in layers)
             return tuple((max(layers.get(size, 0) for layers in pages), size) for size in sizes)
         case PackedGroups.NONE | PackedGroups.LAYER_TUPLES | PackedGroups.PATTERN_REPEATS:
-            return max((group.block_pages() for group in groups), key=pages_bytes)
+            widest = max((group.block_pages() for group in groups), key=pages_bytes)
+            alignment = math.lcm(*(spec.stride_alignment for group in groups for spec in group.specs))
+            padding = -pages_bytes(widest) % alignment
+            return (*widest, (1, padding)) if padding else widest
         case other:
             assert_never(other)
 

@@ -63,6 +63,8 @@ class LayerSpec:
     """Tokens that one stored vector stands for."""
     stated_block_size: int = 0
     """What the engine calls its block size where that counts vectors; 0 where it is `block_size`."""
+    stride_alignment: int = 1
+    """Bytes that packed blocks are a multiple of."""
     is_draft: bool = False
     """Of a draft, where the engine keeps its blocks apart."""
     made_of: Quantity | None = field(default=None, compare=False, repr=False)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from functools import lru_cache
+from typing import Final
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -41,6 +43,11 @@ from kvcore.model.families.eagle import Draft
 from kvcore.quantity import Quantity
 from kvcore.scenario import Parallel
 from kvcore.units import ceil_div
+
+LATENT_ROWS: Final = 64
+"""Rows that the kernel of quantized latent vectors reads at once; of others one.
+
+Source: vllm/v1/attention/backends/mla/flashmla_sparse.py:FlashMLASparseBackend.customize_spec (0.33.0)."""
 
 
 class _Placement(Struct, frozen=True, kw_only=True):
@@ -152,6 +159,10 @@ def _states(distinct: Iterable[Layer]) -> list[RecurrentState]:
     return [state for layer in distinct for state in layer.caches if isinstance(state, RecurrentState)]
 
 
+def _pooled(distinct: Iterable[Layer]) -> Iterator[PooledKeys]:
+    return (state for layer in distinct for state in layer.caches if isinstance(state, PooledKeys))
+
+
 def _state_block_size(block_size: int, resolved: Resolved, is_hybrid: bool) -> int:
     """Without prefix caching one state serves a whole request, so its block is max_model_len long.
 
@@ -189,6 +200,7 @@ def _hybrid_pages(
         is_mla=architecture.is_mla,
         resolved=resolved,
         chunk_size=resolved.mamba_block_size or max(state.chunk_size for state in states),
+        key_tokens=math.lcm(*(keys.page_keys * keys.tokens_per_state for keys in _pooled(distinct))),
     )
     return HybridPages(block_size=block_size, page_size_bytes=block_size * token_bytes)
 
@@ -266,7 +278,10 @@ def _layer_spec(state: CacheState, at: _Placement) -> LayerSpec:
         case Mla():
             parts = (state.kv_lora_rank, state.qk_rope_head_dim, state.index_head_dim)
             size, token = sum(parts), kv_format(at.kv_cache_dtype).latent_vector(*parts)
-            return _latent(size, token, at.kv_cache_dtype, at)
+            rows = LATENT_ROWS if at.kv_cache_dtype.startswith("fp8") else 1
+            return dataclasses.replace(
+                _latent(size, token, at.kv_cache_dtype, at), stride_alignment=rows * int(token.value)
+            )
         case SparseIndexer():
             is_plain = at.kept.sparse_keys is SparseKeys.PLAIN
             element = kv_format(at.dtype).key_bits // 8 if is_plain else 0
@@ -302,8 +317,12 @@ def _layer_spec(state: CacheState, at: _Placement) -> LayerSpec:
             )
         case PooledKeys():
             made = aligned_states(at.block_size // state.tokens_per_state, state.key_bytes, 1)
+            kernel = math.gcd(2 * state.page_keys * state.tokens_per_state, at.block_size)
+            is_cut = state.page_keys > 1 and kernel < at.block_size
             return dataclasses.replace(
-                _latent(state.key_bytes, made, "uint8", at), tokens_per_state=state.tokens_per_state
+                _latent(state.key_bytes, made, "uint8", at),
+                tokens_per_state=state.tokens_per_state,
+                stride_alignment=kernel // state.tokens_per_state * state.key_bytes if is_cut else 1,
             )
         case InputWindow():
             return _inputs(state, at)

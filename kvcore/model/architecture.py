@@ -188,6 +188,8 @@ class PooledKeys(Struct, frozen=True, kw_only=True):
 
     tokens_per_state: int
     key_bytes: int
+    page_keys: int = 1
+    """The fewest that a page of the kernel holds; blocks of a hybrid model are a multiple of them."""
 
 
 class TokenRing(Struct, frozen=True, kw_only=True):

@@ -32,6 +32,11 @@ KEY_SCALE: Final = 128
 
 Source: vllm/models/glm5next/common/attention.py:Indexer.quant_block_size (0.33)."""
 
+PAGE_KEYS: Final = 32
+"""Of DeepGEMM's kernel; 64 on capability 12.0.
+
+Source: vllm/v1/attention/backends/mla/indexer.py:Glm5NextIndexerBackend (0.33)."""
+
 
 def read_5_next(config: ModelConfig) -> arch.Architecture:
     """GLM-5.3-Flash, alone or behind its image encoder.
@@ -86,7 +91,8 @@ def read_5_next(config: ModelConfig) -> arch.Architecture:
     )
 
 
-LAYER_TYPES: Final = (LINEAR, "full_attention", "sparse_attention", "deepseek_sparse_attention")
+LAYER_TYPES: Final = (LINEAR, "full_attention", "indexed_attention")
+"""Source: transformers/models/glm5_next/configuration_glm5_next.py (5.20)."""
 
 
 def linear_attention(section: Section, hidden: int) -> arch.Layer:
@@ -105,7 +111,12 @@ def linear_attention(section: Section, hidden: int) -> arch.Layer:
     start = (wide_column(f"{prefix}.in_proj_qkvbfg_a", hidden, outputs, names),)
     gates = tuple(wide_column(f"{prefix}.{name}_b_proj", width, (each,)) for name in "fg")
     kernel = read_conv_kernel(section, "linear_conv_kernel_dim")
-    return unquantized(kda_layer(prefix, hidden, (heads, width), kernel, start, gates))
+    layer = unquantized(kda_layer(prefix, hidden, (heads, width), kernel, start, gates))
+    exporting = (
+        replace(state, exported_head_size=width) if isinstance(state, arch.RecurrentState) else state
+        for state in layer.caches
+    )
+    return replace(layer, caches=tuple(exporting))
 
 
 def attending(section: Section, latent: Latent) -> arch.Layer:
@@ -115,7 +126,7 @@ def attending(section: Section, latent: Latent) -> arch.Layer:
     if section.optional_integer("index_topk", minimum=1) is not None:
         pool, width = section.integer("index_kpool", minimum=2), section.integer("index_head_dim")
         key_bytes = width + width // KEY_SCALE * 4
-        keys = arch.PooledKeys(tokens_per_state=pool, key_bytes=key_bytes)
+        keys = arch.PooledKeys(tokens_per_state=pool, key_bytes=key_bytes, page_keys=PAGE_KEYS)
         ring = arch.TokenRing(tokens_per_group=pool, row_bytes=2 * width * 2, in_powers=True)
         caches = (keys, ring, latent.cache)
         prefix = "self_attn.indexer.index_kpool_compress"

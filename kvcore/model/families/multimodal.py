@@ -41,6 +41,7 @@ READ_AS: Final[Mapping[str, tuple[str, ...]]] = {
     "qwen3_moe": ("qwen3_omni_moe_text", "qwen3_vl_moe_text"),
     "exaone4": ("exaone4_5_text",),
     "ernie4_5": ("paddleocr_vl", "paddleocr_vl_text"),
+    "PanguEmbedded": ("openpangu_vl",),
     "glm4": ("glm_ocr_text", "glm4v", "glm4v_text"),
     "glm4_moe": ("glm4v_moe", "glm4v_moe_text"),
 }
