@@ -216,7 +216,7 @@ def _repeats_of_groups(buckets: Sequence[Bucket]) -> int:
 
 
 STATES: Final = frozenset({CacheKind.MAMBA, CacheKind.CIRCULAR_BUFFER})
-"""Kinds of which a block may hold one layer alone."""
+"""Kinds of which a block may have room for one layer alone."""
 
 
 def _numbers_by_bytes(buckets: Sequence[Bucket], repeats: int) -> list[int]:

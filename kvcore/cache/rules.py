@@ -231,8 +231,8 @@ def hybrid_block_size(
     """Tokens per block of a hybrid model: a × ⌈state bytes / (a × bytes of one token)⌉, at least as asked.
 
     a is 16 at first, larger for MLA from 0.11.2, and from 0.20 the larger of the backend's smallest kernel
-    block and the asked block size, from 0.33 a multiple of what states are exported by; on Ascend always 128. Of an
-    indexer's pooled keys a page holds `key_tokens`.
+    block and the asked block size, from 0.33 a multiple of what states are exported by; on Ascend always 128. A page
+    of an indexer's pooled keys is of `key_tokens`.
     Where every state is cached (mamba_cache_mode all), it is the least common multiple of that and of the kernel's
     chunk, for which mamba_block_size may stand.
 

@@ -388,7 +388,11 @@ def _inputs(state: InputWindow, at: _Placement) -> LayerSpec:
 
 def _ring(state: TokenRing, at: _Placement) -> LayerSpec:
     """Source: vllm/models/glm5next/common/attention.py:Glm5NextTailCache.get_kv_cache_spec,
-    vllm/models/qwen4_exp/common/qsa_cache.py:QSAKeyStateCache.get_kv_cache_spec (0.33.0)."""
+    vllm/models/qwen4_exp/common/qsa_cache.py:QSAKeyStateCache.get_kv_cache_spec,
+    vllm/models/step5/nvidia/csa_tail_ring.py:Step5CSATailRing.get_kv_cache_spec (0.33.0)."""
+    if state.fills_page_of is not None:
+        page = _attention(CacheKind.CIRCULAR_BUFFER, state.fills_page_of, state.fills_page_of.head_size_v, at)
+        return dataclasses.replace(page, stride_alignment=state.row_bytes)
     groups = ceil_div(state.tokens_per_group + at.num_speculative_tokens, state.tokens_per_group)
     rows = state.tokens_per_group * (1 << (groups - 1).bit_length() if state.in_powers else groups)
     made = aligned_states(rows, state.row_bytes, 1)

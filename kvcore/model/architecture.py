@@ -189,7 +189,7 @@ class PooledKeys(Struct, frozen=True, kw_only=True):
     tokens_per_state: int
     key_bytes: int
     page_keys: int = 1
-    """The fewest that a page of the kernel holds; blocks of a hybrid model are a multiple of them."""
+    """The fewest in a page of the kernel; blocks of a hybrid model are a multiple of them."""
 
 
 class TokenRing(Struct, frozen=True, kw_only=True):
@@ -202,10 +202,12 @@ class TokenRing(Struct, frozen=True, kw_only=True):
     tokens_per_group: int
     row_bytes: int
     in_powers: bool = False
+    fills_page_of: FullAttention | None = None
+    """As many rows as a page of these keys and values has room for, whole rows in every block (Step 5)."""
 
 
 class InputWindow(Struct, frozen=True, kw_only=True):
-    """The last inputs of the short convolutions beside attention, `row_elements` a KV head and token in 16 bits, in
+    """The last inputs of the short convolutions around attention, `row_elements` a KV head and token in 16 bits, in
     blocks as long as the kernel (Inkling)."""
 
     num_kv_heads: int

@@ -1,4 +1,4 @@
-"""Inkling: attention with relative positions and short convolutions, full or in windows; experts beside shared ones."""
+"""Inkling: attention with relative positions and short convolutions, full or in windows; experts and shared ones."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MAX_FACTOR: Final = 4096
 
 
 def read(config: ModelConfig) -> arch.Architecture:
-    """Inkling, alone or behind its towers.
+    """Inkling, alone or behind its encoders.
 
     Source: vllm/models/inkling/configs.py, nvidia/model.py, attention.py, moe.py, mlp.py (0.33).
     """
@@ -50,8 +50,8 @@ def read(config: ModelConfig) -> arch.Architecture:
         moe=moe,
         vocab_size=vocab,
     )
-    towers = (*image_tower(config, hidden), *audio_tower(config, hidden))
-    return dataclasses.replace(built, every=towers, is_multimodal=config.language is not config.root)
+    encoders = (*image_encoder(config), *audio_encoder(config))
+    return dataclasses.replace(built, every=encoders, is_multimodal=config.language is not config.root)
 
 
 def read_heads(section: Section, *, is_local: bool) -> blocks.Heads:
@@ -180,8 +180,8 @@ def experts(section: Section, hidden: int, moe: arch.MixtureOfExperts) -> tuple[
     return tuple(modules)
 
 
-def audio_tower(config: ModelConfig, hidden: int) -> tuple[arch.Module, ...]:
-    """A table of sounds; () where the config has none.
+def audio_encoder(config: ModelConfig) -> tuple[arch.Module, ...]:
+    """A table of levels of each band; () where the config has none.
 
     Source: vllm/models/inkling/common/towers.py:InklingAudio (0.33).
     """
@@ -195,7 +195,7 @@ def audio_tower(config: ModelConfig, hidden: int) -> tuple[arch.Module, ...]:
     return (table, blocks.norm("audio.final_norm", width)) if normed else (table,)
 
 
-def image_tower(config: ModelConfig, hidden: int) -> tuple[arch.Module, ...]:
+def image_encoder(config: ModelConfig) -> tuple[arch.Module, ...]:
     """Linear layers that fold patches step by step; () where the config has none.
 
     Source: vllm/models/inkling/common/towers.py:HMLPPatchEncoder (0.33).

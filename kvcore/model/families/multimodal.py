@@ -96,6 +96,16 @@ def read_minicpm(config: ModelConfig) -> Architecture:
     return decoder.SECTION_READERS[MINICPM_LANGUAGES[version]](config, config.root)
 
 
+def read_glm_asr(config: ModelConfig) -> Architecture:
+    """GLM-ASR's Llama, whose lm_head is the embedding unless the whole config says otherwise.
+
+    Source: transformers/models/glmasr/configuration_glmasr.py:GlmAsrConfig (5.20); weights of vLLM 0.33.
+    """
+    tied = config.root.boolean("tie_word_embeddings", True)
+    keys = {**config.language.raw, "tie_word_embeddings": tied}
+    return decoder.SECTION_READERS["llama"](config, Section(keys, config.language.path, "llama"))
+
+
 def read_text_encoder(config: ModelConfig, *, is_kept: bool) -> Architecture:
     """The transformer for texts of CLIP and SigLIP; keys and values of texts that are read forwards are kept."""
     text = config.language
@@ -154,6 +164,7 @@ LANGUAGES: Final[Mapping[str, Reader]] = {
     "clip": partial(read_text_encoder, is_kept=True),
     "siglip": partial(read_text_encoder, is_kept=False),
     "minicpmv": read_minicpm,
+    "glm_asr": read_glm_asr,
     "minicpmv4_6": qwen.read_text,
     "qwen3_5": qwen.read_text,
 }

@@ -122,7 +122,7 @@ class Scope:
         if key.kind is Kind.WORD:
             return section.string(name, str(key.default or "")) == key.word
         if key.kind is Kind.LENGTH:
-            return len(section.integers(name) or ())
+            return len(section.integers(name, minimum=-MAX_LAYERS) or ())
         default = None if key.default is None else self.value(key.default)
         if key.kind is Kind.FLAG:
             return section.boolean(name, None if default is None else bool(default))
