@@ -33,7 +33,7 @@ FP8_NAMES: Final = ("fp8", "fp8_e4m3", "fp8_inc")
 FP8_BY_DEFAULT_SM100: Final = ("glm_moe_dsa", "glm5_next", "glm5_next_text")
 """Sparse models whose cache is fp8 on SM100 when nothing is asked.
 
-Source: vllm/model_executor/models/config.py:DeepseekV32ForCausalLM, Glm5NextModelConfig (0.32.0, 0.33.0).
+Source: vllm/model_executor/models/config.py:GlmMoeDsaForCausalLM, Glm5NextModelConfig (0.32.0, 0.33.0).
 """
 
 PACKING_BACKENDS: Final = (AttentionBackend.FLASHMLA_SPARSE, AttentionBackend.FLASHINFER_MLA_SPARSE_SM120)
