@@ -121,7 +121,7 @@ def experts(section: Section, hidden: int, moe: arch.MixtureOfExperts) -> tuple[
             intermediate_size=moe.moe_intermediate_size,
             top_k=moe.top_k,
         ),
-        *blocks.gated_mlp(hidden, moe.shared_intermediate_size, "share_expert", whole_with_expert_ranks=True),
+        *blocks.with_expert_ranks(blocks.gated_mlp(hidden, moe.shared_intermediate_size, "share_expert")),
     )
 
 
