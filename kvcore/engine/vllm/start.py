@@ -23,6 +23,7 @@ from kvcore.model.architecture import (
     CrossAttention,
     FullAttention,
     LatentWindow,
+    PooledKeys,
     RecurrentState,
     SlidingWindow,
     SparseIndexer,
@@ -91,7 +92,7 @@ def _attention_kind(architecture: Architecture, kinds: set[type]) -> AttentionKi
         return AttentionKind.COMPRESSED
     if BlockIndexer in kinds:
         return AttentionKind.BLOCKS
-    if SparseIndexer in kinds:
+    if SparseIndexer in kinds or (PooledKeys in kinds and architecture.is_mla):
         return AttentionKind.SPARSE
     if architecture.is_mla:
         return AttentionKind.MLA
