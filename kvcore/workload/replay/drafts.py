@@ -129,10 +129,7 @@ class DraftScheduler(Scheduler):
     def _admit_all(self, threshold: int, budget: int) -> int:
         settings, running, waiting = self.settings, self.running, self.waiting
         while (
-            waiting
-            and budget > 0
-            and len(running) < settings.max_num_seqs
-            and self._slots_left > self._slots
+            waiting and budget > 0 and len(running) < settings.max_num_seqs and self._slots_left > self._slots
         ):
             request = waiting[0]
             most = min(budget, self._slots_left - self._slots)
@@ -163,11 +160,10 @@ class DraftScheduler(Scheduler):
     def _may_pad(self, hit: int, padded: int) -> bool:
         """Whether an admitted request's one token is filled up, so that every request decodes as many."""
         pads = self.settings.rules.pads_drafts
-        if pads is Padding.NOBODY or self._has_prefill or not (self._has_served or hit):
+        joins = self._has_served or (hit > 0 and pads is Padding.AFTER_HIT)
+        if pads is Padding.NOBODY or self._has_prefill or not joins:
             return False
-        if pads is Padding.BESIDE_OTHERS:
-            return self._has_served
-        return hit + padded + 1 <= self.settings.max_model_len
+        return pads is Padding.BESIDE_OTHERS or hit + padded + 1 <= self.settings.max_model_len
 
     def _with_room(self, tokens: int) -> int:
         """Tokens that a step has blocks for: also those that the drafter writes ahead."""

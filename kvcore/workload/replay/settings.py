@@ -30,9 +30,11 @@ class Padding(StrEnum):
 
     NOBODY = "nobody"
     BESIDE_OTHERS = "beside-others"
-    """Of a request that joins others; it waits where that does not fit."""
+    """Of a request that joins others; it waits where max_model_len leaves no room."""
+    WITH_ROOM = "with-room"
+    """Of a request that joins others, where max_model_len leaves room."""
     AFTER_HIT = "after-hit"
-    """Also of one whose prompt was found but for a token; at max_model_len it is left alone."""
+    """Also of one that joins nobody, but whose prompt was found but for a token."""
 
 
 class Rules(Struct, frozen=True, kw_only=True):
@@ -54,6 +56,10 @@ class Rules(Struct, frozen=True, kw_only=True):
     """Whether a state is given back that stands before a place where there is none any more."""
     replays_states: bool
     """The same of states cached at block ends."""
+    replays_all_states: bool
+    """The same of states cached at every block's end."""
+    replays_latent_windows: bool
+    """The same of sliding windows over latent vectors."""
     replays_checkpoints: bool
     """The same of states written besides the last one of a step."""
     replays_windows: bool
@@ -107,6 +113,8 @@ class Group(Struct, frozen=True, kw_only=True):
     """Tokens of the sliding window, or of a chunk of local attention."""
     most_blocks: int | None = None
     """Blocks of a request at once at most, where its admission counts no more."""
+    aligns: bool = True
+    """Of states that are cached: only where a step ends with a block (`align`), not at each block's end (`all`)."""
     checkpoint_blocks: int = 0
     """Blocks for the state at the last block end of a prompt, written in the same step as the last one."""
 

@@ -11,7 +11,6 @@ from kvcore.errors import WorkloadError, invalid
 from kvcore.workload.replay.settings import Drafts, Settings
 
 
-
 class _Method(NamedTuple):
     """What the scheduler knows of a method.
 
@@ -44,8 +43,8 @@ def with_drafts(settings: Settings, case: Mapping[str, Any]) -> Settings:
     """The settings of a case with its `speculative_config`.
 
     It is an object with `method`, `num_speculative_tokens` and `accepted_tokens`, a list of how many drafts are
-    accepted, for one verifying step of a request after the other, over and over; and `proposed_tokens`, the same for how
-    many drafts a step finds, where it is not always all of them.
+    accepted, for one verifying step of a request after the other, over and over; and `proposed_tokens`, the same for
+    how many drafts a step finds, where it is not always all of them.
 
     Raises WorkloadError `replay-unsupported`, field `speculative_config`, for what is not replayed.
     """

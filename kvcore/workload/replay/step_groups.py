@@ -9,16 +9,17 @@ from msgspec.structs import replace
 from packaging.version import Version
 
 from kvcore.cache.rules import rules_in_force
-from kvcore.cache.spec import FULL_KINDS, CacheKind, Demand, LayerSpec, blocks_per_request
+from kvcore.cache.spec import FULL_KINDS, WINDOW_KINDS, CacheKind, Demand, LayerSpec, blocks_per_request
 from kvcore.errors import WorkloadError, invalid
 from kvcore.units import ceil_div
 from kvcore.workload.replay.settings import Group, Rules, Settings
 
 MAX_GROUPS: Final = 64
 MAX_BLOCK_TOKENS: Final = 1 << 26
-REPLAYED: Final = frozenset(CacheKind) - {CacheKind.CROSS_ATTENTION, CacheKind.SLIDING_WINDOW_MLA}
+REPLAYED: Final = frozenset(CacheKind) - {CacheKind.CROSS_ATTENTION}
 WINDOWS: Final = {
     CacheKind.SLIDING_WINDOW: "sliding_window",
+    CacheKind.SLIDING_WINDOW_MLA: "sliding_window",
     CacheKind.CHUNKED_LOCAL_ATTENTION: "attention_chunk_size",
 }
 """Where a case states the width of a group."""
@@ -39,12 +40,15 @@ def checked_groups(
         not kinds <= REPLAYED
         or (not rules.replays_windows and not kinds.isdisjoint(WINDOWS))
         or (not rules.replays_mixes and (CacheKind.CHUNKED_LOCAL_ATTENTION in kinds or len(set(groups)) > 2))
+        or (CacheKind.SLIDING_WINDOW_MLA in kinds and not rules.replays_latent_windows)
         or (any(group.checkpoint_blocks for group in groups) and not rules.replays_checkpoints)
         or (CacheKind.CHUNKED_LOCAL_ATTENTION in kinds and len(sizes) > 1)
     )
     if CacheKind.MAMBA in kinds:
-        mode_fits = mamba_cache_mode == ("align" if caches else "none")
-        refused = refused or not mode_fits or (caches and (len(sizes) > 1 or not rules.replays_states))
+        replayed = (
+            {"align": rules.replays_states, "all": rules.replays_all_states} if caches else {"none": True}
+        )
+        refused = refused or not replayed.get(mamba_cache_mode) or (caches and len(sizes) > 1)
     if refused:
         raise WorkloadError("replay-unsupported", field="kv_cache_groups")
     return groups
@@ -69,7 +73,7 @@ def blocks_held(settings: Settings, tokens: int) -> int:
 
 def _held(group: Group, tokens: int, *, caches: bool) -> int:
     blocks = ceil_div(tokens, group.block_size)
-    if group.kind is CacheKind.MAMBA and caches:
+    if group.kind is CacheKind.MAMBA and caches and group.aligns:
         return min(blocks, 2 + group.checkpoint_blocks)
     return blocks if group.most_blocks is None else min(blocks, group.most_blocks)
 
@@ -124,13 +128,20 @@ def _group(row: object, where: str, settings: Settings, version: Version) -> Gro
         layers=1,
         block_size=size,
         page_size_bytes=0,
-        sliding_window=window if kind is CacheKind.SLIDING_WINDOW else 0,
+        sliding_window=window if kind in WINDOW_KINDS else 0,
         attention_chunk_size=window if kind is CacheKind.CHUNKED_LOCAL_ATTENTION else 0,
     )
     most = None
     if window and settings.rules.caps_admission:
         most = blocks_per_request(spec, settings.max_model_len, _demand(settings, version))
-    return Group(kind=kind, block_size=size, window=window, most_blocks=most, checkpoint_blocks=checkpoints)
+    return Group(
+        kind=kind,
+        block_size=size,
+        window=window,
+        most_blocks=most,
+        aligns=row.get("mamba_cache_mode") != "all",
+        checkpoint_blocks=checkpoints,
+    )
 
 
 def _demand(settings: Settings, version: Version) -> Demand:
