@@ -148,32 +148,7 @@ class ChunkTable(Table):
 
 
 class StateTable(Table):
-    """States of a recurrent layer, one in each block (`--mamba-cache-mode all`): the last one stays."""
-
-    __slots__ = ()
-
-    def skipped(self, computed: int) -> int:
-        """Only the state of the last token is needed."""
-        return computed - 1
-
-    def events(self, computed: int) -> Iterable[int]:
-        """Also the steps in which the state before is done with."""
-        yield from super().events(computed)
-        yield (1 + self.settings.late_tokens - computed) % self.group.block_size
-
-    def findable(self, first: int, last: int, boundaries: Sequence[int]) -> Iterable[int]:
-        """States at block ends: all, or those from which a later request goes on."""
-        interval, size = self.settings.retention_interval, self.group.block_size
-        if interval is None or 0 < interval <= size:
-            return range(first, last)
-        kept = {at for at in range(first, last) if interval and (at + 1) % (interval // size) == 0}
-        aligned = self.settings.scheduler_block_size
-        kept.update(boundary // aligned * aligned // size - 1 for boundary in boundaries)
-        return sorted(at for at in kept if first <= at < last)
-
-
-class AlignedStateTable(StateTable):
-    """States that are cached where a step ends with a block (`--mamba-cache-mode align`): others have no block."""
+    """States of a recurrent layer that are cached at block ends (`--mamba-cache-mode align`): the last one stays."""
 
     __slots__ = ("checkpoint", "is_allocated", "last_state", "left")
 
@@ -183,6 +158,10 @@ class AlignedStateTable(StateTable):
         self.left = 0
         self.is_allocated = False
         self.checkpoint = False
+
+    def skipped(self, computed: int) -> int:
+        """Only the state of the last token is needed."""
+        return computed - 1
 
     def leave(self, processed: int, pool: CountedPool) -> None:
         """Gives back states that were copied on."""
@@ -231,6 +210,21 @@ class AlignedStateTable(StateTable):
             pool.take(self.blocks, max(0, required - len(self.blocks)))
         self.is_allocated = True
 
+    def events(self, computed: int) -> Iterable[int]:
+        """Also the steps in which the state before is done with."""
+        yield from super().events(computed)
+        yield (1 + self.settings.late_tokens - computed) % self.group.block_size
+
+    def findable(self, first: int, last: int, boundaries: Sequence[int]) -> Iterable[int]:
+        """States at block ends: all, or those from which a later request goes on."""
+        interval, size = self.settings.retention_interval, self.group.block_size
+        if interval is None or 0 < interval <= size:
+            return range(first, last)
+        kept = {at for at in range(first, last) if interval and (at + 1) % (interval // size) == 0}
+        aligned = self.settings.scheduler_block_size
+        kept.update(boundary // aligned * aligned // size - 1 for boundary in boundaries)
+        return sorted(at for at in kept if first <= at < last)
+
 
 def is_checkpointed(start: int, end: int, position: int, size: int) -> bool:
     """Whether a step from `start` to `end` can write the state at `position` besides its own.
@@ -277,7 +271,7 @@ def table_of(group: Group, settings: Settings) -> Table:
     if group.kind is CacheKind.CHUNKED_LOCAL_ATTENTION:
         return ChunkTable(group, settings)
     if group.kind is CacheKind.MAMBA and settings.enable_prefix_caching:
-        return (AlignedStateTable if group.aligns else StateTable)(group, settings)
+        return StateTable(group, settings)
     return Table(group, settings)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from kvcore.cache.spec import CacheKind
 from kvcore.workload.replay.drafts import DraftScheduler
-from kvcore.workload.replay.groups import AlignedStateTable, LookUp, Table, is_checkpointed, table_of
+from kvcore.workload.replay.groups import LookUp, StateTable, Table, is_checkpointed, table_of
 from kvcore.workload.replay.pool import NULL, CachedPool
 from kvcore.workload.replay.scheduler import ALWAYS, Live, Scheduler
 from kvcore.workload.replay.settings import Settings
@@ -42,7 +42,7 @@ class HybridScheduler(Scheduler):
         self._fresh: set[int] = set()
         """States registered in this step: their content is there only after it."""
         states = [group for group in settings.groups if group.kind is CacheKind.MAMBA]
-        self._aligns = settings.enable_prefix_caching and any(group.aligns for group in states)
+        self._aligns = bool(states) and settings.enable_prefix_caching
         self._checkpoints = bool(states) and all(group.checkpoint_blocks for group in states)
         self._states = tuple(at for at, group in enumerate(settings.groups) if group.kind is CacheKind.MAMBA)
         self._empty = [table_of(group, settings) for group in settings.groups]
@@ -131,7 +131,7 @@ class HybridScheduler(Scheduler):
         boundaries = [request.trace.prompt_tokens - 1, *([held.junction] if held.junction else [])]
         for at, (table, group) in enumerate(zip(held.tables, settings.groups, strict=True)):
             full, scale = tokens // group.block_size, group.block_size // settings.hash_block_size
-            if isinstance(table, AlignedStateTable) and (is_whole or len(settings.groups) > 1):
+            if isinstance(table, StateTable) and (is_whole or len(settings.groups) > 1):
                 self._renew(request, table, at, full)
             if full <= table.registered:
                 continue
@@ -143,7 +143,7 @@ class HybridScheduler(Scheduler):
                         self._fresh.add(key)
             table.registered = full
 
-    def _renew(self, request: Live, table: AlignedStateTable, group: int, blocks: int) -> None:
+    def _renew(self, request: Live, table: StateTable, group: int, blocks: int) -> None:
         """A prompt's last state counts as registered in every step that ends before the next block.
 
         Source: vllm/v1/core/single_type_kv_cache_manager.py:MambaManager._cache_partial_tail_block (0.32.0).

@@ -41,7 +41,6 @@ def settings_of(planned: Plan) -> Settings:
                 most_blocks=group.blocks_per_request
                 if group.window_tokens and rules.caps_admission
                 else None,
-                aligns=resolved.mamba_cache_mode != "all",
                 checkpoint_blocks=group.num_checkpoint_blocks,
             )
             for group in cache.groups

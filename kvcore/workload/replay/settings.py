@@ -56,8 +56,6 @@ class Rules(Struct, frozen=True, kw_only=True):
     """Whether a state is given back that stands before a place where there is none any more."""
     replays_states: bool
     """The same of states cached at block ends."""
-    replays_all_states: bool
-    """The same of states cached at every block's end."""
     replays_latent_windows: bool
     """The same of sliding windows over latent vectors."""
     replays_checkpoints: bool
@@ -113,8 +111,6 @@ class Group(Struct, frozen=True, kw_only=True):
     """Tokens of the sliding window, or of a chunk of local attention."""
     most_blocks: int | None = None
     """Blocks of a request at once at most, where its admission counts no more."""
-    aligns: bool = True
-    """Of states that are cached: only where a step ends with a block (`align`), not at each block's end (`all`)."""
     checkpoint_blocks: int = 0
     """Blocks for the state at the last block end of a prompt, written in the same step as the last one."""
 

@@ -45,10 +45,8 @@ def checked_groups(
         or (CacheKind.CHUNKED_LOCAL_ATTENTION in kinds and len(sizes) > 1)
     )
     if CacheKind.MAMBA in kinds:
-        replayed = (
-            {"align": rules.replays_states, "all": rules.replays_all_states} if caches else {"none": True}
-        )
-        refused = refused or not replayed.get(mamba_cache_mode) or (caches and len(sizes) > 1)
+        mode_fits = mamba_cache_mode == ("align" if caches else "none")
+        refused = refused or not mode_fits or (caches and (len(sizes) > 1 or not rules.replays_states))
     if refused:
         raise WorkloadError("replay-unsupported", field="kv_cache_groups")
     return groups
@@ -73,7 +71,7 @@ def blocks_held(settings: Settings, tokens: int) -> int:
 
 def _held(group: Group, tokens: int, *, caches: bool) -> int:
     blocks = ceil_div(tokens, group.block_size)
-    if group.kind is CacheKind.MAMBA and caches and group.aligns:
+    if group.kind is CacheKind.MAMBA and caches:
         return min(blocks, 2 + group.checkpoint_blocks)
     return blocks if group.most_blocks is None else min(blocks, group.most_blocks)
 
@@ -134,14 +132,7 @@ def _group(row: object, where: str, settings: Settings, version: Version) -> Gro
     most = None
     if window and settings.rules.caps_admission:
         most = blocks_per_request(spec, settings.max_model_len, _demand(settings, version))
-    return Group(
-        kind=kind,
-        block_size=size,
-        window=window,
-        most_blocks=most,
-        aligns=row.get("mamba_cache_mode") != "all",
-        checkpoint_blocks=checkpoints,
-    )
+    return Group(kind=kind, block_size=size, window=window, most_blocks=most, checkpoint_blocks=checkpoints)
 
 
 def _demand(settings: Settings, version: Version) -> Demand:
