@@ -163,7 +163,7 @@ class DraftScheduler(Scheduler):
         joins = self._has_served or (hit > 0 and pads is Padding.AFTER_HIT)
         if pads is Padding.NOBODY or self._has_prefill or not joins:
             return False
-        return pads is Padding.BESIDE_OTHERS or hit + padded + 1 <= self.settings.max_model_len
+        return pads is Padding.JOINING or hit + padded + 1 <= self.settings.max_model_len
 
     def _with_room(self, tokens: int) -> int:
         """Tokens that a step has blocks for: also those that the drafter writes ahead."""

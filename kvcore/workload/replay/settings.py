@@ -29,7 +29,7 @@ class Padding(StrEnum):
     """Whose single token is filled up with drafts that nobody proposed when it is admitted, where no prompt runs."""
 
     NOBODY = "nobody"
-    BESIDE_OTHERS = "beside-others"
+    JOINING = "joining"
     """Of a request that joins others; it waits where max_model_len leaves no room."""
     WITH_ROOM = "with-room"
     """Of a request that joins others, where max_model_len leaves room."""
