@@ -16,7 +16,7 @@ from kvcore.workload.replay.settings import Group, Rules, Settings
 
 MAX_GROUPS: Final = 64
 MAX_BLOCK_TOKENS: Final = 1 << 26
-REPLAYED: Final = frozenset(CacheKind) - {CacheKind.CROSS_ATTENTION}
+REPLAYED: Final = frozenset(CacheKind) - {CacheKind.CROSS_ATTENTION, CacheKind.CIRCULAR_BUFFER}
 WINDOWS: Final = {
     CacheKind.SLIDING_WINDOW: "sliding_window",
     CacheKind.SLIDING_WINDOW_MLA: "sliding_window",
