@@ -1,7 +1,7 @@
 """The scheduler step by step, against what vLLM's own did with the same requests.
 
 tests/data/replay_steps.jsonl has one group of full attention, replay_groups.jsonl windows, chunks, recurrent states
-and drafts.
+and drafts, replay_drafts.jsonl drafts by other means.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from kvcore.workload.replay.trace import Contents, TraceRequest
 
 RECORDS = [
     json.loads(line)
-    for name in ("replay_steps", "replay_groups")
+    for name in ("replay_steps", "replay_groups", "replay_drafts")
     for line in (Path(__file__).parent / f"data/{name}.jsonl").open()
 ]
 KEYS = ("id", "arrival_step", "prompt", "answer_tokens")
@@ -88,7 +88,18 @@ STATE = {"kind": "mamba", "block_size": 16, "mamba_cache_mode": "none"}
         ({"enable_prefix_caching": 1}, "invalid-value", "enable_prefix_caching"),
         ({"sliding_window": 4096}, "replay-unsupported", "sliding_window"),
         ({"kv_cache_groups": [WINDOW], "engine_version": "0.20.1"}, "replay-unsupported", "kv_cache_groups"),
-        ({"speculative_config": DRAFTS | {"method": "ngram"}}, "replay-unsupported", "speculative_config"),
+        ({"speculative_config": DRAFTS | {"method": "dflash"}}, "replay-unsupported", "speculative_config"),
+        ({"speculative_config": DRAFTS | {"method": ["mtp"]}}, "replay-unsupported", "speculative_config"),
+        (
+            {"speculative_config": DRAFTS | {"method": "ngram"}, "async_scheduling": True},
+            "invalid-value",
+            "speculative_config.method",
+        ),
+        (
+            {"speculative_config": DRAFTS | {"method": "ngram", "proposed_tokens": [3]}},
+            "invalid-value",
+            "speculative_config.proposed_tokens",
+        ),
         (
             {"speculative_config": DRAFTS, "kv_cache_groups": [WINDOW]},
             "replay-unsupported",
@@ -185,6 +196,29 @@ def test_accepted_drafts_shorten_an_answer() -> None:
 
     assert [row[3] for row in rows(2)] == [20, 3, 3]  # one token of the prompt's step, then three of each
     assert [row[3] for row in rows(0)] == [20, 3, 3, 3, 3, 3, 3]
+
+
+def test_a_draft_model_takes_a_place_of_each_request_in_the_batch() -> None:
+    def tokens(version: str, method: str) -> list[int]:
+        drafts = {"method": method, "num_speculative_tokens": 2, "accepted_tokens": [2]}
+        case = small(engine_version=version, requests=one(prompt=[["a", 62]], answer_tokens=1),
+                     speculative_config=drafts, max_num_batched_tokens=32)  # fmt: skip
+        return [row[3] for row in case_answer(json.dumps(case).encode())["steps"]]
+
+    assert tokens("0.32.0", "eagle") == [32, 30]
+    assert tokens("0.32.0", "draft_model") == [31, 31]
+    assert tokens("0.27.0", "draft_model") == [28, 28, 6]  # max_num_seqs is 4
+
+
+def test_an_n_gram_finds_drafts_in_some_steps() -> None:
+    drafts = {
+        "method": "ngram",
+        "num_speculative_tokens": 2,
+        "accepted_tokens": [2],
+        "proposed_tokens": [0, 2],
+    }
+    case = small(requests=one(answer_tokens=6), speculative_config=drafts)
+    assert [row[3] for row in case_answer(json.dumps(case).encode())["steps"]] == [20, 1, 3, 1]
 
 
 def test_rules_by_release() -> None:

@@ -18,11 +18,14 @@ from kvcore.workload.collector import Collector
 from kvcore.workload.histogram import (
     EXACT_BITS,
     MAX_TOKENS,
+    CellSums,
     JointHistogram,
     LengthHistogram,
+    cell_of,
     error_of,
     rounded_up,
 )
+from kvcore.workload.layouts import Rows
 from kvcore.workload.mix import workload_report
 from kvcore.workload.records import RequestLog
 from kvcore.workload.requests import Request
@@ -136,7 +139,7 @@ def test_a_link_of_a_wide_log_is_short_and_says_its_percentiles() -> None:
 
 def test_memory_is_bounded_and_the_error_stated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(room, "MAX_FRESH", 1000)
-    monkeypatch.setattr("kvcore.workload.traffic.MAX_CELLS", 2000)
+    monkeypatch.setattr(room, "MAX_CELLS", 2000)
     requests = wide()
     found = collected(requests)
     assert len(found.joint.counts) <= 2000
@@ -215,3 +218,34 @@ def test_the_report_adds_up_as_source_004_says() -> None:
         "max_tokens": 512, "recommended_max_model_len": 1708, "p99_total": 1286,
     }  # fmt: skip
     assert workload_report(log)["recommended_max_model_len"] == 1196 + 90
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 5000), st.integers(0, 500)), min_size=1, max_size=120),
+    st.integers(1, 40),
+    st.integers(1, 120),
+)
+def test_cells_come_in_any_order_and_number(pairs: list[tuple[int, int]], most: int, at_once: int) -> None:
+    sums, cells = CellSums(most), [cell_of(*pair) for pair in pairs]
+    for at in range(0, len(cells), at_once):
+        sums.add(Counter(cells[at : at + at_once]))
+    assert (sums.joint(), sums.bits) == JointHistogram.from_counts(Counter(pairs)).binned(most)
+
+
+@given(REQUESTS, st.integers(1, 60))
+def test_requests_in_columns_count_as_those_that_come_one_by_one(
+    requests: list[tuple[int, int | None, int | None]], at_once: int
+) -> None:
+    collector = Collector()
+    for at in range(0, len(requests), at_once):
+        part = requests[at : at + at_once]
+        kinds = {tuple(one is None for one in request) for request in part}
+        if len(kinds) > 1:
+            for request in part:
+                collector.add(Request(*request))
+            continue
+        prompts, answers, asked = zip(*part, strict=True)
+        _, no_answer, no_asked = kinds.pop()
+        rows = Rows(prompts, None if no_answer else answers, None if no_asked else asked, 0, None, None, None)
+        collector.add_rows(rows)
+    assert collector.traffic() == traffic_of_counts(Counter(requests))

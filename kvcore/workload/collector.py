@@ -4,23 +4,42 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
+from functools import reduce
 from hashlib import blake2b
-from itertools import repeat
+from operator import add
 from typing import Final
 
-from kvcore.workload.histogram import LengthHistogram
+from kvcore.workload.histogram import EXACT_BITS, CellSums, LengthHistogram, cells_of, error_of
 from kvcore.workload.layouts import Rows
 from kvcore.workload.requests import Request
-from kvcore.workload.traffic import Traffic, added, traffic_of_counts, with_counts
+from kvcore.workload.traffic import MAX_CELLS, Traffic, added, needed_tokens
 
 MAX_FRESH: Final = 1 << 17
-"""Different requests that are kept as they are until they are added up; within it nothing is binned."""
+"""Different lengths, and pairs of them, that are kept as they are until they are added up."""
+MAX_LATELY: Final = 1 << 12
+"""Single requests that are counted together."""
 MAX_SESSIONS: Final = 1 << 17
 """Sessions that are followed; of more than that half are followed, chosen by their hash, then half of those."""
 MAX_BLOCKS: Final = 1 << 20
 """Hashes of blocks of prompts that are remembered; blocks beyond them count as new."""
+
+
+_Lengths = tuple[int, int | None, int | None]
+
+
+class _Counts:
+    """How many requests have each length, exactly until there are too many lengths."""
+
+    def __init__(self) -> None:
+        self.numbers: Counter[int] = Counter()
+        self.bits = EXACT_BITS
+
+    def add(self, lengths: Iterable[int]) -> None:
+        self.numbers.update(lengths)
+        if len(self.numbers) > MAX_FRESH:
+            found, bits = LengthHistogram.from_counts(self.numbers).binned(MAX_CELLS)
+            self.numbers, self.bits = Counter(dict(found.items)), min(bits, self.bits)
 
 
 class Collector:
@@ -36,8 +55,11 @@ class Collector:
 
     def __init__(self) -> None:
         self.requests = 0
-        self._fresh: Counter[tuple[int, int | None, int | None]] = Counter()
-        self._old: Traffic | None = None
+        self._lately: list[_Lengths] = []
+        self._counts = {name: _Counts() for name in ("prompts", "answers", "max_tokens", "taken", "needed")}
+        self._fresh: Counter[int] = Counter()
+        self._cells = CellSums(MAX_CELLS)
+        self._taken: list[Traffic] = []
         self._sessions: Counter[int] = Counter()
         self._followed = 1
         self._blocks: set[int | str] = set()
@@ -47,9 +69,9 @@ class Collector:
     def add(self, request: Request) -> None:
         """Counts one request."""
         self.requests += 1
-        self._fresh[request[:3]] += 1
-        if len(self._fresh) > MAX_FRESH:
-            self._add_up()
+        self._lately.append(request[:3])
+        if len(self._lately) >= MAX_LATELY:
+            self._count_lately()
         if request.cached_tokens:
             self._cached += request.cached_tokens
         if request.session is not None:
@@ -62,17 +84,8 @@ class Collector:
 
     def add_rows(self, rows: Rows) -> None:
         """Counts requests as `add` would one after the other."""
-        number = len(rows.prompts)
-        self.requests += number
-        columns = (rows.prompts, *(column or repeat(None) for column in (rows.answers, rows.asked)))
-        lengths = list(zip(*columns, strict=False))
-        if len(self._fresh) + number <= MAX_FRESH:
-            self._fresh.update(lengths)
-        else:
-            for one in lengths:
-                self._fresh[one] += 1
-                if len(self._fresh) > MAX_FRESH:
-                    self._add_up()
+        self.requests += len(rows.prompts)
+        self._count(rows.prompts, rows.answers, rows.asked)
         self._cached += rows.cached_tokens
         for session in rows.sessions or ():
             self._follow(session)
@@ -85,26 +98,64 @@ class Collector:
     def take(self, traffic: Traffic) -> None:
         """Adds what was counted before."""
         self.requests += traffic.requests
-        self._old = traffic if self._old is None else added(self._old, traffic)
+        self._taken.append(traffic)
 
     def traffic(self) -> Traffic:
         """All that was counted."""
+        self._count_lately()
         self._add_up()
-        found = self._old if self._old is not None else traffic_of_counts({})
-        turns = LengthHistogram.from_lengths(self._sessions.values())
-        aside = traffic_of_counts({})
-        aside = replace(
-            aside,
-            turns=turns,
+        found: dict[str, LengthHistogram] = {}
+        errors = [0.0]
+        for name, counts in self._counts.items():
+            found[name], bits = LengthHistogram.from_counts(counts.numbers).binned(MAX_CELLS)
+            errors.append(error_of(min(bits, counts.bits)))
+        counted = Traffic(
+            **found,
+            joint=self._cells.joint(),
+            turns=LengthHistogram.from_lengths(self._sessions.values()),
             cached_tokens=self._cached,
             shared_tokens=self._shared,
             span_seconds=max(0.0, self._last - self._first),
+            error=max(errors),
+            joint_error=error_of(self._cells.bits),
         )
-        return added(found, aside)
+        return reduce(added, self._taken, counted)
+
+    def _count_lately(self) -> None:
+        if self._lately:
+            self._count(*zip(*self._lately, strict=True))
+            self._lately.clear()
+
+    def _count(
+        self, prompts: Sequence[int], answers: Sequence[int | None] | None, asked: Sequence[int | None] | None
+    ) -> None:
+        """Counts requests whose lengths are in columns; what is None is unknown."""
+        unknown = [None] * len(prompts)
+        known = [one for one in answers or () if one is not None]
+        # Most logs tell every answer, and that in one column.
+        longest = known
+        if len(known) < len(prompts):
+            pairs = zip(answers or unknown, asked or unknown, strict=True)
+            longest = [answer if answer is not None else wanted or 0 for answer, wanted in pairs]
+        taken = list(map(add, prompts, longest))
+        needed: Iterable[int] = taken
+        if asked is not None or min(longest) < 1:
+            needed = map(needed_tokens, prompts, answers or unknown, asked or unknown)
+        columns = {
+            "prompts": prompts,
+            "answers": known,
+            "max_tokens": [one for one in asked or () if one is not None],
+            "taken": taken,
+            "needed": needed,
+        }
+        for name, column in columns.items():
+            self._counts[name].add(column)
+        self._fresh.update(cells_of(prompts, longest))
+        if len(self._fresh) > MAX_FRESH:
+            self._add_up()
 
     def _add_up(self) -> None:
-        old = self._old
-        self._old = traffic_of_counts(self._fresh) if old is None else with_counts(old, self._fresh)
+        self._cells.add(self._fresh)
         self._fresh.clear()
 
     def _follow(self, session: str) -> None:
@@ -117,11 +168,9 @@ class Collector:
                 self._sessions = Counter(kept)
 
     def _share(self, prompt_tokens: int, blocks: Sequence[int | str]) -> None:
-        known = 0
-        for one in blocks:
-            if one not in self._blocks:
-                break
-            known += 1
+        seen, known = self._blocks, 0
+        if blocks[0] in seen:
+            known = next((at for at, one in enumerate(blocks) if one not in seen), len(blocks))
         self._shared += min(prompt_tokens * known // len(blocks), prompt_tokens - 1)
-        if len(self._blocks) < MAX_BLOCKS:
-            self._blocks.update(blocks)
+        if len(seen) < MAX_BLOCKS and known < len(blocks):
+            seen.update(blocks)

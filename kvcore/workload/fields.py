@@ -34,7 +34,9 @@ MAX_INNER_CHARACTERS: Final = 1 << 20
 """Of JSON in a text."""
 MAX_SESSION_CHARACTERS: Final = 200
 _FAILURES: Final = frozenset(("failure", "failed", "error", "cancelled", "statuscodeerror"))
-_UNITS: Final = ((1e17, 1e9), (1e14, 1e6), (1e11, 1e3))
+MAX_SECONDS: Final = 1e11
+"""A greater time is in a smaller unit."""
+_UNITS: Final = ((1e17, 1e9), (1e14, 1e6), (MAX_SECONDS, 1e3))
 """Times above the first are in a unit of which a second has the second: nano-, micro- and milliseconds."""
 
 READING: Final = Reading()

@@ -200,31 +200,21 @@ class JointHistogram(Keeper):
             >>> found.prompts, found.answers, bits
             ((10, 90), (4, 4), 2)
         """
-        if len(cells) <= most:
-            return cls._of_cells(cells), EXACT_BITS
-        bits, groups = _fitting_groups(cells, most)
-        # Three sums as one number, so that each cell is one step.
-        sums: defaultdict[int, int] = defaultdict(int)
-        for group, cell, number in zip(groups, cells, cells.values(), strict=True):
-            sums[group] += ((number << _SUM_BITS) + (cell >> _LENGTH_BITS) * number << _SUM_BITS) + (
-                cell & _ANSWER
-            ) * number
-        found: defaultdict[int, int] = defaultdict(int)
-        for one in sums.values():
-            number, prompt, answer = one >> 2 * _SUM_BITS, one >> _SUM_BITS & _SUM, one & _SUM
-            found[cell_of(round(prompt / number), round(answer / number))] += number
-        return cls._of_cells(found), bits
+        sums = CellSums(most)
+        sums.add(cells)
+        return sums.joint(), sums.bits
 
     @classmethod
-    def _of_cells(cls, counts: Mapping[int, int]) -> JointHistogram:
+    def of_cells(cls, counts: Mapping[int, int]) -> JointHistogram:
+        """From a mapping of `cell_of` to number of requests, exactly."""
         # One sort of all of them would keep the interpreter from everyone else.
         by_prompt: defaultdict[int, list[int]] = defaultdict(list)
         for cell in counts:
-            by_prompt[cell >> _LENGTH_BITS].append(cell)
+            by_prompt[cell // _CELL].append(cell)
         cells = [cell for prompt in sorted(by_prompt) for cell in sorted(by_prompt[prompt])]
         return cls(
-            prompts=tuple([cell >> _LENGTH_BITS for cell in cells]),
-            answers=tuple([cell & _ANSWER for cell in cells]),
+            prompts=tuple([cell // _CELL for cell in cells]),
+            answers=tuple([cell % _CELL for cell in cells]),
             counts=tuple([counts[cell] for cell in cells]),
         )
 
@@ -267,9 +257,8 @@ class JointHistogram(Keeper):
         )
 
 
-_LENGTH_BITS: Final = 32
-"""More than a length has."""
-_ANSWER: Final = (1 << _LENGTH_BITS) - 1
+_CELL: Final = 2_654_435_761
+"""More than a length has; odd, and no power of two, so that cells are spread over the places of a hash table."""
 _SUM_BITS: Final = 96
 """More than the sum of lengths of all requests has."""
 _SUM: Final = (1 << _SUM_BITS) - 1
@@ -280,34 +269,106 @@ def cell_of(prompt: int, answer: int) -> int:
     """Prompt and answer as one number: a key that is found and sorted faster than a pair.
 
     Example:
-        >>> cell_of(1, 2) == 2**32 + 2
+        >>> cell_of(0, 7), cell_of(2, 7) == 2 * cell_of(1, 0) + 7
+        (7, True)
+    """
+    return prompt * _CELL + answer
+
+
+def cells_of(prompts: Iterable[int], answers: Iterable[int]) -> list[int]:
+    """`cell_of` of each.
+
+    Example:
+        >>> cells_of([0, 2], [7, 8]) == [cell_of(0, 7), cell_of(2, 8)]
         True
     """
-    return (prompt << _LENGTH_BITS) + answer
+    return [prompt * _CELL + answer for prompt, answer in zip(prompts, answers, strict=True)]
 
 
-def _fitting_groups(cells: Collection[int], most: int) -> tuple[int, Iterator[int]]:
-    """The most leading bits at which both lengths rounded up make at most `most` different cells, and those cells."""
-    prompts, answers = [cell >> _LENGTH_BITS for cell in cells], [cell & _ANSWER for cell in cells]
-    # A length is in many cells, and is rounded once.
-    different = set(prompts), set(answers)
+class CellSums:
+    """Requests by prompt and answer, added up in at most `most` cells of the most leading bits that fit: the same
+    whatever comes first, and however many come at once.
 
-    def groups(bits: int) -> Iterator[int]:
-        prompt = {one: rounded_up(one, bits) << _LENGTH_BITS for one in different[0]}
-        answer = {one: rounded_up(one, bits) for one in different[1]}
-        return map(add, map(prompt.__getitem__, prompts), map(answer.__getitem__, answers))
+    Example:
+        >>> sums = CellSums(2)
+        >>> for prompt in (90, 9, 11, 90):
+        ...     sums.add({cell_of(prompt, 4): 1})
+        >>> sums.joint() == JointHistogram.from_counts({(10, 4): 2, (90, 4): 2}), sums.bits
+        (True, 2)
+    """
 
-    def fits(bits: int) -> bool:
-        found: set[int] = set()
-        rest = groups(bits)
-        for _ in range(0, len(cells), _SLICE):
-            found.update(islice(rest, _SLICE))
-            if len(found) > most:
-                return False
-        return True
+    def __init__(self, most: int) -> None:
+        self.bits = EXACT_BITS
+        """Leading bits in which lengths differ."""
+        self._most = most
+        self._sums: defaultdict[int, int] = defaultdict(int)
+        """By both lengths rounded up: requests, their prompts and their answers, as one number."""
 
-    bits = _most_bits(fits, max(max(one, default=0) for one in different).bit_length())
-    return bits, groups(bits)
+    def add(self, cells: Mapping[int, int]) -> None:
+        """Adds cells, each with its number of requests."""
+        found = _Cells(cells)
+        if not self._sums and len(cells) > self._most:
+            self.bits = found.most_bits(self._most, self.bits)
+        self._put(found, found.sums(cells.values()))
+        if len(self._sums) > self._most:
+            # A bin has its mean, and so have the wider bins that have the bin.
+            found, sums = _Cells([cell for cell, _ in self._means()]), self._sums
+            self.bits, self._sums = found.most_bits(self._most, self.bits), defaultdict(int)
+            self._put(found, sums.values())
+
+    def joint(self) -> JointHistogram:
+        """Each cell at its mean."""
+        found: defaultdict[int, int] = defaultdict(int)
+        for cell, number in self._means():
+            found[cell] += number
+        return JointHistogram.of_cells(found)
+
+    def _put(self, cells: _Cells, sums: Iterable[int]) -> None:
+        known = self._sums
+        for group, one in zip(cells.groups(self.bits), sums, strict=True):
+            known[group] += one
+
+    def _means(self) -> Iterator[tuple[int, int]]:
+        for one in self._sums.values():
+            number, prompt, answer = one >> 2 * _SUM_BITS, one >> _SUM_BITS & _SUM, one & _SUM
+            yield cell_of(round(prompt / number), round(answer / number)), number
+
+
+class _Cells:
+    """Cells, and the bins that each of them is in."""
+
+    def __init__(self, cells: Collection[int]) -> None:
+        self._prompts, self._answers = [cell // _CELL for cell in cells], [cell % _CELL for cell in cells]
+        # A length is in many cells, and is rounded once.
+        self._different = set(self._prompts), set(self._answers)
+
+    def groups(self, bits: int) -> Iterator[int]:
+        """The bin of each cell: a cell of both lengths rounded up to their leading bits."""
+        prompt = {one: rounded_up(one, bits) * _CELL for one in self._different[0]}
+        answer = {one: rounded_up(one, bits) for one in self._different[1]}
+        return map(add, map(prompt.__getitem__, self._prompts), map(answer.__getitem__, self._answers))
+
+    def sums(self, numbers: Iterable[int]) -> list[int]:
+        """Of each cell: its requests, their prompts and their answers, as one number."""
+        return [
+            ((number << _SUM_BITS) + prompt * number << _SUM_BITS) + answer * number
+            for prompt, answer, number in zip(self._prompts, self._answers, numbers, strict=True)
+        ]
+
+    def most_bits(self, most: int, below: int) -> int:
+        """The most leading bits below `below` at which the cells are in at most `most` different bins."""
+
+        def fits(bits: int) -> bool:
+            found: set[int] = set()
+            rest = self.groups(bits)
+            for _ in range(0, len(self._prompts), _SLICE):
+                found.update(islice(rest, _SLICE))
+                if len(found) > most:
+                    return False
+            return True
+
+        longest = max(max(one, default=0) for one in self._different).bit_length()
+        return _most_bits(fits, min(longest, below))
 
 
 def _most_bits(fits: Callable[[int], bool], all_bits: int = EXACT_BITS) -> int:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
-from kvcore.workload.fields import MAX_SESSION_CHARACTERS, seconds_of
+from kvcore.workload.fields import MAX_SECONDS, MAX_SESSION_CHARACTERS, seconds_of
 from kvcore.workload.histogram import MAX_TOKENS
 from kvcore.workload.requests import Request, UnusableLineError
 from kvcore.workload.shapes import POSITIVE, Kind, NoShapeError, Piece
@@ -127,9 +127,15 @@ class _Layout(NamedTuple):
 
 def _first_and_last(times: Sequence[str], behind: str, are_milliseconds: bool) -> tuple[float, float] | None:
     """Of numbers, or of dates that are written alike, whose texts are in the order of the times."""
-    dates = (min(times) + behind, max(times) + behind) if "-" in times[0] else None
-    # In different units a larger number may be an earlier time.
-    found = [one for one in map(seconds_of, dates or map(float, times)) if one is not None]
+    ends: Sequence[str | float]
+    if "-" in times[0]:
+        ends = min(times) + behind, max(times) + behind
+    else:
+        ends = numbers = list(map(float, times))
+        if max(numbers) <= MAX_SECONDS:
+            ends = min(numbers), max(numbers)
+        # In different units a larger number may be an earlier time.
+    found = [one for one in map(seconds_of, ends) if one is not None]
     if not found:
         return None
     first, last = (

@@ -17,7 +17,7 @@ from typing import Any, Final
 from kvcore.errors import KvPlannerError, WorkloadError
 from kvcore.kept import Keeper
 from kvcore.untrusted import pack, parse_json_object, unpack
-from kvcore.workload.histogram import MAX_LENGTH, JointHistogram, LengthHistogram, cell_of, error_of
+from kvcore.workload.histogram import MAX_LENGTH, JointHistogram, LengthHistogram, cells_of, error_of
 
 MAX_CELLS: Final = 1 << 16
 """Different lengths, or pairs of them, that are counted one by one."""
@@ -123,18 +123,6 @@ def traffic_of_counts(counts: Mapping[tuple[int, int | None, int | None], int]) 
         >>> found.taken.lengths, found.needed.lengths, found.answers.requests
         ((20, 980), (21, 1412), 3)
     """
-    lengths, cells = _of_counts(counts)
-    histograms: dict[str, Any] = {name: LengthHistogram.from_counts(found) for name, found in lengths.items()}
-    return Traffic(
-        **histograms,
-        joint=JointHistogram.from_cells(cells, len(cells))[0],
-    )
-
-
-def _of_counts(
-    counts: Mapping[tuple[int, int | None, int | None], int],
-) -> tuple[dict[str, Mapping[int, int]], Mapping[int, int]]:
-    """The lengths of Traffic, and its cells."""
     # A loop for each length: one loop for all of them takes twice as long.
     numbers = counts.values()
     prompts = [prompt for prompt, _, _ in counts]
@@ -146,7 +134,9 @@ def _of_counts(
         "taken": _sum(zip(map(add, prompts, longest), numbers, strict=True)),
         "needed": _sum((needed_tokens(*one), n) for one, n in counts.items()),
     }
-    return lengths, _sum(zip(map(cell_of, prompts, longest), numbers, strict=True))
+    histograms: dict[str, Any] = {name: LengthHistogram.from_counts(found) for name, found in lengths.items()}
+    cells = _sum(zip(cells_of(prompts, longest), numbers, strict=True))
+    return Traffic(**histograms, joint=JointHistogram.of_cells(cells))
 
 
 def needed_tokens(prompt: int, answer: int | None, wanted: int | None) -> int:
@@ -172,31 +162,15 @@ def added(one: Traffic, other: Traffic) -> Traffic:
         >>> both.prompts.counts, both.joint.counts
         ((2, 1), (2, 1))
     """
-    return _added(one, {name: getattr(other, name).items for name in _LENGTHS}, other.joint.cells, other)
-
-
-def with_counts(one: Traffic, counts: Mapping[tuple[int, int | None, int | None], int]) -> Traffic:
-    """As `added`, of a mapping as `traffic_of_counts` takes it.
-
-    Example:
-        >>> with_counts(traffic_of_counts({(900, 80, None): 1}), {(20, 80, None): 2}).prompts.counts
-        (2, 1)
-    """
-    lengths, cells = _of_counts(counts)
-    return _added(one, {name: found.items() for name, found in lengths.items()}, cells, traffic_of_counts({}))
-
-
-def _added(
-    one: Traffic, lengths: Mapping[str, Iterable[tuple[int, int]]], cells: Mapping[int, int], other: Traffic
-) -> Traffic:
-    """`one` with further lengths and cells, and with the amounts of `other`."""
     found = {
-        name: LengthHistogram.from_counts(_sum(getattr(one, name).items, lengths.get(name, ()))).binned(
+        name: LengthHistogram.from_counts(_sum(getattr(one, name).items, getattr(other, name).items)).binned(
             MAX_CELLS
         )
         for name in _LENGTHS
     }
-    joint, joint_bits = JointHistogram.from_cells(_sum(one.joint.cells.items(), cells.items()), MAX_CELLS)
+    joint, joint_bits = JointHistogram.from_cells(
+        _sum(one.joint.cells.items(), other.joint.cells.items()), MAX_CELLS
+    )
     return Traffic(
         **{name: histogram for name, (histogram, _) in found.items()},
         joint=joint,

@@ -11,14 +11,14 @@ from __future__ import annotations
 from msgspec import Struct
 
 from kvcore.workload.replay.scheduler import Live, Scheduler
-from kvcore.workload.replay.settings import Drafts, Settings
+from kvcore.workload.replay.settings import Drafts, Padding, Settings
 from kvcore.workload.replay.trace import Contents
 
 
 class Drafting:
     """Drafts of a request and what is on the way for it."""
 
-    __slots__ = ("drafts", "is_prefill", "lost", "on_the_way", "verified")
+    __slots__ = ("drafted", "drafts", "is_prefill", "lost", "on_the_way", "verified")
 
     def __init__(self) -> None:
         self.drafts = 0
@@ -29,6 +29,8 @@ class Drafting:
         """Tokens that computed steps may yet give it: `num_output_placeholders`."""
         self.verified = 0
         """Steps in which drafts of it were verified."""
+        self.drafted = 0
+        """Steps that gave it a token, and with it drafts."""
         self.lost = 0
         """How often it was preempted."""
 
@@ -52,7 +54,13 @@ class DraftScheduler(Scheduler):
         self._of: dict[int, Drafting] = {}
         self._flight: list[Sent] = []
         self._sent: list[Sent] = []
-        self._has_prefill = False
+        self._has_prefill = self._has_served = False
+        """Of the running requests that were scheduled in this step: whether one has known tokens left, whether any."""
+        self._slots_left = 0
+        """Tokens that a step may have, its drafter's slots among them."""
+        taken = 0 if settings.rules.slots_by_request else drafts.slots * settings.max_num_seqs
+        self._most_tokens = settings.max_num_batched_tokens - taken
+        self._slots = drafts.slots if settings.rules.slots_by_request else 0
 
     def _own(self, request: Live) -> Drafting:
         return self._of.setdefault(request.at, Drafting())
@@ -73,7 +81,7 @@ class DraftScheduler(Scheduler):
             budget = self._admit_all(threshold, budget)
         self.used_blocks = settings.usable_blocks - self._pool.free
         self.running_requests, self.waiting_requests = len(self.running), len(self.waiting)
-        self.tokens = settings.max_num_batched_tokens - budget
+        self.tokens = self._most_tokens - budget
         self.context_tokens = sum(request.computed for request in self.running)
         arrived, self._flight = (
             (self._flight, self._sent) if settings.async_scheduling else (self._sent, self._flight)
@@ -83,9 +91,10 @@ class DraftScheduler(Scheduler):
 
     def _serve_all(self, threshold: int) -> int:
         settings, running = self.settings, self.running
-        budget, at = settings.max_num_batched_tokens, 0
-        self._has_prefill = False
-        while at < len(running) and budget > 0:
+        budget, at = self._most_tokens, 0
+        self._slots_left = settings.max_num_batched_tokens
+        self._has_prefill = self._has_served = False
+        while at < len(running) and budget > 0 and self._slots_left > self._slots:
             request = running[at]
             own = self._own(request)
             at += 1
@@ -97,11 +106,13 @@ class DraftScheduler(Scheduler):
             tokens = request.known + own.drafts + own.on_the_way - request.computed
             if 0 < threshold < tokens:
                 tokens = threshold
-            tokens = min(tokens, budget, settings.max_model_len - 1 - request.computed)
+            tokens = min(
+                tokens, budget, self._slots_left - self._slots, settings.max_model_len - 1 - request.computed
+            )
             if tokens <= 0:
                 continue
             victim = None
-            while not self._grow(request, self._slots(request.computed + tokens)):
+            while not self._grow(request, self._with_room(request.computed + tokens)):
                 victim = running.pop()
                 self._preempt(victim)
                 if victim is request:
@@ -109,46 +120,60 @@ class DraftScheduler(Scheduler):
             if victim is request:
                 break
             budget -= tokens
+            self._slots_left -= tokens + self._slots
+            self._has_served = True
             self._has_prefill |= own.is_prefill
             self._send(request, tokens)
         return budget
 
     def _admit_all(self, threshold: int, budget: int) -> int:
         settings, running, waiting = self.settings, self.running, self.waiting
-        while waiting and budget > 0 and len(running) < settings.max_num_seqs:
+        while (
+            waiting and budget > 0 and len(running) < settings.max_num_seqs and self._slots_left > self._slots
+        ):
             request = waiting[0]
+            most = min(budget, self._slots_left - self._slots)
             spare = settings.watermark_blocks if running else 0
             hit = self._look_up(request, spare)
             if hit < 0:
                 break
             tokens, padding = request.known - hit, 0
             padded = 1 + self._drafts.tokens
-            has_room = hit + padded + 1 <= settings.max_model_len
-            if tokens == 1 and has_room and not self._has_prefill and (self._sent or hit):
-                if padded > budget:
+            if tokens == 1 and self._may_pad(hit, padded):
+                if padded > most or hit + padded > settings.max_model_len:
                     break
                 tokens, padding = padded, self._drafts.tokens
             if 0 < threshold < tokens:
                 tokens = threshold
-            tokens = min(tokens, budget)
-            if not self._enter(request, hit, self._slots(hit + tokens) - hit, spare):
+            tokens = min(tokens, most)
+            if not self._enter(request, hit, self._with_room(hit + tokens) - hit, spare):
                 break
             waiting.popleft()
             request.computed = hit
             running.append(request)
             self._count_look_up(request, request.known, hit)
             budget -= tokens
+            self._slots_left -= tokens + self._slots
             self._send(request, tokens, padding)
         return budget
 
-    def _slots(self, tokens: int) -> int:
+    def _may_pad(self, hit: int, padded: int) -> bool:
+        """Whether an admitted request's one token is filled up, so that every request decodes as many."""
+        pads = self.settings.rules.pads_drafts
+        joins = self._has_served or (hit > 0 and pads is Padding.AFTER_HIT)
+        if pads is Padding.NOBODY or self._has_prefill or not joins:
+            return False
+        return pads is Padding.JOINING or hit + padded + 1 <= self.settings.max_model_len
+
+    def _with_room(self, tokens: int) -> int:
         """Tokens that a step has blocks for: also those that the drafter writes ahead."""
-        return min(tokens + self._drafts.tokens, self.settings.max_model_len)
+        ahead = self._drafts.tokens if self._drafts.writes_ahead else 0
+        return min(tokens + ahead, self.settings.max_model_len)
 
     def _look_up(self, request: Live, spare: int) -> int:
-        """As without drafts, but the last block found is computed again: the drafter needs its hidden states."""
+        """As without drafts, but for a drafter that needs its hidden states the last block found is computed again."""
         hit = super()._look_up(request, spare)
-        if hit > 0:
+        if hit > 0 and self._drafts.drops_last_block:
             self._found = self._found[:-1]
             hit = len(self._found) * self.settings.block_size
         return hit
@@ -176,7 +201,9 @@ class DraftScheduler(Scheduler):
             self.started.append(request)
         if self.settings.async_scheduling:
             own.on_the_way += 1 + drafts
-        own.drafts = self._drafts.tokens
+        found = self._drafts.proposed or (self._drafts.tokens,)
+        own.drafts = found[own.drafted % len(found)]
+        own.drafted += 1
         self._sent.append(Sent(request, drafts, accepted, own.lost))
 
     def _preempt(self, request: Live) -> None:

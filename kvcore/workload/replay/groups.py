@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeAlias
 
-from kvcore.cache.spec import FULL_KINDS, CacheKind
+from kvcore.cache.spec import FULL_KINDS, WINDOW_KINDS, CacheKind
 from kvcore.units import ceil_div
 from kvcore.workload.replay.pool import NULL, CachedPool, CountedPool
 from kvcore.workload.replay.settings import Group, Settings
@@ -266,7 +266,7 @@ def _run(cached: Cached, start: int, most: int) -> list[list[int]]:
 
 def table_of(group: Group, settings: Settings) -> Table:
     """An empty table of a request."""
-    if group.kind is CacheKind.SLIDING_WINDOW:
+    if group.kind in WINDOW_KINDS:
         return WindowTable(group, settings)
     if group.kind is CacheKind.CHUNKED_LOCAL_ATTENTION:
         return ChunkTable(group, settings)

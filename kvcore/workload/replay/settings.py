@@ -25,6 +25,18 @@ class FreeOrder(StrEnum):
     """Those without a hash to its head, to be used next; those with one to its tail."""
 
 
+class Padding(StrEnum):
+    """Whose single token is filled up with drafts that nobody proposed when it is admitted, where no prompt runs."""
+
+    NOBODY = "nobody"
+    JOINING = "joining"
+    """Of a request that joins others; it waits where max_model_len leaves no room."""
+    WITH_ROOM = "with-room"
+    """Of a request that joins others, where max_model_len leaves room."""
+    AFTER_HIT = "after-hit"
+    """Also of one that joins nobody, but whose prompt was found but for a token."""
+
+
 class Rules(Struct, frozen=True, kw_only=True):
     """What one release does; a field for each table of rules.toml, which names its source."""
 
@@ -44,6 +56,8 @@ class Rules(Struct, frozen=True, kw_only=True):
     """Whether a state is given back that stands before a place where there is none any more."""
     replays_states: bool
     """The same of states cached at block ends."""
+    replays_latent_windows: bool
+    """The same of sliding windows over latent vectors."""
     replays_checkpoints: bool
     """The same of states written besides the last one of a step."""
     replays_windows: bool
@@ -56,6 +70,9 @@ class Rules(Struct, frozen=True, kw_only=True):
     """Whether the last state of a prompt leaves a token to compute."""
     replays_drafts: bool
     """Whether speculative decoding was compared in this release."""
+    pads_drafts: Padding
+    slots_by_request: bool
+    """Whether a drafter's slots are taken off for who is scheduled, not for `max_num_seqs` requests."""
     renews_states: bool
     """Whether the last state of a prompt counts as registered in every step while it is the last."""
     caps_admission: bool
@@ -99,12 +116,20 @@ class Group(Struct, frozen=True, kw_only=True):
 
 
 class Drafts(Struct, frozen=True, kw_only=True):
-    """Speculative decoding with EAGLE or MTP."""
+    """Speculative decoding."""
 
     tokens: int
-    """`num_speculative_tokens`: drafts of a step."""
+    """`num_speculative_tokens`: the most drafts of a step."""
     accepted: tuple[int, ...]
     """How many of them are accepted, for one verifying step of a request after the other, over and over."""
+    proposed: tuple[int, ...] = ()
+    """How many there are, for one step of a request after the other that gives it a token; empty where always all."""
+    writes_ahead: bool = True
+    """Whether the drafter has keys and values of its own, and needs blocks for its drafts before they are verified."""
+    drops_last_block: bool = True
+    """Whether the last block found is computed again, because the drafter needs its hidden states."""
+    slots: int = 0
+    """Tokens of each request that the drafter adds to the batch."""
 
 
 class Settings(Struct, frozen=True, kw_only=True):

@@ -9,20 +9,17 @@ from msgspec.structs import replace
 from packaging.version import Version
 
 from kvcore.cache.rules import rules_in_force
-from kvcore.cache.spec import FULL_KINDS, CacheKind, Demand, LayerSpec, blocks_per_request
+from kvcore.cache.spec import FULL_KINDS, WINDOW_KINDS, CacheKind, Demand, LayerSpec, blocks_per_request
 from kvcore.errors import WorkloadError, invalid
 from kvcore.units import ceil_div
 from kvcore.workload.replay.settings import Group, Rules, Settings
 
 MAX_GROUPS: Final = 64
 MAX_BLOCK_TOKENS: Final = 1 << 26
-REPLAYED: Final = frozenset(CacheKind) - {
-    CacheKind.CROSS_ATTENTION,
-    CacheKind.SLIDING_WINDOW_MLA,
-    CacheKind.CIRCULAR_BUFFER,
-}
+REPLAYED: Final = frozenset(CacheKind) - {CacheKind.CROSS_ATTENTION, CacheKind.CIRCULAR_BUFFER}
 WINDOWS: Final = {
     CacheKind.SLIDING_WINDOW: "sliding_window",
+    CacheKind.SLIDING_WINDOW_MLA: "sliding_window",
     CacheKind.CHUNKED_LOCAL_ATTENTION: "attention_chunk_size",
 }
 """Where a case states the width of a group."""
@@ -43,6 +40,7 @@ def checked_groups(
         not kinds <= REPLAYED
         or (not rules.replays_windows and not kinds.isdisjoint(WINDOWS))
         or (not rules.replays_mixes and (CacheKind.CHUNKED_LOCAL_ATTENTION in kinds or len(set(groups)) > 2))
+        or (CacheKind.SLIDING_WINDOW_MLA in kinds and not rules.replays_latent_windows)
         or (any(group.checkpoint_blocks for group in groups) and not rules.replays_checkpoints)
         or (CacheKind.CHUNKED_LOCAL_ATTENTION in kinds and len(sizes) > 1)
     )
@@ -128,7 +126,7 @@ def _group(row: object, where: str, settings: Settings, version: Version) -> Gro
         layers=1,
         block_size=size,
         page_size_bytes=0,
-        sliding_window=window if kind is CacheKind.SLIDING_WINDOW else 0,
+        sliding_window=window if kind in WINDOW_KINDS else 0,
         attention_chunk_size=window if kind is CacheKind.CHUNKED_LOCAL_ATTENTION else 0,
     )
     most = None

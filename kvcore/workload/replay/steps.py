@@ -72,7 +72,8 @@ def check_fits(settings: Settings, requests: tuple[TraceRequest, ...]) -> None:
         if prompt >= settings.max_model_len:
             raise WorkloadError("replay-prompt-too-long", field="prompt", value=request.id, tokens=prompt,
                                 limit=settings.max_model_len)  # fmt: skip
-        ahead = settings.drafts.tokens if settings.drafts else 0
+        drafts = settings.drafts
+        ahead = drafts.tokens if drafts is not None and drafts.writes_ahead else 0
         if blocks_held(settings, min(whole - 1 + ahead, settings.max_model_len)) > settings.usable_blocks:
             raise WorkloadError("replay-never-fits", field="num_blocks", value=request.id, tokens=whole,
                                 pool=settings.usable_blocks * size // max(1, len(settings.groups)))  # fmt: skip
