@@ -14,7 +14,7 @@ from kvcore.scenario import settings
 from kvcore.views import charts, summary
 from kvcore.workload.limits import is_above_model
 from pages.ui.plan import groups, lengths, numbers, share
-from pages.ui.shared import cards, drawings, figure, notes, shell, state, undo
+from pages.ui.shared import cards, drawings, notes, shell, state, undo
 from pages.ui.shared.fold import fold
 
 shell.guard()
@@ -62,9 +62,8 @@ if is_opened:
 with left:
     st.subheader(t("Requests at once by context length"), anchor=False)
     curves = tensor_parallel_curves(plan, curve.lengths, curve)
-    figure.chart(
+    drawings.curve(
         charts.with_length_marks(charts.concurrency_chart(plan, curves, t), lengths.chart_marks(plan)),
-        "concurrency",
         t("Requests that fit at once, by context length and tensor parallel size"),
     )
     notes.curve_caption(plan, curves, t)

@@ -1,4 +1,4 @@
-"""Drawings in HTML: the memory bar with its legend, and one request in its pool.
+"""Drawings in HTML: the memory bar with its legend, the curve, and one request in its pool.
 
 Everything in them is a number of ours or a text of the catalogue, and is escaped all the same.
 """
@@ -26,8 +26,10 @@ from kvcore.texts.words import (
     spread_text,
 )
 from kvcore.units import GIB
+from kvcore.views import drawn
 from kvcore.views.bar import difference_name, shortage
 from kvcore.views.memory_bars import memory_bar
+from kvcore.views.plotting import Figure
 
 SMALLEST_HALF_WIDTH = GIB / 50
 """A narrower interval says nothing at the precision shown."""
@@ -99,6 +101,11 @@ def swatches(parts: Iterable[Part], t: Words, *, has_missing: bool = False) -> N
         f'<li><span class="kv-swatch kv-{name}"></span>{escape(label)}</li>' for name, label in named
     )
     st.html(f'<ul class="kv-legend">{items}</ul>')
+
+
+def curve(figure: Figure, said: str) -> None:
+    """A figure of lines; `said` is what it shows, for those who do not see it."""
+    st.html(drawn.html(figure, said))
 
 
 def request(plan: Plan, t: Words) -> None:
