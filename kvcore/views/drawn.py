@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from html import escape
+from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 from kvcore.views.plotting import Figure
@@ -208,7 +209,7 @@ def _columns(traces: Sequence[Figure], scale: Scale) -> str:
         (scale.at(x, 1.0).x, [text for _, text in sorted(lines, key=lambda line: -line[0])])
         for x, lines in sorted(said.items())
     ]
-    ends = [0.0, *((a + b) / 2 for (a, _), (b, _) in zip(found, found[1:], strict=False)), 1.0]
+    ends = [0.0, *((a + b) / 2 for (a, _), (b, _) in pairwise(found)), 1.0]
     return "".join(
         f'<i class="kv-column{" kv-leftward" * (x > 0.5)}" data-said="{_attribute(lines)}" '
         f'style="--x:{_share(start)};--size:{_share(end - start)};--at:{_share((x - start) / (end - start))}"></i>'

@@ -108,13 +108,27 @@ def curve(figure: Figure, said: str) -> None:
     st.html(drawn.html(figure, said))
 
 
-def request(plan: Plan, t: Words) -> None:
-    """What one request of the full length takes, and how often it goes into the pool."""
+def head(text: str) -> str:
+    """The heading of a part of the page."""
+    return f'<h3 class="kv-head">{escape(text)}</h3>'
+
+
+def caption(text: str) -> str:
+    """Words below a drawing, in small print."""
+    return f'<p class="kv-caption">{escape(text)}</p>'
+
+
+def side_by_side(left: str, right: str) -> None:
+    """Two columns of drawings, one below the other on a phone. They are one element: a browser pays for each."""
+    st.html(f'<div class="kv-columns"><div>{left}</div><div>{right}</div></div>')
+
+
+def request(plan: Plan, t: Words) -> str:
+    """What one request of the full length takes, and how often it goes into the pool, as HTML."""
     share = request_share(plan)
     if share is None:
-        st.caption(t("This model keeps nothing of a request."))
-        return
-    st.html(
+        return caption(t("This model keeps nothing of a request."))
+    return (
         f'<div class="kv-request">{_request_bar(share, t)}{_pool_bar(share, t)}{_facts(plan, share, t)}</div>'
     )
 
