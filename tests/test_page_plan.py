@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from html import unescape
 from pathlib import Path
 from typing import ClassVar
 from urllib.parse import parse_qsl
@@ -32,7 +33,7 @@ RULE_OF_THUMB = WORKED | {
     "accelerator.memory_gib": "24", "measured.weights_gib": "8", "measured.non_torch_gib": "5",
     "measured.peak_activation_gib": "0", "measured.cuda_graph_gib": "0",
 }  # fmt: skip
-FOLDED = ("more", "share", "numbers")
+FOLDED = ("more", "share", "numbers", "model_sources", "accelerator_sources")
 
 
 def open_app(params: dict[str, str] | None = None, locale: str = "en-US", opened: bool = True) -> AppTest:
@@ -66,6 +67,11 @@ def figures(app: AppTest) -> list[dict]:
     return [json.loads(chart.proto.spec) for chart in app.get("plotly_chart")]
 
 
+def curves(app: AppTest) -> list[str]:
+    """The drawings of lines, as HTML."""
+    return [element.proto.body for element in app.get("html") if 'class="kv-curve' in element.proto.body]
+
+
 def stacks(app: AppTest) -> list[str]:
     """The drawings of memory, as HTML."""
     return [element.proto.body for element in app.get("html") if 'class="kv-stack' in element.proto.body]
@@ -73,7 +79,9 @@ def stacks(app: AppTest) -> list[str]:
 
 def seen(app: AppTest) -> str:
     kinds = (app.caption, app.markdown, app.success, app.warning, app.error, app.text, app.subheader)
-    return "\n".join(element.value for kind in kinds for element in kind)
+    drawn = [element.proto.body for element in app.get("html") if 'class="kv-columns' in element.proto.body]
+    texts = [unescape(re.sub(r"<[^>]*>", "\n", body)) for body in drawn]
+    return "\n".join((*(element.value for kind in kinds for element in kind), *texts))
 
 
 class TestFits:
@@ -81,13 +89,16 @@ class TestFits:
         app = open_app()
         assert app.success[0].value.startswith("Fits: ")
         assert metrics(app)["Requests at once"] != DASH
-        assert (len(stacks(app)), len(figures(app))) == (1, 1)
+        assert (len(stacks(app)), len(curves(app))) == (1, 1)
+        assert not figures(app)
         assert params(app) == {}
 
     def test_what_is_folded_is_made_when_it_is_opened(self) -> None:
         app = open_app(opened=False)
         keys = {widget.key for widget in app.number_input}
         assert keys == {"gpu_memory_utilization"}
+        assert not app.selectbox
+        assert not app.text_area
         assert {"measured.weights_gib"} <= {w.key for w in open_app().number_input}
 
     def test_a_number_of_users_is_asked_for_on_explore_with_the_same_scenario(self) -> None:

@@ -28,7 +28,14 @@ DASHES: Final = {
 """Lengths of strokes and gaps by Plotly's names, in widths of the line."""
 SHORTEST_STROKE: Final = 2.0
 MARKS: Final = {"diamond": "kv-diamond", "triangle-down": "kv-triangle"}
-ANCHORS: Final = {"left": "0", "top": "0", "center": "-50%", "middle": "-50%", "right": "-100%", "bottom": "-100%"}
+ANCHORS: Final = {
+    "left": "0",
+    "top": "0",
+    "center": "-50%",
+    "middle": "-50%",
+    "right": "-100%",
+    "bottom": "-100%",
+}
 
 
 class Place(NamedTuple):
@@ -188,7 +195,9 @@ def _note(note: Figure, scale: Scale) -> str:
     anchor = f"--ax:{ANCHORS[note['xanchor']]};--ay:{ANCHORS[note['yanchor']]}"
     looks = f"font-size:{note['font']['size']}px"
     if "bgcolor" in note:
-        looks += f";background:{note['bgcolor']};padding:0 {note['borderpad']}px;color:{note['font']['color']}"
+        looks += (
+            f";background:{note['bgcolor']};padding:0 {note['borderpad']}px;color:{note['font']['color']}"
+        )
     return f'<span class="kv-curve-note" style="{place.style};{shift};{anchor};{looks}">{_words(note["text"])}</span>'
 
 
