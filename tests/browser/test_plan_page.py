@@ -192,12 +192,12 @@ def test_charts_are_named_for_those_who_do_not_see_them(server: str, open_page: 
 
 def test_other_ways_are_filled_when_opened_by_key_and_stay_open(server: str, open_page: OpenPage) -> None:
     page = open_page(server)
-    field = page.get_by_label("Model id on the Hugging Face Hub")
+    field = page.get_by_role("textbox", name="Model id on the Hugging Face Hub")
     assert page.get_by_test_id("stSelectbox").count() == 0
     page.get_by_role("button", name="Another model").focus()
     page.keyboard.press("Enter")
     expect(field).to_be_visible()
-    area = page.get_by_label("Or paste a command, docker run or YAML")
+    area = page.get_by_role("textbox", name="Or paste a command, docker run or YAML")
     area.focus()
     page.keyboard.type("hello")
     page.get_by_role("button", name="Use this command").focus()
