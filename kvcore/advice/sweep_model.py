@@ -28,6 +28,7 @@ from kvcore.memory.framework import non_torch_bytes, pool_share, system_bytes
 from kvcore.memory.graphs import counted_graph_bytes, cuda_graph_bytes
 from kvcore.memory.parts import least_room
 from kvcore.memory.setting import Setting, setting_of
+from kvcore.memory.unstated import may_be_other
 from kvcore.model.architecture import Architecture
 from kvcore.model.families import read_architecture
 from kvcore.planning import (
@@ -247,6 +248,10 @@ class Group:
         scenario = replace(self.scenario, accelerator=card)
         return setting_of(scenario, self.architecture, resolved, card, 0)
 
+    def most_of(self, memory: Memory) -> int | None:
+        """The upper end of what releases leave that may all be meant; None of a release that is known."""
+        return memory.ends[HIGH] if may_be_other(self.scenario) else None
+
     def cell(self, failed: Cell, pool: CachePlan | None, memory: Memory) -> Cell:
         """The cell of one pool, judged as `plan` judges it."""
         resolved, specs, parallel = self.prepared.resolved, self.prepared.specs, self.scenario.parallel
@@ -259,7 +264,7 @@ class Group:
                 most=memory.ends[1:],
                 planned=lambda available: plan_cache(specs, available, resolved, parallel),
                 has_room=pool is None or memory.room >= pool.num_blocks * pool.bytes_per_block,
-                is_empty=leaves_none(memory.available, memory.ends[LOW]),
+                is_empty=leaves_none(memory.available, memory.ends[LOW], self.most_of(memory)),
             )
         except EngineRefusalError as error:
             return Cell("", failed.tensor_parallel_size, refusal=error.code)

@@ -30,6 +30,7 @@ from kvcore.memory.loaded import loaded_quantity
 from kvcore.memory.parts import Parts, RankMemory, given_kv, half_width, measured_or, rank_parts
 from kvcore.memory.pool_blocks import reserved_bytes
 from kvcore.memory.setting import Setting, setting_of
+from kvcore.memory.unstated import may_be_other, other_settings
 from kvcore.memory.weights import WeightBytes
 from kvcore.model.architecture import Architecture
 from kvcore.quantity import Grade, Quantity, figure, given
@@ -172,7 +173,10 @@ def available_of(
     framework: Quantity,
     counted: Quantity,
 ) -> Quantity:
-    """What is left for the KV cache, with the interval that the estimated parts leave it."""
+    """What is left for the KV cache, with the interval that the estimated parts leave it.
+
+    Where nobody states the release, the interval spans those of all that may be meant.
+    """
     fixed = setting.scenario.kv_cache_memory_bytes
     if fixed is not None and setting.switches.kv_cache_memory_bytes:
         return figure(
@@ -181,6 +185,36 @@ def available_of(
             "--kv-cache-memory-bytes",
             source="vllm/config/cache.py:CacheConfig.kv_cache_memory_bytes (0.10.2)",
         )
+    parts = weights, activations, framework, counted
+    share = pool_share(setting)
+    what = "{budget} − {weights} − {activations} − {framework} − {counted_graphs}"
+    low, high = _ends(setting, budget, *parts)
+    for other in other_settings(setting):
+        total, profiled = total_of(setting.accelerator), profile_of(other)
+        inside = profiled.activations, profiled.framework, profiled.counted_graphs
+        ends = _ends(other, budget_of(total, other.resolved), weights, *inside)
+        low, high = min(low, ends[0]), max(high, ends[1])
+    return figure(
+        "available_kv",
+        int(budget.value - sum(part.value for part in parts)) // share,
+        what if share == 1 else f"({what}) / {share}",
+        budget,
+        *parts,
+        grade=Grade.ASSUMED if weights.grade is Grade.ASSUMED else Grade.FITTED,
+        source="vllm/v1/worker/gpu_worker.py:Worker.determine_available_memory (0.32.0)",
+        interval=(low, high),
+    )
+
+
+def _ends(
+    setting: Setting,
+    budget: Quantity,
+    weights: Quantity,
+    activations: Quantity,
+    framework: Quantity,
+    counted: Quantity,
+) -> tuple[float, float]:
+    """The interval of what the parts leave on one release."""
     parts = {
         "weights_gib": weights,
         "peak_activation_gib": activations,
@@ -188,21 +222,10 @@ def available_of(
         "cuda_graph_gib": counted,
     }
     total_spread = ASSUMED_TOTAL_SPREAD * GIB if setting.accelerator.memory_grade is Grade.ASSUMED else 0.0
-    value = int(budget.value - weights.value - activations.value - framework.value - counted.value)
-    share = pool_share(setting)
-    what = "{budget} − {weights} − {activations} − {framework} − {counted_graphs}"
+    value = int(budget.value - sum(part.value for part in parts.values()))
     low, high = available_interval(setting, value, parts, total_spread)
-    unsized = unsized_bytes(setting)
-    return figure(
-        "available_kv",
-        value // share,
-        what if share == 1 else f"({what}) / {share}",
-        budget,
-        *parts.values(),
-        grade=Grade.ASSUMED if weights.grade is Grade.ASSUMED else Grade.FITTED,
-        source="vllm/v1/worker/gpu_worker.py:Worker.determine_available_memory (0.32.0)",
-        interval=((low - unsized) / share, (high + unsized) / share),
-    )
+    share, unsized = pool_share(setting), unsized_bytes(setting)
+    return (low - unsized) / share, (high + unsized) / share
 
 
 def unsized_bytes(setting: Setting) -> int:
@@ -211,8 +234,17 @@ def unsized_bytes(setting: Setting) -> int:
 
 
 def remainder_card_terms(setting: Setting) -> Hashable:
-    """What of a card `available_of` depends on, for a scenario, flags and parts that are the same."""
-    return setting.accelerator.vendor, setting.accelerator.memory_grade is Grade.ASSUMED, pool_share(setting)
+    """What of a card `available_of` depends on, for a scenario, flags and parts that are the same.
+
+    Releases that nobody chose between may spend another share of the total: each card by itself there.
+    """
+    own = setting.accelerator if may_be_other(setting.scenario) else None
+    return (
+        own,
+        setting.accelerator.vendor,
+        setting.accelerator.memory_grade is Grade.ASSUMED,
+        pool_share(setting),
+    )
 
 
 def notices_of(setting: Setting, total: Quantity, system: Quantity, budget: Quantity) -> tuple[Notice, ...]:

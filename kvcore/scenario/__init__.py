@@ -12,6 +12,8 @@ from msgspec.structs import replace
 
 from kvcore.catalogue.accelerators import Accelerator
 from kvcore.catalogue.models import Checkpoint
+from kvcore.conversion import wrong
+from kvcore.flags import FLAGS, REGISTRY, Kind
 from kvcore.model.config import ModelConfig
 
 AUTO = "auto"
@@ -245,7 +247,8 @@ class Scenario(Struct, frozen=True, kw_only=True):
     """Of all that recurrent layers keep."""
     mamba_ssm_cache_dtype: str = AUTO
     """Of their states, without convolution rows."""
-    disable_hybrid_kv_cache_manager: bool = False
+    disable_hybrid_kv_cache_manager: bool | None = None
+    """None leaves it to the release: off with a connector that does not know groups of layers."""
     kernels_compiled: bool = False
     """The start finds its kernels in the compile cache: a restart, not a first start."""
     speculative_config: SpeculativeConfig | None = None
@@ -261,6 +264,8 @@ class Scenario(Struct, frozen=True, kw_only=True):
     """JSON of a stretched rope (`kvcore.model.rope`), the same for every release; others are not planned."""
     kv_cache_memory_bytes: int | None = None
     num_gpu_blocks_override: int | None = None
+    kv_transfer_config: str | None = None
+    """JSON: what passes KV caches on, and the role of this server (`kvcore/engine/vllm/connectors.py`)."""
     additional_config: str | None = None
     """JSON: settings that a plug-in alone reads (`kvcore/engine/vllm/additional.py`)."""
     env: Mapping[str, str] = field(default_factory=dict)
@@ -287,8 +292,39 @@ def nested(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: own["count"] if own.keys() == {"count"} else own for name, own in parts.items()}
 
 
+KEPT_AS_JSON: Final = ("kv_transfer_config", "additional_config")
+"""Objects that a scenario keeps as the text of their JSON."""
 PARALLEL: Final = frozenset(Parallel.__struct_fields__)
 """Fields of a scenario that stand in its `parallel`."""
+
+_OWN: Final = frozenset({*Scenario.__struct_fields__, *Parallel.__struct_fields__}) - {"parallel"}
+_RECORDS: Final[Mapping[str, frozenset[str]]] = {
+    "": _OWN | {"hf_quant_config", "headers"},
+    "checkpoint": frozenset(Checkpoint.__struct_fields__),
+    "measured": frozenset(Measured.__struct_fields__),
+    "speculative_config": frozenset(SpeculativeConfig.__struct_fields__),
+    "surroundings": frozenset(Surroundings.__struct_fields__),
+}
+"""Fields of a request, and of its objects that are records; two files stand next to a config."""
+
+
+def require_rows(names: Iterable[str]) -> None:
+    """Raises TableError `invalid-catalogue-entry` unless `names` are all fields of a request's records."""
+    rows = {name: name.rpartition(".") for name in names}
+    for name, (parent, _, key) in rows.items():
+        if key not in _RECORDS.get(parent, (key,)):
+            owner = parent or "a request"
+            raise wrong(
+                f"{REGISTRY.file} flag {name}", f"{owner} has only {', '.join(sorted(_RECORDS[parent]))}"
+            )
+    said = {(parent, key) for parent, _, key in rows.values()}
+    for parent, keys in _RECORDS.items():
+        for key in sorted(keys):
+            if (parent, key) not in said:
+                raise wrong(f"{REGISTRY.file} flag", f"{f'{parent}.{key}' if parent else key} has no row")
+
+
+require_rows(name for name, flag in FLAGS.items() if flag.kind is not Kind.ANY)
 
 
 def value_of(scenario: Scenario, field: str) -> Any:
@@ -304,7 +340,7 @@ def value_of(scenario: Scenario, field: str) -> Any:
     owner = getattr(scenario.parallel if head in PARALLEL else scenario, head)
     if not key or owner is None:
         return owner
-    if head == "additional_config":
+    if head in KEPT_AS_JSON:
         return _value_in(json.loads(owner), key)
     return owner.get(key) if isinstance(owner, Mapping) else getattr(owner, key)
 

@@ -236,7 +236,7 @@ def test_a_figure_of_ones_own_is_emptied_by_hand(server: str, open_page: OpenPag
     before = metrics(page)["Requests at once"]
     page.locator("[data-testid=stSidebar]").get_by_text("More options").click()
     for name in ("measured.weights_gib", "max_num_seqs"):
-        field = page.locator(f'.st-key-{name.replace(".", "-")} input')
+        field = page.locator(f".st-key-{name.replace('.', '-')} input")
         expect(field).to_have_value(query(page)[name])
         field.fill("")
         field.press("Enter")
