@@ -37,3 +37,4 @@ else:
             measurements.chip(t)
         with net.under("page", t):
             page.run()
+        shell.keep_modules()

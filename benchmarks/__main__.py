@@ -1,10 +1,11 @@
 """python -m benchmarks: all of them."""
 
-from benchmarks import batch, page, shell, sweep, upload, workload
+from benchmarks import batch, crowd, page, shell, sweep, upload, workload
 
 shell.main()
 batch.main()
 sweep.main()
 page.main()
+crowd.main()
 workload.main()
 upload.main()

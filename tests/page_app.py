@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from html import unescape
 from pathlib import Path
 
 from streamlit.testing.v1 import AppTest
@@ -22,7 +24,7 @@ CONFIG = {
     "vocab_size": 128256, "max_position_embeddings": 4096, "torch_dtype": "bfloat16",
 }  # fmt: skip
 """Of an uploaded model."""
-FOLDED = ("more", "share", "numbers")
+FOLDED = ("more", "share", "numbers", "model_sources", "accelerator_sources")
 
 
 def open_app(params: dict[str, str] | None = None, locale: str = "en-US", opened: bool = True) -> AppTest:
@@ -56,6 +58,11 @@ def figures(app: AppTest) -> list[dict]:
     return [json.loads(chart.proto.spec) for chart in app.get("plotly_chart")]
 
 
+def curves(app: AppTest) -> list[str]:
+    """The drawings of lines, as HTML."""
+    return [element.proto.body for element in app.get("html") if 'class="kv-curve' in element.proto.body]
+
+
 def stacks(app: AppTest) -> list[str]:
     """The drawings of memory, as HTML."""
     return [element.proto.body for element in app.get("html") if 'class="kv-stack' in element.proto.body]
@@ -63,4 +70,6 @@ def stacks(app: AppTest) -> list[str]:
 
 def seen(app: AppTest) -> str:
     kinds = (app.caption, app.markdown, app.success, app.warning, app.error, app.text, app.subheader)
-    return "\n".join(element.value for kind in kinds for element in kind)
+    drawn = [element.proto.body for element in app.get("html") if 'class="kv-columns' in element.proto.body]
+    texts = [unescape(re.sub(r"<[^>]*>", "\n", body)) for body in drawn]
+    return "\n".join((*(element.value for kind in kinds for element in kind), *texts))

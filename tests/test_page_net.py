@@ -103,7 +103,8 @@ def test_a_command_that_fails_changes_nothing(
     app = opened(QUERY)
     monkeypatch.setattr(command_source, "read_log", broken)
     assert logs.read_log is not broken
-    app.text_area(key="command_text").set_value(f"vllm serve '{SECRET}'").run()
+    app.session_state["model_sources"] = True
+    app.run().text_area(key="command_text").set_value(f"vllm serve '{SECRET}'").run()
     with caplog.at_level(logging.ERROR):
         app.button(key="use_command").click().run()
     assert_caught(app, caplog)

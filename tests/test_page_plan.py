@@ -19,6 +19,7 @@ from tests.page_app import (
     RULE_OF_THUMB,
     WORKED,
     checked,
+    curves,
     figures,
     metrics,
     open_app,
@@ -33,13 +34,16 @@ class TestFits:
         app = open_app()
         assert app.success[0].value.startswith("Fits: ")
         assert metrics(app)["Requests at once"] != DASH
-        assert (len(stacks(app)), len(figures(app))) == (1, 1)
+        assert (len(stacks(app)), len(curves(app))) == (1, 1)
+        assert not figures(app)
         assert params(app) == {}
 
     def test_what_is_folded_is_made_when_it_is_opened(self) -> None:
         app = open_app(opened=False)
         keys = {widget.key for widget in app.number_input}
         assert keys == {"gpu_memory_utilization"}
+        assert not app.selectbox
+        assert not app.text_area
         assert {"measured.weights_gib"} <= {w.key for w in open_app().number_input}
 
     def test_a_number_of_users_is_asked_for_on_explore_with_the_same_scenario(self) -> None:

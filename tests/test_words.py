@@ -1,14 +1,21 @@
 """Numbers as a person reads them."""
 
 import math
+import time
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
 
 import pytest
+from babel.messages import pofile
+from babel.messages.pofile import read_po
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kvcore.errors import MESSAGES, Notice
 from kvcore.texts.words import (
     Language,
+    Words,
+    _read,
     concurrency_text,
     gib_text,
     platform_words,
@@ -116,3 +123,26 @@ def test_no_text_of_our_own_names_another_platforms_graphs() -> None:
 def test_an_engines_own_words_keep_its_name_of_graphs() -> None:
     quoted = Notice(code="state-blocks-too-few", field="max_num_seqs", params={"value": "9", "blocks": "4"})
     assert "CUDA graph capture" in platform_words(Language.ENGLISH, "ACL").error(quoted)
+
+
+def test_a_crowd_reads_the_texts_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Visitors of a fresh server ask in the same moment."""
+    read: list[object] = []
+
+    def counted(source: object, **more: object) -> object:
+        read.append(source)
+        time.sleep(0)  # hands over to another thread
+        return read_po(source, **more)
+
+    monkeypatch.setattr(pofile, "read_po", counted)
+    _read.cache_clear()
+    gate = Barrier(8)
+
+    def ask(_: int) -> Words:
+        gate.wait()
+        return words(Language.CHINESE)
+
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(ask, range(8)))
+    assert len(read) == 1
+    assert all(one is found[0] for one in found)

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
+from threading import Lock
 from typing import Final
 
 from kvcore.errors import MESSAGES, KvPlannerError, Notice, render
@@ -166,6 +167,9 @@ _NAMES_GRAPHS: Final = re.compile(r"CUDA graphs|CUDA graph (?:mode|estimate)\b")
 """Texts of our own about recorded steps; an engine's own words speak of a single CUDA graph."""
 
 
+_READING: Final = Lock()
+
+
 @cache
 def platform_words(language: Language, graphs: str) -> Words:
     """The texts of `language` with recorded steps called after what the platform calls them.
@@ -179,9 +183,14 @@ def platform_words(language: Language, graphs: str) -> Words:
     return words(language) if graphs == CUDA else words(language).renamed(graphs)
 
 
-@cache
 def words(language: Language) -> Words:
-    """The texts of `language`, read once."""
+    """The texts of `language`, read once: on a fresh server all visitors wait for the first of them."""
+    with _READING:
+        return _read(language)
+
+
+@cache
+def _read(language: Language) -> Words:
     from babel.messages.pofile import read_po
 
     path = LOCALE_ROOT / language.locale / "LC_MESSAGES" / "kvplanner.po"

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from html import escape
 
-import streamlit as st
-
 from kvcore.cache.capacity import CacheGroup
 from kvcore.cache.spec import CacheKind
 from kvcore.planning import Plan
 from kvcore.texts.words import Words, count, kib_text, msg
 from kvcore.views.summary import state_mode_text
+from pages.ui.shared import drawings
 
 KIND_NAMES = {
     CacheKind.FULL_ATTENTION: msg("Full attention"),
@@ -24,16 +23,14 @@ KIND_NAMES = {
 }
 
 
-def drawing(plan: Plan, t: Words) -> None:
-    """One strip a group, as wide as its share of the blocks that a request of the full length may take."""
+def drawing(plan: Plan, t: Words) -> str:
+    """One strip a group, as wide as its share of the blocks that a request of the full length may take; "" for one."""
     cache = plan.cache
     if cache is None or len(cache.groups) < 2:
-        return
-    st.subheader(t("Cache groups"), anchor=False)
+        return ""
     most = max(group.blocks_per_request for group in cache.groups)
     rows = "".join(_row(group, copies, most, t) for group, copies in Counter(cache.groups).items())
-    st.html(f'<div class="kv-request">{rows}</div>')
-    st.caption(
+    words = drawings.caption(
         t(
             "Groups take blocks from one pool. The {tokens} tokens that the engine prints are not "
             "the capacity of such a model: a request costs its fixed part, plus {slope} for each "
@@ -43,7 +40,8 @@ def drawing(plan: Plan, t: Words) -> None:
         )
     )
     if mode := state_mode_text(plan, t):
-        st.caption(mode)
+        words += drawings.caption(mode)
+    return f'{drawings.head(t("Cache groups"))}<div class="kv-request">{rows}</div>{words}'
 
 
 def _row(group: CacheGroup, copies: int, most: int, t: Words) -> str:

@@ -19,6 +19,16 @@ def fold(label: str, name: str, icon: str | None = None) -> tuple[DeltaGenerator
         st.session_state[key] = st.session_state.get(is_open, False)
     box = st.expander(label, key=key, icon=icon, on_change="rerun")
     st.session_state[is_open] = bool(box.open)
-    if box.open:
-        st.session_state[was_opened] = True
-    return box, was_opened in st.session_state
+    return box, _is_opened(box.open, was_opened)
+
+
+def other_ways(label: str, key: str) -> tuple[DeltaGenerator, bool]:
+    """A small popover in the sidebar, and whether to fill it; its key says whether it is open, in any language."""
+    box = st.popover(label, icon=":material/add:", type="tertiary", key=key, on_change="rerun")
+    return box, _is_opened(box.open, f"{key}.opened")
+
+
+def _is_opened(is_open: bool | None, name: str) -> bool:
+    if is_open:
+        st.session_state[name] = True
+    return name in st.session_state

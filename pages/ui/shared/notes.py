@@ -283,7 +283,7 @@ def notices(found: Sequence[Notice], t: Words) -> None:
                 st.text(f"{t.error(notice)}\n→ {t.next_step(notice)}")
 
 
-def curve_caption(plan: Plan, curves: Sequence[ConcurrencyCurve], t: Words) -> None:
+def curve_caption(curves: Sequence[ConcurrencyCurve], t: Words) -> str:
     """How to read the zones, and which sizes have no line."""
     lines = [
         t(
@@ -296,4 +296,4 @@ def curve_caption(plan: Plan, curves: Sequence[ConcurrencyCurve], t: Words) -> N
         lines.append(
             t("No line for TP {sizes}: no memory is left for the KV cache.", sizes=listed(t, absent))
         )
-    st.caption(sentences(t, lines))
+    return sentences(t, lines)

@@ -13,7 +13,7 @@ from kvcore.errors import KvPlannerError
 from kvcore.texts.words import Words
 from kvcore.views import catalogue_rows, summary
 from kvcore.views.matrix import VENDOR_NAMES
-from pages.ui.shared import net, problems, state
+from pages.ui.shared import fold, net, problems, state
 from pages.ui.sidebar import command_source, model_source
 
 PICKED = "_picked"
@@ -81,12 +81,12 @@ def model(t: Words) -> None:
     facts = catalogue_rows.model_facts(scenario.config, scenario.checkpoint, license_name, t)
     with st.container(key="model_facts", gap=None):
         st.caption(facts)
-        with st.popover(
-            t("Another model"), icon=":material/add:", type="tertiary", key=MODEL_SOURCES, on_change="rerun"
-        ):
-            _all_models(t, shown)
-            model_source.other_model(t)
-            command_source.field(t)
+        box, is_opened = fold.other_ways(t("Another model"), MODEL_SOURCES)
+        if is_opened:
+            with box:
+                _all_models(t, shown)
+                model_source.other_model(t)
+                command_source.field(t)
     model_source.unsaved(t)
     command_source.outcome(t)
 
@@ -116,16 +116,10 @@ def accelerator(t: Words) -> None:
     with st.container(key="accelerator_facts", gap=None):
         if card is not None:
             st.caption(catalogue_rows.accelerator_facts(card, t))
-        popover = st.popover(
-            t("Another accelerator"),
-            icon=":material/add:",
-            type="tertiary",
-            key=CARD_SOURCES,
-            on_change="rerun",
-        )
-        with popover:
-            _all_cards(t)
-            if popover.open:
+        box, is_opened = fold.other_ways(t("Another accelerator"), CARD_SOURCES)
+        if is_opened:
+            with box:
+                _all_cards(t)
                 _own_card(t)
 
 
