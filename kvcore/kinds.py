@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from contextvars import ContextVar
+from functools import lru_cache
 from typing import Annotated, Any, Final, Generic, NewType, TypeVar
 
 from msgspec import Struct
@@ -122,13 +123,19 @@ class Timeline(Struct, Generic[T], frozen=True):
         return next(value for since, value in reversed(self.entries) if since <= version)
 
 
-class ByRelease(Struct, Generic[T], frozen=True):
+class ByRelease(Struct, Generic[T], frozen=True, eq=False):
     """Fields of a dataclass by release, each with a timeline of its own that names its source; those without one keep
-    their defaults."""
+    their defaults. It is itself the key of what was found, and asked often."""
 
     kind: type[T]
     timelines: Mapping[str, Timeline[Any]]
 
     def at(self, version: Version) -> T:
         """The dataclass in `version`."""
-        return self.kind(**{name: timeline.at(version) for name, timeline in self.timelines.items()})
+        found: T = _fields_at(self, version)
+        return found
+
+
+@lru_cache(maxsize=1024)
+def _fields_at(rules: ByRelease[Any], version: Version) -> Any:
+    return rules.kind(**{name: timeline.at(version) for name, timeline in rules.timelines.items()})

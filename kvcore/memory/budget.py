@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable
-from typing import Final
+from typing import Final, NamedTuple
 
 from msgspec import Struct
 
@@ -24,8 +24,8 @@ from kvcore.memory.framework import (
     system_bytes,
     taken_bytes,
 )
-from kvcore.memory.graphs import counted_graph_bytes, cuda_graph_bytes, driver_factors
-from kvcore.memory.intervals import available_interval
+from kvcore.memory.graphs import actual_graphs, captured_graphs, counted_graph_bytes, driver_factors
+from kvcore.memory.intervals import available_reach
 from kvcore.memory.loaded import loaded_quantity
 from kvcore.memory.parts import Parts, RankMemory, given_kv, half_width, measured_or, rank_parts
 from kvcore.memory.pool_blocks import reserved_bytes
@@ -123,12 +123,13 @@ def profile_of(setting: Setting) -> Profile:
     """The parts of one rank that the profile run finds, those in `scenario.measured` as they are given."""
     measured = setting.scenario.measured
     peak = reserved_bytes(setting, peak_activation_bytes(setting))
-    graphs = measured_or(measured, "cuda_graph_gib", cuda_graph_bytes(setting))
+    captured = captured_graphs(setting)
+    graphs = measured_or(measured, "cuda_graph_gib", actual_graphs(setting, captured))
     return Profile(
         framework=measured_or(measured, "non_torch_gib", non_torch_bytes(setting)),
         activations=measured_or(measured, "peak_activation_gib", peak),
         cuda_graphs=graphs,
-        counted_graphs=counted_graph_bytes(setting, graphs),
+        counted_graphs=counted_graph_bytes(setting, graphs, captured),
     )
 
 
@@ -164,6 +165,59 @@ def budget_of(total: Quantity, resolved: Resolved) -> Quantity:
     )
 
 
+class Remainder(NamedTuple):
+    """What the parts leave of the budget of one rank, in bytes; a share of it becomes the KV cache."""
+
+    left: int
+    below: float
+    """How much less it may be, and how much more."""
+    above: float
+    unsized: int
+    """How much less or more on top of that, for what no source gives a size."""
+    share: int
+
+    def with_more(self, more: int) -> Remainder:
+        """The same of a budget with so many bytes more."""
+        return Remainder(self.left + more, *self[1:])
+
+    @property
+    def available(self) -> int:
+        """What the KV cache is planned in."""
+        return self.left // self.share
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """Of the interval of what is available."""
+        low, high = self.left - self.below, self.left + self.above
+        return (low - self.unsized) / self.share, (high + self.unsized) / self.share
+
+
+def remainder_of(
+    setting: Setting,
+    budget_bytes: float,
+    weights: Quantity,
+    activations: Quantity,
+    framework: Quantity,
+    counted: Quantity,
+) -> Remainder:
+    """budget − weights − activations − framework − counted graphs, and how far that may be off."""
+    parts = {
+        "weights_gib": weights,
+        "peak_activation_gib": activations,
+        "non_torch_gib": framework,
+        "cuda_graph_gib": counted,
+    }
+    total_spread = ASSUMED_TOTAL_SPREAD * GIB if setting.accelerator.memory_grade is Grade.ASSUMED else 0.0
+    below, above = available_reach(setting, parts, total_spread)
+    return Remainder(
+        left=int(budget_bytes - weights.value - activations.value - framework.value - counted.value),
+        below=below,
+        above=above,
+        unsized=unsized_bytes(setting),
+        share=pool_share(setting),
+    )
+
+
 def available_of(
     setting: Setting,
     budget: Quantity,
@@ -181,27 +235,18 @@ def available_of(
             "--kv-cache-memory-bytes",
             source="vllm/config/cache.py:CacheConfig.kv_cache_memory_bytes (0.10.2)",
         )
-    parts = {
-        "weights_gib": weights,
-        "peak_activation_gib": activations,
-        "non_torch_gib": framework,
-        "cuda_graph_gib": counted,
-    }
-    total_spread = ASSUMED_TOTAL_SPREAD * GIB if setting.accelerator.memory_grade is Grade.ASSUMED else 0.0
-    value = int(budget.value - weights.value - activations.value - framework.value - counted.value)
-    share = pool_share(setting)
+    parts = weights, activations, framework, counted
+    found = remainder_of(setting, budget.value, *parts)
     what = "{budget} − {weights} − {activations} − {framework} − {counted_graphs}"
-    low, high = available_interval(setting, value, parts, total_spread)
-    unsized = unsized_bytes(setting)
     return figure(
         "available_kv",
-        value // share,
-        what if share == 1 else f"({what}) / {share}",
+        found.available,
+        what if found.share == 1 else f"({what}) / {found.share}",
         budget,
-        *parts.values(),
+        *parts,
         grade=Grade.ASSUMED if weights.grade is Grade.ASSUMED else Grade.FITTED,
         source="vllm/v1/worker/gpu_worker.py:Worker.determine_available_memory (0.32.0)",
-        interval=((low - unsized) / share, (high + unsized) / share),
+        interval=found.ends,
     )
 
 
@@ -211,7 +256,7 @@ def unsized_bytes(setting: Setting) -> int:
 
 
 def remainder_card_terms(setting: Setting) -> Hashable:
-    """What of a card `available_of` depends on, for a scenario, flags and parts that are the same."""
+    """What of a card `remainder_of` depends on but for the budget, for flags and parts that are the same."""
     return setting.accelerator.vendor, setting.accelerator.memory_grade is Grade.ASSUMED, pool_share(setting)
 
 

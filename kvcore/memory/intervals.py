@@ -79,26 +79,33 @@ class Reach(NamedTuple):
     given: float
 
 
-def available_interval(
-    setting: Setting, value: float, parts: Mapping[str, Quantity], total_spread: float
+def available_reach(
+    setting: Setting, parts: Mapping[str, Quantity], total_spread: float
 ) -> tuple[float, float]:
-    """The 80 % interval of a KV memory of `value` bytes that `parts`, by their fields in `measured`, leave.
+    """How far the 80 % interval of the KV memory that `parts` leave, by their fields in `measured`, goes below it and
+    above it, in bytes.
 
     `total_spread`: bytes that the card's total may be off.
     """
-    return interval_of(value, reach_of(setting, parts, total_spread), factor_of(cell_of(setting)))
+    return sides_of(reach_of(setting, parts, total_spread), factor_of(cell_of(setting)))
 
 
 def interval_of(value: float, reach: Reach, factor: FactorRow) -> tuple[float, float]:
-    """Both ends; what is given counts in a sum of squares, as its errors have no side.
+    """Both ends around `value`.
 
     Example:
         >>> row = FactorRow(less=2.0, more=0.5, publications=3)
         >>> interval_of(100.0, Reach(estimates=10.0, below=0.0, above=7.0, given=0.0), row)
         (80.0, 112.0)
     """
-    below = math.hypot(factor.less * reach.estimates + reach.below, reach.given)
-    return value - below, value + math.hypot(factor.more * reach.estimates + reach.above, reach.given)
+    below, above = sides_of(reach, factor)
+    return value - below, value + above
+
+
+def sides_of(reach: Reach, factor: FactorRow) -> tuple[float, float]:
+    """How far the interval goes below and above; what is given counts in a sum of squares: its errors have no side."""
+    below, above = factor.less * reach.estimates + reach.below, factor.more * reach.estimates + reach.above
+    return math.hypot(below, reach.given), math.hypot(above, reach.given)
 
 
 def reach_of(setting: Setting, parts: Mapping[str, Quantity], total_spread: float = 0.0) -> Reach:
@@ -108,11 +115,13 @@ def reach_of(setting: Setting, parts: Mapping[str, Quantity], total_spread: floa
     takes more than predicted leaves less: the upper side of its interval is the lower one of the KV memory.
     """
     measured, tables = setting.scenario.measured, INTERVALS.load()
-    given = [
-        spread_in_sum(measured, field, part) for field, part in parts.items() if _is_given(setting, field)
-    ]
-    sides = [_sides(setting, field, part) for field, part in parts.items() if not _is_given(setting, field)]
-    is_profiled = all(_is_given(setting, field) for field in PROFILED)
+    given, sides = [], []
+    for field, part in parts.items():
+        if getattr(measured, field) is None:
+            sides.append(_sides(setting, field, part))
+        else:
+            given.append(spread_in_sum(measured, field, part))
+    is_profiled = all(getattr(measured, field) is not None for field in PROFILED)
     floor = 0.0 if is_profiled else tables.floor_gib * GIB
     return Reach(
         estimates=floor + sum(map(min, sides)),
@@ -120,10 +129,6 @@ def reach_of(setting: Setting, parts: Mapping[str, Quantity], total_spread: floa
         above=sum(less - min(less, more) for less, more in sides),
         given=math.hypot(*given, total_spread),
     )
-
-
-def _is_given(setting: Setting, field: str) -> bool:
-    return getattr(setting.scenario.measured, field) is not None
 
 
 def _sides(setting: Setting, field: str, part: Quantity) -> tuple[float, float]:

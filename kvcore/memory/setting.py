@@ -17,7 +17,7 @@ from kvcore.engine.vllm.switches import Switches
 from kvcore.engine.vllm.versions import switches_of
 from kvcore.kept import kept
 from kvcore.memory.weights import DTYPE_BYTES
-from kvcore.model.architecture import Architecture, SparseIndexer
+from kvcore.model.architecture import Architecture, SparseIndexer, caches_of
 from kvcore.scenario import Host, Link, Parallel, Scenario
 
 
@@ -139,5 +139,4 @@ def links_of(scenario: Scenario, accelerator: Accelerator) -> tuple[str, ...]:
 @kept
 def has_indexer(architecture: Architecture) -> bool:
     """Whether some layer has a sparse-attention indexer."""
-    layers = dict.fromkeys(architecture.layers)
-    return any(isinstance(cache, SparseIndexer) for layer in layers for cache in layer.caches)
+    return any(isinstance(cache, SparseIndexer) for cache in caches_of(architecture))
