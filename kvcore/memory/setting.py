@@ -40,11 +40,8 @@ class Setting(Struct, frozen=True, kw_only=True):
     """Decoder layers of this stage."""
     storage: str
     """The storage format of the weights: method and detail, lower case."""
-
-    @property
-    def rules(self) -> MemoryRules:
-        """What is the engine's own."""
-        return find_engine(self.resolved.engine).memory
+    rules: MemoryRules
+    """What is the engine's own."""
 
     @property
     def link(self) -> str:
@@ -91,6 +88,7 @@ def setting_of(
         element_bytes=DTYPE_BYTES[resolved.dtype],
         storage=f"{quantization.method} {quantization.detail}".lower(),
         layers=len(stage_layers(architecture.num_layers, parallel.pipeline_parallel_size, stage)),
+        rules=find_engine(resolved.engine).memory,
     )
 
 
