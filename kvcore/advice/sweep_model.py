@@ -263,8 +263,13 @@ class Group:
             return Cell("", failed.tensor_parallel_size, refusal=error.code)
         if pool is None:
             return failed._replace(verdict=verdict)
-        return failed._replace(
-            verdict=verdict,
+        return Cell(
+            "",
+            failed.tensor_parallel_size,
+            verdict,
+            gpus=failed.gpus,
+            replicas=failed.replicas,
+            weights_gib=failed.weights_gib,
             kv_cache_gib=gib(pool.num_blocks * pool.bytes_per_block),
             tokens=pool.tokens,
             max_concurrency=pool.max_concurrency,
