@@ -290,7 +290,7 @@ def _with_extra(module: str, extra: str) -> Any:
 
 def _schema(arguments: argparse.Namespace) -> int:
     del arguments
-    from kvcore.flags import request_schema
+    from kvcore.flags.schema import request_schema
 
     print(json.dumps(request_schema(), indent=1, ensure_ascii=False))
     return 0

@@ -7,11 +7,15 @@ from typing import Any
 from kvcore import catalogue
 from kvcore.engine.resolved import Resolved, view_of
 from kvcore.engine.vllm.defaults import resolve
+from kvcore.memory.budget import rank_memory
+from kvcore.memory.parts import RankMemory
 from kvcore.memory.setting import Setting, setting_of
+from kvcore.memory.weights import WeightBytes
 from kvcore.model.families import read_architecture
 from kvcore.planning import ASSUMED_ACCELERATOR
 from kvcore.scenario import Scenario
 from kvcore.scenario.request import scenario_from_request
+from kvcore.units import GIB
 
 H100 = {"memory_gib": 79.19, "vendor": "nvidia", "name": "NVIDIA H100 80GB HBM3"}
 A100 = {"memory_gib": 79.25, "vendor": "nvidia", "name": "NVIDIA A100-SXM4-80GB"}
@@ -78,3 +82,15 @@ def setting_for(config: dict[str, Any] = LLAMA_8B, stage: int = 0, **fields: Any
     assert scenario.accelerator is not None
     resolved = resolve(scenario, architecture, view_of(scenario.accelerator))
     return setting_of(scenario, architecture, resolved, scenario.accelerator, stage)
+
+
+def memory_with(setting: Setting, weights_gib: float) -> RankMemory:
+    """The memory of a rank of that setting with weights of a given size."""
+    return rank_memory(
+        scenario=setting.scenario,
+        architecture=setting.architecture,
+        resolved=setting.resolved,
+        accelerator=setting.accelerator,
+        weights=WeightBytes(parameters=int(weights_gib * GIB), buffers=0, loading=0),
+        stage=0,
+    )

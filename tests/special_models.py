@@ -9,11 +9,13 @@ import pytest
 from msgspec.structs import replace
 from packaging.version import Version
 
+from kvcore.memory.lora import Slots, lora_bytes
 from kvcore.memory.weights import WeightBytes, weight_bytes
 from kvcore.model.architecture import Architecture
 from kvcore.model.config import ModelConfig
 from kvcore.model.families import read_architecture
 from kvcore.model.quantization import read_quantization
+from kvcore.planning import Plan
 from kvcore.scenario import Parallel
 from kvcore.units import gib
 from tests.test_families_decoder import resolved
@@ -25,10 +27,9 @@ FACTS = [
 ]
 
 
-def facts_of(room: str, *keys: str) -> list:
-    """The facts of one room that have all of `keys`, named by model."""
-    chosen = [fact for fact in FACTS if fact["room"] == room and all(key in fact for key in keys)]
-    return [pytest.param(fact, id=fact["model"]) for fact in chosen]
+def facts_with(key: str) -> list:
+    """The facts that have `key`, named by model."""
+    return [pytest.param(fact, id=fact["model"]) for fact in FACTS if key in fact]
 
 
 def fact_of(model: str) -> dict:
@@ -73,3 +74,15 @@ def cache_layers(architecture: Architecture) -> dict[str, int]:
     if latents:
         counts["Mla and SparseIndexer"] = latents + indexers
     return dict(counts)
+
+
+def slots_by_stage(plan: Plan, slots: Slots) -> list[int]:
+    """Bytes of the adapters' slots on a rank of each pipeline stage."""
+    parallel, resolved = plan.scenario.parallel, plan.resolved
+    return [
+        lora_bytes(
+            plan.scenario.config, plan.architecture, plan.quantization, parallel, resolved.version, resolved.dtype,
+            stage, slots,
+        )
+        for stage in range(parallel.pipeline_parallel_size)
+    ]  # fmt: skip

@@ -12,9 +12,10 @@ from kvcore import catalogue
 from kvcore.cache.spec import CacheKind
 from kvcore.engine.vllm.draft import read_draft
 from kvcore.memory.loaded import draft_parameter_bytes
-from kvcore.memory.lora import Slots, lora_bytes
+from kvcore.memory.lora import Slots
 from kvcore.planning import Plan, plan
 from kvcore.scenario.request import scenario_from_request
+from tests.special_models import slots_by_stage
 
 FACTS = [
     json.loads(line)
@@ -79,20 +80,7 @@ def test_adapter_slots_are_those_the_engine_allocates(fact: dict[str, Any]) -> N
         max_lora_rank=args.get("max_lora_rank", 16),
         fully_sharded_loras=args.get("fully_sharded_loras", False),
     )
-    sizes = [
-        lora_bytes(
-            got.scenario.config,
-            got.architecture,
-            got.quantization,
-            got.scenario.parallel,
-            got.resolved.version,
-            got.resolved.dtype,
-            stage,
-            slots,
-        )
-        for stage in range(got.scenario.parallel.pipeline_parallel_size)
-    ]
-    assert sizes == fact["lora_bytes"]
+    assert slots_by_stage(got, slots) == fact["lora_bytes"]
 
 
 @pytest.mark.parametrize("fact", [fact for fact in FACTS if "groups" in fact], ids=name_of)

@@ -191,8 +191,8 @@ def test_before_it_was_a_script_of_the_repository() -> None:
     ],
 )  # fmt: skip
 def test_any_other_program_is_refused(raw: dict[str, object]) -> None:
-    assert BENCHMARK.read({"reviewed": "0.33.0", "names": ["y"], "programs": [PROGRAM]}).programs[
+    assert BENCHMARK.read({"reviewed": "0.33.0", "names": ["x", "y"], "programs": [PROGRAM]}).programs[
         0
     ].words == ("x",)
     with pytest.raises(CatalogueError):
-        BENCHMARK.read({"reviewed": "0.33.0", "names": ["y"], **raw})
+        BENCHMARK.read({"reviewed": "0.33.0", "names": ["x", "y"], **raw})

@@ -20,20 +20,10 @@ from kvcore.planning import Plan, plan
 from kvcore.scenario import Parallel, SpeculativeConfig
 from kvcore.scenario.request import scenario_from_request, speculative_method
 from tests.engine_examples import LLAMA_8B
+from tools.parity.deployments import EAGLE3_HEAD
 
 LLAMA = read_architecture(ModelConfig.from_mapping(LLAMA_8B))
-HEAD = {
-    "architectures": ["LlamaForCausalLMEagle3"],
-    "model_type": "llama",
-    "hidden_size": 4096,
-    "intermediate_size": 14336,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-    "num_hidden_layers": 1,
-    "vocab_size": 128256,
-    "draft_vocab_size": 32000,
-    "max_position_embeddings": 2048,
-}
+HEAD = {**EAGLE3_HEAD, "max_position_embeddings": 2048}
 PLAIN = Quantization()
 EAGLE3_PARAMETERS = 849_635_328
 """As vLLM 0.32 builds it for Llama 3.1 8B: 0.79 GiB."""

@@ -20,12 +20,15 @@ from kvcore.scenario.request import scenario_from_request
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = Path(rooms.__file__).parent
 PLAIN = (
-    'name = "x"\nnames = ["x"]\norder = 9\nreviewed = "1.0"\nsource = "y"\n'
+    'name = "x"\nnames = ["serve", "x"]\norder = 9\nreviewed = "1.0"\nsource = "y"\n'
     'vendors = ["nvidia"]\n[launch]\nprogram = ["x", "serve"]\n'
 )
 MADE_UP = """
 name = "made-up"
-names = ["made-up", "example.org/made-up", "MADE_UP", "kvcore.engine.made_up.budget:half_of_the_card"]
+names = [
+  "made-up", "start", "made_up_engine", "example.org/made-up", "MADE_UP",
+  "kvcore.engine.made_up.budget:half_of_the_card",
+]
 order = 1
 reviewed = "2.0"
 source = "a test"
@@ -128,7 +131,7 @@ def test_an_engine_that_is_not_known_is_refused_with_those_that_are() -> None:
         (PLAIN + '[releases]\n"1.0" = 0.19\n', "x.toml releases 1.0"),
         (PLAIN + "[attention]\nblock_size = 16\n", "x.toml attention"),
         (PLAIN.replace('name = "x"', 'name = "y"'), "x.toml name"),
-        (PLAIN.replace('["x"]', '["x", "y"]'), "x.toml names"),
+        (PLAIN.replace('["serve", "x"]', '["serve", "x", "y"]'), "x.toml names"),
         ("name = \n", "x.toml"),
     ],
 )
@@ -187,7 +190,7 @@ kvcore.engine.__path__.append({str(tmp_path)!r})
 from kvcore.evidence.log.reader import read_log
 from kvcore.engine.vllm.versions import assumed_version
 from kvcore.planning import plan
-from kvcore.deploy.artefacts import image
+from kvcore.deploy.server_start import image
 from kvcore.deploy.launch import launch_command
 from kvcore.scenario.request import scenario_from_request
 asked = {{"model": "Qwen/Qwen3-8B", "engine": "made-up", "accelerator": {{"memory_gib": 64, "vendor": "intel"}}}}

@@ -15,16 +15,14 @@ from kvcore import catalogue
 from kvcore.engine.resolved import Resolved
 from kvcore.errors import CatalogueError, EngineRefusalError, ModelError
 from kvcore.memory.weights import weight_bytes
+from kvcore.model import architecture as arch
 from kvcore.model.architecture import (
     Architecture,
     Experts,
     FullAttention,
     Linear,
-    Module,
-    Parameter,
     SlidingWindow,
     Split,
-    VocabEmbedding,
 )
 from kvcore.model.config import ModelConfig
 from kvcore.model.families import READERS, collect_readers, decoder, gpt, read_architecture
@@ -109,29 +107,10 @@ def parameters_per_rank(raw: dict, tensor_parallel_size: int) -> int:
     return weights.parameters
 
 
-def elements(module: Module) -> int:
-    """How many numbers the checkpoint stores for a module, without the engine's padding."""
-    match module:
-        case Linear():
-            rows = sum(output.units * output.width for output in module.outputs)
-            return rows * module.in_features + (rows if module.bias else 0)
-        case Parameter():
-            return module.replicated * module.sharded
-        case Experts():
-            return (
-                module.num_experts
-                * (3 if module.gated else 2)
-                * module.hidden_size
-                * module.intermediate_size
-            )
-        case VocabEmbedding():
-            return module.num_embeddings * (module.embedding_dim + module.bias)
-
-
 def total_elements(architecture: Architecture) -> int:
     modules = [module for layer in architecture.layers for module in layer.modules]
     modules += [*architecture.first, *architecture.every, *architecture.last]
-    return sum(map(elements, modules))
+    return sum(map(arch.elements, modules))
 
 
 class TestAgainstTheEngine:

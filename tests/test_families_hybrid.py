@@ -14,12 +14,8 @@ from kvcore.planning import plan
 from kvcore.scenario import Measured, Parallel, Scenario
 from kvcore.units import gib
 from tests.special_models import (
-    cache_layers,
     config_of,
     fact_of,
-    facts_of,
-    gib_of_log,
-    parameters_per_rank,
     read,
     weigh,
 )
@@ -47,30 +43,6 @@ def kinds(fact: dict) -> set[str]:
     """The engine's names of the states that a model keeps."""
     caches = [cache for layer in read(fact).layers for cache in layer.caches]
     return {cache.kind for cache in caches if isinstance(cache, RecurrentState)}
-
-
-class TestAgainstTheEngine:
-    @pytest.mark.parametrize("fact", facts_of("hybrid", "weights_bytes_per_rank"))
-    def test_weights_are_exact_to_the_byte(self, fact):
-        for ranks, expected in fact["weights_bytes_per_rank"].items():
-            assert parameters_per_rank(config_of(fact), int(ranks)) == expected
-
-    @pytest.mark.parametrize("fact", facts_of("hybrid", "cache_layers"))
-    def test_cache_layers_by_kind(self, fact):
-        assert cache_layers(read(fact)) == fact["cache_layers"]
-
-    @pytest.mark.parametrize("fact", facts_of("hybrid", "logged"))
-    def test_what_a_log_prints(self, fact):
-        for logged in fact["logged"]:
-            assert gib_of_log(fact, logged) == pytest.approx(logged["gib"], rel=0.003)
-
-    @pytest.mark.parametrize("fact", facts_of("hybrid", "parameters"))
-    def test_parameters_are_the_published_total(self, fact):
-        assert total_elements(read(fact)) == fact["parameters"]
-
-    @pytest.mark.parametrize("fact", facts_of("hybrid", "parameters_billions"))
-    def test_parameters_round_to_the_published_total(self, fact):
-        assert total_elements(read(fact)) / 1e9 == pytest.approx(fact["parameters_billions"], rel=0.001)
 
 
 class TestStates:

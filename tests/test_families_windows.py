@@ -5,30 +5,9 @@ import pytest
 from kvcore.errors import ModelError
 from kvcore.model.architecture import ChunkedLocal, FullAttention, SlidingWindow
 from tests.special_models import (
-    cache_layers,
-    config_of,
     fact_of,
-    facts_of,
-    gib_of_log,
-    parameters_per_rank,
     read,
 )
-
-
-class TestAgainstTheEngine:
-    @pytest.mark.parametrize("fact", facts_of("windows", "weights_bytes_per_rank"))
-    def test_weights_are_exact_to_the_byte(self, fact):
-        for ranks, expected in fact["weights_bytes_per_rank"].items():
-            assert parameters_per_rank(config_of(fact), int(ranks)) == expected
-
-    @pytest.mark.parametrize("fact", facts_of("windows", "cache_layers"))
-    def test_cache_layers_by_kind(self, fact):
-        assert cache_layers(read(fact)) == fact["cache_layers"]
-
-    @pytest.mark.parametrize("fact", facts_of("windows", "logged"))
-    def test_what_a_log_prints(self, fact):
-        for logged in fact["logged"]:
-            assert gib_of_log(fact, logged) == pytest.approx(logged["gib"], rel=0.003)
 
 
 class TestGemma:

@@ -12,12 +12,12 @@ import pytest
 import yaml
 from msgspec.structs import replace
 
-from kvcore.deploy.checklist_file import checklist_markdown
 from kvcore.deploy.going_live import (
     Load,
     Tick,
     alert_rules,
     checklist,
+    checklist_markdown,
     dashboard,
     default_load,
     load_test,

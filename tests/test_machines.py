@@ -10,9 +10,10 @@ import yaml
 from msgspec.structs import replace
 
 from kvcore.advice.fixes import refusal_fixes
-from kvcore.deploy.artefacts import Artefact, artefact, image
+from kvcore.deploy.artefacts import Artefact, artefact
 from kvcore.deploy.going_live import expected_log_lines
 from kvcore.deploy.machines import machines_of
+from kvcore.deploy.server_start import image
 from kvcore.errors import EngineRefusalError, ScenarioError
 from kvcore.evidence.log.reader import measured_from, read_log
 from kvcore.planning import Plan, plan

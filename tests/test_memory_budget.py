@@ -12,19 +12,11 @@ from kvcore.memory.parts import PART_NAMES, RankMemory
 from kvcore.memory.weights import WeightBytes
 from kvcore.quantity import Grade, Quantity, Unit
 from kvcore.units import GIB, MIB, gib
-from tests.engine_examples import ASCEND, L40S, LLAMA_8B, QWEN3_14B, RTX_3090, setting_for
+from tests.engine_examples import ASCEND, L40S, LLAMA_8B, QWEN3_14B, RTX_3090, memory_with, setting_for
 
 
 def memory_of(config: dict[str, Any] = LLAMA_8B, weights_gib: float = 14.9889, **fields: Any) -> RankMemory:
-    setting = setting_for(config, **fields)
-    return rank_memory(
-        scenario=setting.scenario,
-        architecture=setting.architecture,
-        resolved=setting.resolved,
-        accelerator=setting.accelerator,
-        weights=WeightBytes(parameters=int(weights_gib * GIB), buffers=0, loading=0),
-        stage=0,
-    )
+    return memory_with(setting_for(config, **fields), weights_gib)
 
 
 @pytest.mark.parametrize(

@@ -4,13 +4,11 @@ import pytest
 
 from kvcore.engine.vllm.versions import assumed_version, measures_memory, planned_release
 from kvcore.errors import ScenarioError
-from kvcore.memory.budget import rank_memory
 from kvcore.memory.parts import PART_NAMES, RankMemory
-from kvcore.memory.weights import WeightBytes
 from kvcore.planning import Plan, plan
 from kvcore.scenario.request import scenario_from_request
 from kvcore.units import GIB, gib
-from tests.engine_examples import ASCEND, setting_for
+from tests.engine_examples import ASCEND, memory_with, setting_for
 
 
 def memory_of(env: dict[str, object], weights_gib: float = 15.0) -> RankMemory:
@@ -21,14 +19,7 @@ def memory_of(env: dict[str, object], weights_gib: float = 15.0) -> RankMemory:
         env=env,
         gpu_memory_utilization=0.9,
     )
-    return rank_memory(
-        scenario=setting.scenario,
-        architecture=setting.architecture,
-        resolved=setting.resolved,
-        accelerator=setting.accelerator,
-        weights=WeightBytes(parameters=int(weights_gib * GIB), buffers=0, loading=0),
-        stage=0,
-    )
+    return memory_with(setting, weights_gib)
 
 
 def test_sixty_four_times_nine_tenths_less_fifty() -> None:

@@ -14,7 +14,7 @@ from kvcore.engine.vllm.classes import CLASSES, End, Stages
 from kvcore.errors import CatalogueError, EngineRefusalError
 from kvcore.memory import stages
 from kvcore.memory.loaded import head_bytes
-from kvcore.memory.lora import Slots, lora_bytes
+from kvcore.memory.lora import Slots
 from kvcore.memory.stages import loaded_architecture, on_every_stage, stage_modules, stores, with_encoders
 from kvcore.memory.weights import weight_bytes
 from kvcore.model.architecture import Architecture
@@ -26,6 +26,7 @@ from kvcore.scenario.request import scenario_from_request
 from kvcore.units import gib
 from kvcore.versioned import convert
 from tests.engine_examples import LLAMA_8B
+from tests.special_models import slots_by_stage
 
 FACTS = [
     json.loads(line)
@@ -70,20 +71,7 @@ def test_a_stage_weighs_what_the_engine_builds(fact: dict[str, Any]) -> None:
 def test_slots_of_a_stage(fact: dict[str, Any]) -> None:
     ranks = fact.get("tensor_parallel_size", 1)
     got = planned(fact["model"], pipeline_parallel_size=3, tensor_parallel_size=ranks, enable_lora=True)
-    ours = [
-        lora_bytes(
-            got.scenario.config,
-            got.architecture,
-            got.quantization,
-            got.scenario.parallel,
-            got.resolved.version,
-            got.resolved.dtype,
-            stage,
-            Slots(max_loras=1, max_lora_rank=16),
-        )
-        for stage in range(3)
-    ]
-    assert ours == fact["lora_bytes"]
+    assert slots_by_stage(got, Slots(max_loras=1, max_lora_rank=16)) == fact["lora_bytes"]
 
 
 @pytest.mark.parametrize("fact", with_kind("refused"))

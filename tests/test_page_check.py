@@ -10,7 +10,7 @@ from streamlit.testing.v1 import AppTest
 
 from kvcore.errors import HubError
 from pages.ui.sidebar import model_source
-from tests.test_page_plan import checked, metrics, open_app, params, seen, stacks
+from tests.page_app import checked, metrics, open_app, params, seen, stacks
 
 DATA = Path(__file__).parent / "data" / "logs"
 TAKE, CALIBRATE = "check.take", "check.calibrate"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.test_page_plan import checked, open_app, params, seen
+from tests.page_app import checked, open_app, params, seen
 
 
 def use(text: str, **query: str):

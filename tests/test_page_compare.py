@@ -9,7 +9,7 @@ from streamlit.testing.v1 import AppTest
 
 from kvcore.advice.vary import Varied
 from kvcore.texts.words import Language, words
-from tests.test_page_plan import checked, open_app, params
+from tests.page_app import checked, open_app, params
 
 QWEN = {"model": "Qwen/Qwen3-32B", "accelerator": "H100-80GB", "max_model_len": "8192"}
 PAGE = "pages/compare.py"

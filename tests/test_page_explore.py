@@ -11,7 +11,7 @@ from kvcore.catalogue.accelerators import load_accelerators
 from kvcore.scenario.page_parameters import MEMORY_BANDS
 from kvcore.texts.words import Language, words
 from kvcore.views.matrix import VENDOR_NAMES, Filters, chosen_cards
-from tests.test_page_plan import checked, open_app, params
+from tests.page_app import checked, open_app, params
 
 QWEN = {"model": "Qwen/Qwen3-32B", "accelerator": "H100-80GB", "max_model_len": "8192"}
 PAGE = "pages/explore.py"

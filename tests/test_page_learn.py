@@ -9,7 +9,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from kvcore.explain.derivation import STEPS, StepName
-from tests.test_page_plan import RULE_OF_THUMB, WORKED, checked, figures, params, seen, stacks
+from tests.page_app import RULE_OF_THUMB, WORKED, checked, figures, params, seen, stacks
 
 APP = str(Path(__file__).resolve().parents[1] / "app.py")
 TOO_BIG = {"model": "Qwen/Qwen3-32B", "accelerator": "RTX-4090-24GB", "max_model_len": "8192"}

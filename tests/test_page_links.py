@@ -12,7 +12,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from tests.link_examples import Example, examples, range_examples
-from tests.test_page_plan import APP, FOLDED, checked
+from tests.page_app import APP, FOLDED, checked
 
 LINKS = 300
 PARTS = 20

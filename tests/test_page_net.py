@@ -15,7 +15,7 @@ from kvcore.evidence.log import reader as logs
 from kvcore.scenario import edit, link
 from pages.ui.shared import notes, shell, state
 from pages.ui.sidebar import command_source
-from tests.test_page_plan import APP, params, seen
+from tests.page_app import APP, params, seen
 
 SECRET = "what the visitor typed"
 QUERY = {"model": "Qwen/Qwen3-32B", "accelerator": "H100-80GB", "max_model_len": "8192"}

@@ -3,8 +3,8 @@
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from tests.page_app import checked, params, seen
 from tests.test_page_check import keys, log, open_check
-from tests.test_page_plan import checked, params, seen
 
 DEEPSEEK = {
     "model": "deepseek-ai/DeepSeek-V3",

@@ -9,7 +9,7 @@ from streamlit.testing.v1 import AppTest
 
 from kvcore.errors import HubError, ScenarioError
 from pages.ui.sidebar import model_source
-from tests.test_page_plan import checked, open_app, params, seen
+from tests.page_app import checked, open_app, params, seen
 
 CONFIG = {
     "model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "hidden_size": 1024, "num_hidden_layers": 4,

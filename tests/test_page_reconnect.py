@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from streamlit.testing.v1 import AppTest
 
-from tests.test_page_plan import APP, checked, metrics, open_app, params
+from tests.page_app import APP, checked, metrics, open_app, params
 
 LINK = {"model": "Qwen/Qwen3-8B", "accelerator": "H100-80GB", "max_model_len": "8192"}
 

@@ -12,7 +12,7 @@ from streamlit.testing.v1 import AppTest
 
 from kvcore.texts import GLOSSARY, PARAMETERS, Source
 from kvcore.views.stories import steps_of
-from tests.test_page_plan import checked, open_app, params, seen
+from tests.page_app import checked, open_app, params, seen
 
 QUERY = {
     "model": "Qwen/Qwen3-32B", "accelerator": "H100-80GB", "tensor_parallel_size": "2", "max_model_len": "8192",

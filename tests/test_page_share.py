@@ -15,7 +15,7 @@ from kvcore.texts.words import Language, words
 from kvcore.views.plan_report import qr_image
 from pages.ui.shared.shell import PAGES
 from tests.link_examples import examples
-from tests.test_page_plan import APP, checked, metrics
+from tests.page_app import APP, checked, metrics
 
 WORKED = {
     "model": "Qwen/Qwen3-32B",

@@ -13,7 +13,7 @@ from streamlit.testing.v1 import AppTest
 from kvcore.workload.replay.clock import ClockKind
 from kvcore.workload.requests import MAX_LOG_BYTES
 from kvcore.workload.traffic import unpacked
-from tests.test_page_plan import checked, figures, metrics, open_app, params, seen
+from tests.page_app import checked, figures, metrics, open_app, params, seen
 
 SAMPLE, TABLE = "workload.sample.requests.jsonl", "workload.sample.requests.csv"
 POST_MORTEM = "1000:1180:1196,90:90:90,1090:1270:1286,1512:1692:1708"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kvcore.workload.database.sql import take_away
-from tests.test_page_plan import checked, seen
+from tests.page_app import checked, seen
 from tests.test_page_workload import open_workload, upload
 
 

@@ -6,7 +6,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from pages.ui.workload import by_tokenizer
-from tests.test_page_plan import checked, seen
+from tests.page_app import checked, seen
 from tests.test_page_workload import open_workload, upload
 from tests.test_workload_counted_apart import LOG, words
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from streamlit.testing.v1 import AppTest
 
-from tests.test_page_plan import checked, open_app, params
+from tests.page_app import checked, open_app, params
 
 
 def hits(app: AppTest, kind: str) -> list[str]:

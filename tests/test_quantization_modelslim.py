@@ -81,7 +81,7 @@ def test_the_side_file_says_what_stays_in_16_bits() -> None:
         for down in ("W8A8", "FLOAT")
     )
     assert with_float - all_int8 == 36 * (12_288 * 4096 - 4096 * 12 - 12_288 * 6 - 3)
-    assert planned(hf_quant_config=description()).resolved.quantization_method == "ascend"
+    assert planned(hf_quant_config=description()).quantization.method == "ascend"
 
 
 def test_a_group_size_of_the_side_file() -> None:

@@ -10,10 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvcore.explain.derivation import STEPS, StepName
-from kvcore.explain.derivation.arithmetic import value_of
 from kvcore.explain.derivation.facts import drawn, facts, variant
 from kvcore.explain.derivation.lesson import judgement
-from kvcore.explain.derivation.questions import ASKED, SCALES, Asked, questions
+from kvcore.explain.derivation.questions import ASKED, SCALES, Asked, questions, value_of
 from kvcore.explain.derivation.score import AT_ONCE, LATER, LETTERS, OPEN, SHOWN, marks, right, with_mark
 from kvcore.planning import Plan
 from kvcore.quantity import figure, placeholders

@@ -202,26 +202,21 @@ REQUESTS = st.lists(
 )  # fmt: skip
 
 
-@settings(deadline=None, max_examples=60)
-@given(REQUESTS, st.integers(1, 5), st.lists(st.integers(0, 5), min_size=1, max_size=4), st.booleans())
-def test_drafts_leak_nothing(
-    drawn: list[tuple[int, str, int, int]], tokens: int, accepted: list[int], is_async: bool
-) -> None:
-    requests = tuple(
+Drawn = list[tuple[int, str, int, int]]
+"""Arrival, name of a shared prompt or none, tokens of the prompt, tokens of the answer."""
+
+
+def requests_of(drawn: Drawn) -> tuple[TraceRequest, ...]:
+    return tuple(
         TraceRequest(
-            id=f"{at}", arrival=arrival, prompt=((name or f"own{at}", prompt),), answer_tokens=answer
+            id=f"{at}", arrival=arrival, prompt=((name or f"own{at}", tokens),), answer_tokens=answer
         )
-        for at, (arrival, name, prompt, answer) in enumerate(sorted(drawn))
+        for at, (arrival, name, tokens, answer) in enumerate(sorted(drawn))
     )
-    given_settings = Settings(
-        num_blocks=14, max_num_seqs=5, max_num_batched_tokens=48, max_model_len=112,
-        rules=rules_of(Version("0.32.0")), async_scheduling=is_async,
-        drafts=Drafts(tokens=tokens, accepted=tuple(min(tokens, number) for number in accepted)),
-    )  # fmt: skip
-    rows, totals = case_rows(given_settings, requests)
-    assert sum(row[4] for row in rows) == totals.preemptions
-    assert all(0 <= row[0] <= 13 and row[1] <= 5 and row[3] <= 48 for row in rows)
-    scheduler = scheduler_of(given_settings, requests)
+
+
+def assert_all_given_back(scheduler: Scheduler, requests: tuple[TraceRequest, ...]) -> None:
+    """Nothing is taken once all requests are served."""
     for at, request in enumerate(requests):
         scheduler.add(at, request)
     while scheduler.running or scheduler.waiting:
@@ -231,16 +226,26 @@ def test_drafts_leak_nothing(
 
 
 @settings(deadline=None, max_examples=60)
+@given(REQUESTS, st.integers(1, 5), st.lists(st.integers(0, 5), min_size=1, max_size=4), st.booleans())
+def test_drafts_leak_nothing(drawn: Drawn, tokens: int, accepted: list[int], is_async: bool) -> None:
+    requests = requests_of(drawn)
+    given_settings = Settings(
+        num_blocks=14, max_num_seqs=5, max_num_batched_tokens=48, max_model_len=112,
+        rules=rules_of(Version("0.32.0")), async_scheduling=is_async,
+        drafts=Drafts(tokens=tokens, accepted=tuple(min(tokens, number) for number in accepted)),
+    )  # fmt: skip
+    rows, totals = case_rows(given_settings, requests)
+    assert sum(row[4] for row in rows) == totals.preemptions
+    assert all(0 <= row[0] <= 13 and row[1] <= 5 and row[3] <= 48 for row in rows)
+    assert_all_given_back(scheduler_of(given_settings, requests), requests)
+
+
+@settings(deadline=None, max_examples=60)
 @given(REQUESTS, st.integers(8, 20), st.booleans(), st.booleans(), st.sampled_from([0, 8, 40]))
 def test_the_pool_never_leaks_and_every_request_gets_its_answer(
-    drawn: list[tuple[int, str, int, int]], blocks: int, caching: bool, is_async: bool, threshold: int
+    drawn: Drawn, blocks: int, caching: bool, is_async: bool, threshold: int
 ) -> None:
-    requests = tuple(
-        TraceRequest(
-            id=f"{at}", arrival=arrival, prompt=((name or f"own{at}", tokens),), answer_tokens=answer
-        )
-        for at, (arrival, name, tokens, answer) in enumerate(sorted(drawn))
-    )
+    requests = requests_of(drawn)
     given_settings = Settings(
         num_blocks=blocks, max_num_seqs=5, max_num_batched_tokens=48, max_model_len=112,
         rules=rules_of(Version("0.32.0")), enable_prefix_caching=caching, async_scheduling=is_async,
@@ -252,13 +257,7 @@ def test_the_pool_never_leaks_and_every_request_gets_its_answer(
     if not totals.preemptions and not totals.hit_tokens:
         needed = sum(request.prompt_tokens + request.answer_tokens - 1 for request in requests)
         assert sum(row[3] for row in rows) == needed
-    scheduler = Scheduler(given_settings, Contents(requests, 16))
-    for at, request in enumerate(requests):
-        scheduler.add(at, request)
-    while scheduler.running or scheduler.waiting:
-        scheduler.step()
-    scheduler.step()
-    assert (scheduler.used_blocks, scheduler.context_tokens) == (0, 0)
+    assert_all_given_back(Scheduler(given_settings, Contents(requests, 16)), requests)
 
 
 FULL = Group(kind=CacheKind.FULL_ATTENTION, block_size=16)
@@ -281,15 +280,10 @@ GROUPS = (
     st.sampled_from(["0.28.0", "0.32.0"]),
 )
 def test_groups_leak_nothing(
-    drawn: list[tuple[int, str, int, int]], groups: tuple[Group, ...], is_async: bool, interval: int | None,
+    drawn: Drawn, groups: tuple[Group, ...], is_async: bool, interval: int | None,
     version: str,
 ) -> None:  # fmt: skip
-    requests = tuple(
-        TraceRequest(
-            id=f"{at}", arrival=arrival, prompt=((name or f"own{at}", tokens),), answer_tokens=answer
-        )
-        for at, (arrival, name, tokens, answer) in enumerate(sorted(drawn))
-    )
+    requests = requests_of(drawn)
     given_settings = Settings(
         num_blocks=30, max_num_seqs=5, max_num_batched_tokens=48, max_model_len=112, groups=groups,
         rules=rules_of(Version(version)), async_scheduling=is_async, retention_interval=interval,
@@ -297,13 +291,7 @@ def test_groups_leak_nothing(
     rows, totals = case_rows(given_settings, requests)
     assert sum(row[4] for row in rows) == totals.preemptions
     assert all(0 <= row[0] <= 29 and row[1] <= 5 and row[3] <= 48 for row in rows)
-    scheduler = scheduler_of(given_settings, requests)
-    for at, request in enumerate(requests):
-        scheduler.add(at, request)
-    while scheduler.running or scheduler.waiting:
-        scheduler.step()
-    scheduler.step()
-    assert (scheduler.used_blocks, scheduler.context_tokens) == (0, 0)
+    assert_all_given_back(scheduler_of(given_settings, requests), requests)
 
 
 def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

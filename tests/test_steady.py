@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvcore.workload.steady import EARNED, PREEMPTED, Steady, block_shares, steady_state
+from kvcore.workload.steady import EARNED, PREEMPTED, Shares, Steady, steady_state
 from tests.traffic_mixes import BLOCK, MAX_MODEL_LEN, MIXES, SYSTEM, cells_of, saturated
 
 BLOCKS = 4000
@@ -45,9 +45,14 @@ def test_beyond_these_seats_the_replay_preempts(mix: str) -> None:
     assert saturated(mix, BLOCKS, high).preempted >= PREEMPTED
 
 
+def shares_of(blocks: int) -> Shares:
+    """Of a pool of that many blocks of 16 tokens, one group of full attention."""
+    return lambda lengths: [math.ceil(length / 16) / blocks for length in lengths]
+
+
 def test_by_hand() -> None:
     # 16-token blocks; 10 prompt tokens and 4 answers: 10 to 13 tokens, always 1 block of 20.
-    found = steady_state([(10, 4, 3)], block_shares(20, 16), 4096, is_async=False)
+    found = steady_state([(10, 4, 3)], shares_of(20), 4096, is_async=False)
     assert found is not None
     assert found.mean_share == pytest.approx(1 / 20)
     assert (found.growth, found.spread) == (0, 0)
@@ -67,8 +72,8 @@ def test_half_of_the_requests_is_most_of_what_runs() -> None:
 
 
 def test_nothing_to_say() -> None:
-    assert steady_state([], block_shares(9, 16), 64, is_async=False) is None
-    assert steady_state([(100, 5, 1)], block_shares(9, 16), 64, is_async=False) is None
+    assert steady_state([], shares_of(9), 64, is_async=False) is None
+    assert steady_state([(100, 5, 1)], shares_of(9), 64, is_async=False) is None
     assert steady_state([(10, 5, 1)], lambda lengths: [0.0] * len(lengths), 64, is_async=False) is None
 
 
@@ -82,7 +87,7 @@ def test_more_seats_never_preempt_less_and_a_larger_pool_never_has_fewer(
     cells: list[tuple[int, int, int]], blocks: int
 ) -> None:
     small, large = (
-        steady_state(cells, block_shares(size, 16), 8192, is_async=True) for size in (blocks, 2 * blocks)
+        steady_state(cells, shares_of(size), 8192, is_async=True) for size in (blocks, 2 * blocks)
     )
     assert small is not None
     assert large is not None

@@ -21,7 +21,7 @@ from kvcore.workload.limits import (
     requests_at,
     steady_of,
 )
-from kvcore.workload.mix import Mix, mix_of_log, mix_of_quantiles
+from kvcore.workload.mix import Mix, mix_of_quantiles
 from kvcore.workload.percentiles import LengthQuantiles, Percentiles, typed_quantiles
 from kvcore.workload.records import read_request_log
 from tests import present_plans
@@ -37,7 +37,7 @@ def mix_of(*requests: tuple[int, int, int | None]) -> Mix:
         | ({} if wanted is None else {"max_tokens": wanted})
         for prompt, answer, wanted in requests
     ]
-    return mix_of_log(read_request_log(json.dumps(record).encode() for record in records))
+    return Mix(traffic=read_request_log(json.dumps(record).encode() for record in records).traffic)
 
 
 def small(prompts: list[int]) -> Mix:

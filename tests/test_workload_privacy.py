@@ -17,7 +17,7 @@ from kvcore.errors import WorkloadError
 from kvcore.workload.counted_apart import counted_apart
 from kvcore.workload.records import read_request_log
 from kvcore.workload.requests import Reading, plain_name
-from tests.test_page_plan import checked, params, seen
+from tests.page_app import checked, params, seen
 from tests.test_page_workload import html, open_workload, upload
 from tests.test_workload_counted_apart import words
 

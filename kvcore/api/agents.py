@@ -26,7 +26,7 @@ from kvcore.api.problems import problem_of
 from kvcore.api.routes import Api
 from kvcore.api.settings import BODY_BYTES, Settings
 from kvcore.errors import KvPlannerError, ScenarioError, defect
-from kvcore.flags import request_schema
+from kvcore.flags.schema import request_schema
 from kvcore.version import VERSION
 
 INSTRUCTIONS: Final = (

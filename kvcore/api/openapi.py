@@ -11,7 +11,7 @@ from typing import Any, Final
 import yaml
 
 from kvcore.api.operations import LARGEST_SIZE, MAX_NAMES, MAX_SIZES
-from kvcore.flags import request_schema
+from kvcore.flags.schema import request_schema
 from kvcore.library import VARIED
 from kvcore.version import VERSION
 

@@ -8,9 +8,10 @@ from typing import Annotated, Final
 from msgspec import Struct
 
 from kvcore.errors import EngineRefusalError
+from kvcore.flags import FLAGS
 from kvcore.quantity import Grade, Quantity, Unit, figure, given, sum_of_products
 from kvcore.units import ceil_div, round_up
-from kvcore.versioned import Bounds, Named, Reviewed, Source, TableFile
+from kvcore.versioned import Bounds, OneOf, Reviewed, Source, TableFile
 
 Bits = Annotated[int, Bounds(1, 64)]
 Bytes = Annotated[int, Bounds(0, 1 << 20)]
@@ -109,10 +110,18 @@ class KvFormat(Struct, frozen=True, kw_only=True):
         return self.latent_bytes or ceil_div(size * self.key_bits, 8)
 
 
+NAMES: Final = (*(name for name in FLAGS["kv_cache_dtype"].choices if name != "auto"), "float32", "int8")
+"""What a release may be asked for, a model in 32 bits, and ModelSlim's C8 (`model/quantization/modelslim.py`)."""
+
+
 class FormatTables(Reviewed, frozen=True, kw_only=True):
     """formats.toml."""
 
-    formats: Mapping[Annotated[str, Named("[a-z0-9_]+", "a cache format")], KvFormat]
+    formats: Mapping[Annotated[str, OneOf(NAMES)], KvFormat]
+
+    def __post_init__(self) -> None:
+        if missing := sorted(set(NAMES) - self.formats.keys()):
+            raise ValueError(f"formats has no {', '.join(missing)}")
 
 
 FORMATS: Final = TableFile("kvcore.cache", "formats.toml", FormatTables)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import csv
 import io
-import math
 import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping
@@ -16,28 +15,14 @@ from enum import StrEnum
 from itertools import chain
 from typing import Any, Final
 
-from msgspec import Struct
-
-from kvcore.catalogue.documented import is_gated
-from kvcore.deploy.launch import (
-    PORT,
-    launch_arguments,
-    launch_environment,
-    launch_words,
-    served_model,
-)
-from kvcore.deploy.machines import FIRST, Machine, machines_of
-from kvcore.deploy.templates import filled, templates, yaml_text
-from kvcore.engine.protocol import Launch
-from kvcore.engine.rooms import find_engine
+from kvcore.deploy.launch import PORT, launch_words
+from kvcore.deploy.machines import FIRST, Machine
+from kvcore.deploy.server_start import TOKEN, Start, image, start_of, start_seconds
+from kvcore.deploy.templates import filled, yaml_text
 from kvcore.errors import ScenarioError
 from kvcore.planning import Plan
 from kvcore.units import GIB, ceil_div, round_up
 
-FIRST_ADDRESS: Final = "192.0.2.10"
-"""Of documentation, as the others to fill in (RFC 5737)."""
-TOKEN: Final = "HF_TOKEN"
-"""The variable with a token of the Hub."""
 VOLUMES: Final = ("~/.cache/huggingface:/root/.cache/huggingface", "~/.cache/vllm:/root/.cache/vllm")
 """Checkpoints, and compiled kernels: a restart that finds them has more for its KV cache."""
 SECRET: Final = "huggingface"
@@ -48,10 +33,6 @@ _CACHES: Final = {"HF_HOME": "/var/cache/vllm/huggingface", "VLLM_CACHE_ROOT": "
 """Checkpoints and compiled kernels, in the folder that CacheDirectory= makes."""
 _KERNELS_GIB: Final = 20
 """Room for compiled kernels of a few releases next to the checkpoint."""
-_START_SECONDS_PER_GIB: Final = 4
-"""Seconds of start per GiB of weights on one card, for the start-up probe: a slow disk reads 250 MiB/s."""
-_START_SECONDS_FLOOR: Final = 600
-"""Compilation and graph capture, whatever the size."""
 
 
 class Artefact(StrEnum):
@@ -69,167 +50,16 @@ CONTAINERS: Final = (Artefact.DOCKER, Artefact.COMPOSE, Artefact.KUBERNETES)
 """Those that name an image."""
 
 
-class Start(Struct, frozen=True, kw_only=True):
-    """What is started, as every kind of file needs it."""
-
-    plan: Plan
-    launch: Launch
-    model: str
-    arguments: Mapping[str, Any]
-    environment: Mapping[str, str]
-
-    @property
-    def program(self) -> list[str]:
-        """The words before the flags."""
-        return [*self.launch.program, self.model]
-
-    @property
-    def flags(self) -> list[list[str]]:
-        """Each flag with its words."""
-        return [launch_words(name, value) for name, value in self.arguments.items()]
-
-    @property
-    def container(self) -> tuple[list[str], list[list[str]]]:
-        """The words of a program that the image does not start itself, and its flags."""
-        if self.launch.image_starts_server:
-            return [], [["--model", self.model], *self.flags]
-        return self.program, self.flags
-
-    @property
-    def folder(self) -> str | None:
-        """The checkpoint's folder where the model is one on this machine."""
-        return self.model if self.model.startswith("/") else None
-
-    @property
-    def asks_for_token(self) -> bool:
-        """Whether the Hub gives the model, or its draft, only to an account that has accepted its terms."""
-        draft = self.plan.scenario.speculative_config
-        names = (self.plan.scenario.model, draft.model if draft is not None else None)
-        return TOKEN not in self.environment and any(name is not None and is_gated(name) for name in names)
-
-    @property
-    def machines(self) -> tuple[Machine, ...]:
-        """What each machine is started with."""
-        return machines_of(self.plan)
-
-    @property
-    def ranks(self) -> int:
-        """Cards of the first machine: of all replicas where it is the only one."""
-        return self.machines[0].cards
-
-    @property
-    def platform(self) -> Mapping[str, Any]:
-        """What it is given of its cards."""
-        found: Mapping[str, Any] = templates()["platforms"].get(self.plan.accelerator.vendor.value, {})
-        return found
-
-    @property
-    def resource(self) -> str:
-        """What Kubernetes calls its cards."""
-        known: Mapping[str, str] = self.platform["resources"]
-        return next(name for chip, name in known.items() if chip in self.plan.accelerator.id)
-
-    @property
-    def mounts(self) -> list[str]:
-        """Paths of the driver that a container needs, each at the same place inside."""
-        network = self.platform.get("network", ()) if len(self.machines) > 1 else ()
-        return [*self.platform.get("driver", ()), *network]
-
-    @property
-    def visible(self) -> dict[str, str]:
-        """The variable that leaves a machine's other cards alone; none where all of them are taken or nobody asks."""
-        name, taken = self.platform.get("visible"), self.ranks
-        is_known = find_engine(self.plan.scenario.engine).runs_on(self.plan.accelerator)
-        takes_all = taken >= self.plan.accelerator.devices_per_node
-        if name is None or name in self.environment or takes_all or not is_known:
-            return {}
-        return {name: ",".join(map(str, range(taken)))}
-
-    @property
-    def places(self) -> Mapping[str, str]:
-        """What a person fills in on each of several machines: the first one's address, its own, its interface."""
-        own: Mapping[str, str] = self.platform.get("places", {})
-        return {FIRST[1:]: FIRST_ADDRESS, **own}
-
-    @property
-    def network(self) -> Mapping[str, str]:
-        """Variables of several machines, in the shell's words; those that the scenario sets stay as they are."""
-        ray = self.platform.get("ray", {}) if any(machine.before for machine in self.machines) else {}
-        known: Mapping[str, str] = {**self.platform.get("several", {}), **ray}
-        return {name: value for name, value in known.items() if name not in self.environment}
-
-    @property
-    def devices(self) -> list[str]:
-        """The files of its cards; none where the runtime passes the cards itself."""
-        card, ranks = self.platform.get("card"), range(self.ranks)
-        own = [f"{card}{rank}" for rank in ranks] if card is not None else []
-        return [*own, *self.platform.get("devices", ())]
-
-
 def artefact(kind: Artefact, plan: Plan, *, every_flag: bool = False) -> str:
     """The text of one artefact; `every_flag` writes resolved defaults too.
 
     Raises ScenarioError for a container where no image for the card is known, and for a file of one machine where the
     start takes several.
     """
-    start = _start(plan, every_flag=every_flag)
+    start = start_of(plan, every_flag=every_flag)
     if kind in _OF_ONE_MACHINE and (number := len(start.machines)) > 1:
         raise ScenarioError("several-machines", field="data_parallel_size", machines=str(number))
     return _WRITERS[kind](start)
-
-
-def _start(plan: Plan, *, every_flag: bool = False) -> Start:
-    return Start(
-        plan=plan,
-        launch=find_engine(plan.scenario.engine).launch,
-        model=served_model(plan),
-        arguments=launch_arguments(plan, every_flag=every_flag),
-        environment=launch_environment(plan),
-    )
-
-
-def machine_variables(plan: Plan) -> tuple[str, ...]:
-    """What a command for several machines sets on each of them; none for one machine.
-
-    Raises ScenarioError `too-many-machines`.
-
-    Example:
-        >>> from kvcore.planning import plan
-        >>> from kvcore.scenario.request import scenario_from_request
-        >>> asked = {"model": "Qwen/Qwen3-30B-A3B", "accelerator": "H100-80GB", "tensor_parallel_size": 8}
-        >>> machine_variables(plan(scenario_from_request({**asked, "data_parallel_size": 2})))
-        ('NODE0_IP',)
-    """
-    start = _start(plan)
-    return (*start.places, *start.network) if len(start.machines) > 1 else ()
-
-
-def has_image(plan: Plan) -> bool:
-    """Whether the engine is published as a container image for cards of this vendor."""
-    return find_engine(plan.scenario.engine).launch.image_for(plan.accelerator.vendor) is not None
-
-
-def no_image(plan: Plan) -> ScenarioError:
-    """Why there is no container of this plan, and what to do."""
-    return ScenarioError("no-container-image", field="accelerator", engine=plan.scenario.engine)
-
-
-def image(plan: Plan) -> str:
-    """The engine's own container image for the planned version and the card's vendor.
-
-    Raises ScenarioError where none is known.
-    """
-    found = find_engine(plan.scenario.engine).launch.image_for(plan.accelerator.vendor)
-    if found is None:
-        raise no_image(plan)
-    version = plan.resolved.engine_version
-    return f"{found.name}:v{version}{found.suffix_of(plan.accelerator.id, version)}"
-
-
-def start_seconds(plan: Plan) -> int:
-    """Seconds that a start may take before a probe should give up, in whole minutes."""
-    loaded_gib = plan.weights.total / GIB * plan.scenario.parallel.ranks_per_replica
-    return round_up(math.ceil(_START_SECONDS_FLOOR + _START_SECONDS_PER_GIB * loaded_gib), 60)
 
 
 def _folded(parts: Iterable[str]) -> str:

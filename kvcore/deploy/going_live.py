@@ -8,14 +8,14 @@ from __future__ import annotations
 import json
 import math
 import shlex
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, Final
 
 from msgspec import Struct
 
 from kvcore.advice.vary import decode_bound
-from kvcore.deploy.launch import PORT, launch_words, served_model
+from kvcore.deploy.launch import PORT, launch_command, launch_words, served_model
 from kvcore.deploy.templates import filled, yaml_text
 from kvcore.engine.rooms import find_engine
 from kvcore.engine.vllm.availability import MetricRole, benchmark_program, exported_metrics
@@ -319,3 +319,43 @@ def expected_log_lines(plan: Plan) -> tuple[str, ...]:
     if switches.logs_capacity_in_one_line:
         return (*lines, f"{size}, {concurrency}")
     return (*lines, size, concurrency)
+
+
+def is_done(item: Item, ticked: Collection[str]) -> bool:
+    """Whether the plan answers an item, or a person has ticked one that only the deployment can answer."""
+    return item.tick is Tick.ANSWERED or (item.tick is Tick.OPEN and item.name in ticked)
+
+
+def checklist_markdown(
+    plan: Plan, items: Sequence[Item], ticked: Collection[str], load: Load, limits: Thresholds, t: Words
+) -> str:
+    """The list with what is planned, the load and the thresholds that it is about."""
+    boxes = [_box(item, ticked, t) for item in items]
+    head = t("Before going live: {model}", model=_plain_name(plan.scenario.model))
+    about = t(
+        "{requests} requests at once, prompts of {prompt} and answers of {answer} tokens.",
+        requests=count(load.requests),
+        prompt=count(load.prompt_tokens),
+        answer=count(load.answer_tokens),
+    )
+    alerts = t(
+        "Alerts: KV cache above {usage} %, more than {waiting} waiting, first token above {first} s, request above "
+        "{seconds} s.",
+        usage=f"{limits.kv_cache_usage * 100:g}",
+        waiting=count(limits.waiting_requests),
+        first=f"{limits.first_token_seconds:g}",
+        seconds=f"{limits.request_seconds:g}",
+    )
+    command = f"```bash\n{launch_command(plan)}\n```"
+    return "\n\n".join((f"# {head}", about, command, "\n".join(boxes), alerts)) + "\n"
+
+
+def _box(item: Item, ticked: Collection[str], t: Words) -> str:
+    box = "x" if is_done(item, ticked) else " "
+    by = {Tick.ANSWERED: t("by the plan"), Tick.FAILS: t("fails")}.get(item.tick, "")
+    return f"- [{box}] **{item.title}**{f' ({by})' if by else ''}: {item.detail}"
+
+
+def _plain_name(name: str) -> str:
+    """A name without what Markdown would read as its own."""
+    return "".join(letter if letter.isalnum() or letter in " ./_-" else "_" for letter in name)

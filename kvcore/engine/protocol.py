@@ -248,7 +248,7 @@ class Image(Struct, frozen=True, kw_only=True):
 class Launch(Struct, frozen=True, kw_only=True):
     """How it is started."""
 
-    program: tuple[str, ...]
+    program: tuple[Annotated[str, Named("[a-z][a-z-]*", "a word of a command")], ...]
     """The words before the model."""
     module: Annotated[str, Named("[a-z_.]*", "a Python module")] = ""
     """What the Python modules of its server begin with."""
@@ -266,12 +266,17 @@ class LogFormat(Struct, frozen=True, kw_only=True):
     """What is the engine's own in a start-up log."""
 
     source: Source = ""
-    marks: tuple[str, ...] = ()
+    marks: tuple[Annotated[str, Named("[!-~]+", "a text without spaces")], ...] = ()
     """Texts without spaces that only this engine prints; a log without any engine's marks is vLLM's."""
     weights_line: WeightsLine = "Model loading took {gib:.2f} GiB"
     available_in_bytes_until: Published | None = None
     """The last release of vLLM on which it states available and total memory in bytes; None: never."""
-    figures: tuple[str, ...] = ("weights_gib", "available_kv_gib", "kv_tokens", "max_concurrency")
+    figures: tuple[Annotated[str, Named("[a-z_]+", "a figure of line_formats.toml")], ...] = (
+        "weights_gib",
+        "available_kv_gib",
+        "kv_tokens",
+        "max_concurrency",
+    )
     """What a whole log of a start states, by the fields of its readings."""
     charges_graph_estimate_since: Published | None = None
     """From this release on an estimate of the graphs is taken off the budget without a line about it; None: never."""

@@ -70,8 +70,6 @@ class Resolved(Struct, frozen=True, kw_only=True):
     speculative_method: str = ""
     """ngram, eagle, eagle3, mtp, draft_model, ...; "" without speculative decoding."""
     num_gpu_blocks_override: int | None = None
-    quantization_method: str = "unquantized"
-    """The engine's name of the storage format of the weights."""
     notices: tuple[Notice, ...] = ()
 
     @property

@@ -7,18 +7,18 @@ the controls of the page with their bounds, and the generators of the property t
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from enum import StrEnum
 from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Annotated, Final, Literal
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 from kvcore.toml_files import text_at
-from kvcore.versioned import Reviewed, TableFile, read_toml
+from kvcore.versioned import Bounds, Named, Pattern, Reviewed, TableFile, read_toml
 
 
 class Kind(StrEnum):
@@ -123,6 +123,10 @@ class Shown(StrEnum):
 
 
 BOUNDED: Final = frozenset((Kind.INTEGER, Kind.NUMBER, Kind.INTEGERS))
+FlagName = Annotated[str, Pattern(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*){0,2}", "a name of a field")]
+Spelling = Annotated[str, Named(r"--?[a-z][a-z0-9_.-]*", "a flag with its dashes")]
+Word = Annotated[str, Named(r"[A-Za-z][\w-]*", "a value, or a name in a log")]
+Limit = Annotated[float, Bounds(-(2.0**63), 2.0**63)]
 
 
 class Flag(Struct, frozen=True, kw_only=True):
@@ -131,38 +135,36 @@ class Flag(Struct, frozen=True, kw_only=True):
     kind: Kind
     name: str = ""
     """As in the request and in the link; `speculative_config.method` is a field of an object."""
-    minimum: float | None = None
-    maximum: float | None = None
-    characters: int = 256
-    choices: tuple[str, ...] = ()
+    minimum: Limit | None = None
+    maximum: Limit | None = None
+    characters: Annotated[int, Bounds(1, 1 << 20)] = 256
+    choices: tuple[Word, ...] = ()
     choices_of: Source | None = None
     """Where the choices come from instead."""
-    common: tuple[str, ...] = ()
+    common: tuple[Word, ...] = ()
     """Values that a page offers first, and that a log may say."""
     one_of: tuple[str, ...] = ()
     """Fields of an object, at least one of which is said."""
-    auto: int | None = None
+    auto: Literal[-1] | None = None
     """What the word `auto` stands for."""
     human: bool = False
     """Also as people and the engine's parser write it: 32k, 32K."""
     default: object = None
     """What stands where nothing is said; None leaves it to the engine, by release."""
-    cli: tuple[str, ...] = ()
+    cli: tuple[Spelling, ...] = ()
     """The flag of the launch command, then its other spellings."""
-    path: str = ""
-    """Of the engine's nested config, where it is one of its fields."""
     needs: str = ""
     """A switch without which the launch command does not say it."""
     launch: LaunchRule = LaunchRule.BY_KIND
     link: LinkRule = LinkRule.SET
     log: LogRule = LogRule.NEVER
-    logged: tuple[str, ...] = ()
+    logged: tuple[Word, ...] = ()
     """Other names of it in logs."""
     label: str = ""
     help: str = ""
     widget: Widget = Widget.NONE
     shown: Shown = Shown.ALWAYS
-    part: str = ""
+    part: Literal["", "system", "weights", "framework", "activations", "cuda_graphs", "available_kv"] = ""
     """Of a measured value: the part of a rank's memory whose place it takes."""
     vary: bool = False
     """Whether Compare varies it."""
@@ -177,6 +179,21 @@ class Flag(Struct, frozen=True, kw_only=True):
             raise ValueError("common is some of choices")
         if self.widget is not Widget.NONE and not self.label:
             raise ValueError("a widget needs a label")
+        if self.minimum is not None and self.maximum is not None and self.minimum > self.maximum:
+            raise ValueError("minimum is above maximum")
+        if self.default is not None and not self._takes(self.default):
+            raise ValueError(f"default {self.default!r} is no value of it")
+
+    def _takes(self, value: object) -> bool:
+        """Whether `value` may be the default."""
+        if self.kind is Kind.BOOLEAN:
+            return isinstance(value, bool)
+        if self.kind is Kind.CHOICE:
+            return value in self.choices
+        if self.kind not in BOUNDED or isinstance(value, bool) or not isinstance(value, int | float):
+            return False
+        low, high = self.bounds
+        return low <= value <= high
 
     @property
     def parent(self) -> str:
@@ -228,14 +245,27 @@ class Unused(Struct, frozen=True, kw_only=True):
     """Fields of an object that the engine knows and that change nothing that is planned."""
 
     source: str
-    names: tuple[str, ...]
+    names: tuple[Word, ...]
 
 
 class Registry(Reviewed, frozen=True, kw_only=True):
     """The whole table."""
 
-    flag: Mapping[str, Flag]
-    unused: Mapping[str, Unused] = field(default_factory=dict)
+    flag: Mapping[FlagName, Flag]
+    unused: Mapping[FlagName, Unused] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name, flag in self.flag.items():
+            parent = name.rpartition(".")[0]
+            switch = self.flag.get(flag.needs)
+            if flag.needs and (switch is None or switch.kind is not Kind.BOOLEAN):
+                raise ValueError(f"flag {name} needs {flag.needs}, which is no switch")
+            if parent and parent not in self.flag:
+                raise ValueError(f"flag {name} is a field of {parent}, which has no row")
+            if odd := [key for key in flag.one_of if f"{name}.{key}" not in self.flag]:
+                raise ValueError(f"flag {name} one_of: {', '.join(odd)} has no row")
+        if odd := sorted(self.unused.keys() - self.flag.keys()):
+            raise ValueError(f"unused {', '.join(odd)} has no row")
 
 
 def _engines() -> tuple[str, ...]:
@@ -310,86 +340,3 @@ def read_whole(text: str, flag: Flag) -> int | None:
         return None
     low, high = flag.bounds
     return int(text) if low <= int(text) <= high else None
-
-
-DRAFT: Final = "https://json-schema.org/draft/2020-12/schema"
-
-Schema = dict[str, Any]
-
-
-def request_schema() -> Schema:
-    """What a request may be, as far as a schema can say it: a model that nobody knows still is refused.
-
-    Example:
-        >>> request_schema()["properties"]["max_num_seqs"]
-        {'type': ['integer', 'null'], 'minimum': 1, 'maximum': 1048576, 'title': 'Max sequences at once'}
-    """
-    return {
-        "$schema": DRAFT,
-        "title": "A request of KV Planner",
-        "description": "One deployment to plan. A field that is absent or null takes the engine's default.",
-        **_object_of("", ("model", "config")),
-    }
-
-
-def _object_of(parent: str, one_of: tuple[str, ...] = ()) -> Schema:
-    """An object whose fields are rows of the registry, one of `one_of` not null among them."""
-    properties = {key: _schema(flag) for key, flag in fields_of(parent).items()}
-    schema: Schema = {"type": "object", "properties": properties, "additionalProperties": False}
-    if one_of:
-        schema["anyOf"] = [
-            {"required": [key], "properties": {key: {"not": {"type": "null"}}}} for key in one_of
-        ]
-    return schema
-
-
-def _schema(flag: Flag) -> Schema:
-    texts = {"title": flag.label, "description": flag.help, "default": flag.default}
-    return {**_KINDS[flag.kind](flag), **{key: text for key, text in texts.items() if text not in ("", None)}}
-
-
-def _number(flag: Flag) -> Schema:
-    low, high = flag.bounds
-    schema: Schema = {"type": [flag.kind.value, "null"], "minimum": low, "maximum": high}
-    return schema if flag.auto is None else {"anyOf": [schema, {"enum": ["auto", flag.auto]}]}
-
-
-def _integers(flag: Flag) -> Schema:
-    low, high = flag.bounds
-    items = {"type": "integer", "minimum": low, "maximum": high}
-    return {"type": ["array", "null"], "items": items, "minItems": 1, "maxItems": MAX_LISTED}
-
-
-def _object(flag: Flag) -> Schema:
-    if flag.name == "env":
-        values = {"type": ["string", "number", "boolean"]}
-        names = {"pattern": f"^{ENVIRONMENT_NAME}$"}
-        return {"type": ["object", "null"], "propertyNames": names, "additionalProperties": values}
-    if not any(other.parent == flag.name for other in FLAGS.values()):
-        return {"type": ["object", "null"]}
-    return {"anyOf": [{"type": "null"}, _object_of(flag.name, flag.one_of)]}
-
-
-def _text(flag: Flag) -> Schema:
-    return {"type": ["string", "null"], "maxLength": flag.characters}
-
-
-_COUNT: Final = {"type": "integer"}
-_KINDS: Final[Mapping[Kind, Callable[[Flag], Schema]]] = {
-    Kind.INTEGER: _number,
-    Kind.NUMBER: _number,
-    Kind.BOOLEAN: lambda _: {"type": ["boolean", "null"]},
-    Kind.CHOICE: lambda flag: {"enum": [*flag.choices, None]},
-    Kind.TEXT: _text,
-    Kind.INTEGERS: _integers,
-    Kind.NAMES: lambda flag: {"type": ["array", "null"], "items": {"enum": list(flag.choices)}},
-    Kind.COUNT: lambda flag: {
-        "anyOf": [
-            _COUNT,
-            {**_object_of(flag.name), "properties": {"count": _COUNT, **_object_of(flag.name)["properties"]}},
-        ]
-    },
-    Kind.OBJECT: _object,
-    Kind.TEXT_OR_OBJECT: lambda flag: {"anyOf": [_text(flag), _object(flag)]},
-    Kind.ANY: lambda _: {},
-}

@@ -12,6 +12,8 @@ from msgspec.structs import replace
 
 from kvcore.catalogue.accelerators import Accelerator
 from kvcore.catalogue.models import Checkpoint
+from kvcore.conversion import wrong
+from kvcore.flags import FLAGS, REGISTRY, Kind
 from kvcore.model.config import ModelConfig
 
 AUTO = "auto"
@@ -289,6 +291,35 @@ def nested(values: Mapping[str, Any]) -> dict[str, Any]:
 
 PARALLEL: Final = frozenset(Parallel.__struct_fields__)
 """Fields of a scenario that stand in its `parallel`."""
+
+_OWN: Final = frozenset({*Scenario.__struct_fields__, *Parallel.__struct_fields__}) - {"parallel"}
+_RECORDS: Final[Mapping[str, frozenset[str]]] = {
+    "": _OWN | {"hf_quant_config", "headers"},
+    "checkpoint": frozenset(Checkpoint.__struct_fields__),
+    "measured": frozenset(Measured.__struct_fields__),
+    "speculative_config": frozenset(SpeculativeConfig.__struct_fields__),
+    "surroundings": frozenset(Surroundings.__struct_fields__),
+}
+"""Fields of a request, and of its objects that are records; two files stand next to a config."""
+
+
+def require_rows(names: Iterable[str]) -> None:
+    """Raises TableError `invalid-catalogue-entry` unless `names` are all fields of a request's records."""
+    rows = {name: name.rpartition(".") for name in names}
+    for name, (parent, _, key) in rows.items():
+        if key not in _RECORDS.get(parent, (key,)):
+            owner = parent or "a request"
+            raise wrong(
+                f"{REGISTRY.file} flag {name}", f"{owner} has only {', '.join(sorted(_RECORDS[parent]))}"
+            )
+    said = {(parent, key) for parent, _, key in rows.values()}
+    for parent, keys in _RECORDS.items():
+        for key in sorted(keys):
+            if (parent, key) not in said:
+                raise wrong(f"{REGISTRY.file} flag", f"{f'{parent}.{key}' if parent else key} has no row")
+
+
+require_rows(name for name, flag in FLAGS.items() if flag.kind is not Kind.ANY)
 
 
 def value_of(scenario: Scenario, field: str) -> Any:

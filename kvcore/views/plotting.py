@@ -67,9 +67,9 @@ def rule(x: tuple[float, float], y: tuple[float, float], line: Figure, **more: A
     }  # fmt: skip
 
 
-def upright(x: float, line: Figure, margin: float = 0, **more: Any) -> Figure:
-    """A vertical line through the whole height, and past it by `margin` of it at both ends."""
-    return rule((x, x), (0 - margin, 1 + margin), line, yref="paper", **more)
+def upright(x: float, line: Figure, **more: Any) -> Figure:
+    """A vertical line through the whole height."""
+    return rule((x, x), (0, 1), line, yref="paper", **more)
 
 
 def note(x: float, y: float | str, text: str, *, size: int = 12, **more: Any) -> Figure:
@@ -78,6 +78,6 @@ def note(x: float, y: float | str, text: str, *, size: int = 12, **more: Any) ->
     return {**place, "text": text, "font": {"size": size}, **more}
 
 
-def grounded(ground: str, color: str, size: int = 12, pad: int = 3) -> Figure:
+def grounded(ground: str, color: str) -> Figure:
     """The looks of a note that has colours of its own."""
-    return {"bgcolor": ground, "borderpad": pad, "font": {"color": color, "size": size}}
+    return {"bgcolor": ground, "borderpad": 3, "font": {"color": color, "size": 12}}

@@ -253,7 +253,6 @@ class PrefixSharing(Struct, frozen=True, kw_only=True):
     shared_tokens: int
     request_blocks: float
     """Of one request, without sharing."""
-    pool_blocks: int
     requests_without: float
     requests_with: float
 
@@ -283,7 +282,6 @@ def prefix_sharing(planned: Plan, prefix_tokens: int, request_tokens: int) -> Pr
         shared_blocks=total,
         shared_tokens=max((usable // size * size for size in sizes), default=0),
         request_blocks=blocks,
-        pool_blocks=cache.num_blocks,
         requests_without=without,
         requests_with=(cache.num_blocks - total) / (blocks - total),
     )

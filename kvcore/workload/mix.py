@@ -67,7 +67,7 @@ class Mix(Keeper):
         Example:
             >>> from kvcore.workload.records import read_request_log
             >>> log = read_request_log(b'{"prompt_tokens": %d, "max_tokens": 512}' % n for n in range(101, 1201))
-            >>> mix_of_log(log).recommended_max_model_len
+            >>> Mix(traffic=log.traffic).recommended_max_model_len
             1792
         """
         return round_up(max(1, self.needed.percentile_tokens(PERCENT)), ROUND_TO)
@@ -82,11 +82,6 @@ class Mix(Keeper):
     def taken_at(self, limit_tokens: int) -> LengthHistogram:
         """What requests take under a limit: the engine stops an answer there."""
         return self.taken.clipped(limit_tokens).coarsened(CELLS)
-
-
-def mix_of_log(log: RequestLog) -> Mix:
-    """The mix of a request log."""
-    return Mix(traffic=log.traffic)
 
 
 @lru_cache(maxsize=32)

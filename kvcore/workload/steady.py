@@ -17,8 +17,6 @@ from typing import Final
 
 from msgspec import Struct
 
-from kvcore.units import ceil_div
-
 PARTS: Final = 16
 """Moments of an answer at which a request is looked at, evenly spread."""
 BITS: Final = 8
@@ -231,13 +229,3 @@ def _spread(ends: Sequence[tuple[int, int, int]], requests: int) -> float:
     mean = sum((p + end) / 2 * (end - p + 1) * count for p, end, count in ends) / steps
     squares = sum((((p + end) / 2 - mean) * (end - p + 1)) ** 2 * count for p, end, count in ends)
     return math.sqrt(squares) / (steps * mean) if mean and requests else 0.0
-
-
-def block_shares(blocks: int, block_size: int) -> Shares:
-    """Shares of a pool of `blocks` usable blocks of one group of full attention.
-
-    Example:
-        >>> block_shares(100, 16)([1, 16, 17])
-        [0.01, 0.01, 0.02]
-    """
-    return lambda lengths: [ceil_div(length, block_size) / blocks for length in lengths]

@@ -205,3 +205,21 @@ def test_nothing_is_asked_of_other_hosts(server: str, browser: Browser) -> None:
     settled(page)
     context.close()
     assert hosts <= {"127.0.0.1", ""}
+
+
+def test_a_figure_of_ones_own_is_emptied_by_hand(server: str, open_page: OpenPage) -> None:
+    page = open_page(f"{server}/{WORKED}&measured.weights_gib=8&max_num_seqs=64")
+    before = metrics(page)["Requests at once"]
+    page.locator("[data-testid=stSidebar]").get_by_text("More options").click()
+    for name in ("measured.weights_gib", "max_num_seqs"):
+        field = page.locator(f".st-key-{name.replace('.', '-')} input")
+        expect(field).to_have_value(query(page)[name])
+        field.fill("")
+        field.press("Enter")
+        page.wait_for_function("name => !new URLSearchParams(location.search).has(name)", arg=name)
+        settled(page)
+        expect(field).to_have_value("")
+    assert metrics(page)["Requests at once"] != before
+    page.reload()
+    settled(page)
+    assert not {"measured.weights_gib", "max_num_seqs"} & set(query(page))

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import ast
 import importlib
-import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,16 +31,7 @@ def main() -> None:
     printed: list[str] = []
     planner.logger = older.Recorder(printed)
     patch()
-    for name, case in json.load(sys.stdin).items():
-        printed.clear()
-        row: dict[str, Any] = {"case": name}
-        try:
-            row |= plan(planner, case, printed)
-        except LookupError:
-            continue  # this release has no such layers
-        except (ValueError, NotImplementedError, AssertionError) as refusal:
-            row["refusal"] = " ".join(str(refusal).split())[:300] or type(refusal).__name__
-        print(json.dumps(row), flush=True)
+    older.answer(lambda case: plan(planner, case, printed), printed)
 
 
 def patch() -> None:

@@ -11,6 +11,7 @@ import importlib
 import json
 import re
 import sys
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -26,15 +27,20 @@ def main() -> None:
     printed: list[str] = []
     planner.logger = Recorder(printed)
     register_specs()
+    answer(lambda case: plan(planner, case, printed), printed)
+
+
+def answer(planned: Callable[[dict[str, Any]], dict[str, Any]], printed: list[str]) -> None:
+    """A row for each case of the input that this release knows; `printed` is what it prints of one of them."""
     for name, case in json.load(sys.stdin).items():
         printed.clear()
         row: dict[str, Any] = {"case": name}
         try:
-            row |= plan(planner, case, printed)
+            row |= planned(case)
         except LookupError:
-            continue  # this release does not know such a cache
+            continue  # this release has no such layers or caches
         except (ValueError, NotImplementedError, AssertionError) as refusal:
-            row["refusal"] = str(refusal)[:300] or type(refusal).__name__
+            row["refusal"] = " ".join(str(refusal).split())[:300] or type(refusal).__name__
         print(json.dumps(row), flush=True)
 
 

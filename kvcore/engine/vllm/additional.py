@@ -37,6 +37,23 @@ class OwnScheduler(Struct, frozen=True, kw_only=True):
     max_num_seqs: int | None = None
 
 
+class ModuleRanks(Struct, frozen=True, kw_only=True):
+    """How many data parallel ranks share single modules; 0: none do, each tensor parallel group has its own."""
+
+    head: int = 0
+    """The output head."""
+    embedding: int = 0
+    dense: int = 0
+    """The MLP of dense layers."""
+    output: int = 0
+    """The output projection of attention."""
+
+    @property
+    def asked(self) -> tuple[int, ...]:
+        """The sizes that are asked for."""
+        return tuple(size for size in (self.head, self.embedding, self.dense, self.output) if size)
+
+
 class Additional(Struct, frozen=True, kw_only=True):
     """What a release reads of `--additional-config`, as far as a plan follows it."""
 
@@ -49,11 +66,7 @@ class Additional(Struct, frozen=True, kw_only=True):
     """Copies of experts that each layer stores in addition, over all ranks."""
     packs_index_keys: bool = False
     """Keys of a sparse indexer in 8 bits."""
-    head_ranks: int = 0
-    """Data parallel ranks that share the output head; 0: none do."""
-    embedding_ranks: int = 0
-    dense_ranks: int = 0
-    output_ranks: int = 0
+    ranks: ModuleRanks = ModuleRanks()
     scheduler: OwnScheduler | None = None
     xlite: bool = False
     unread: tuple[str, ...] = ()
@@ -62,12 +75,6 @@ class Additional(Struct, frozen=True, kw_only=True):
     """Keys that are on, and move memory by an amount that no source gives a formula for."""
     unsized_gib: float = 0.0
     """By how much the largest of them may."""
-
-    @property
-    def module_ranks(self) -> tuple[int, ...]:
-        """Sizes of the groups of data parallel ranks that share single modules, where they are asked for."""
-        sizes = (self.head_ranks, self.embedding_ranks, self.dense_ranks, self.output_ranks)
-        return tuple(size for size in sizes if size)
 
 
 NOTHING: Final = Additional()
@@ -99,26 +106,28 @@ def _read(text: str, engine: str, version: Version) -> Additional:
     unsized = [
         (name, row.gib) for row in rules.unsized for name in read if name in row.names and _is_on(read[name])
     ]
-    finegrained = read.get("finegrained_tp_config", {})
     return Additional(
         **{name: read[name] for name in read.keys() & SWITCHES},
         xlite=read.get("xlite_graph_config", {}).get(SWITCH, False),
         redundant_experts=_redundant(read, version >= rules.redundant_need_balancing_since),
         packs_index_keys=any(read.get(name, False) for name in PACKED),
-        head_ranks=max(
-            0,
-            *(read.get(name, 0) for name in FORMER_HEAD),
-            finegrained.get("lmhead_tensor_parallel_size", 0),
-        ),
-        embedding_ranks=finegrained.get("embedding_tensor_parallel_size", 0),
-        dense_ranks=finegrained.get("mlp_tensor_parallel_size", 0),
-        output_ranks=max(
-            read.get("oproj_tensor_parallel_size", 0), finegrained.get("oproj_tensor_parallel_size", 0)
-        ),
+        ranks=_module_ranks(read, read.get("finegrained_tp_config", {})),
         scheduler=_scheduler(read.get("ascend_scheduler_config"), version >= rules.scheduler_switch_since),
         unread=tuple(name for name in said if name not in known),
         unsized=tuple(name for name, _ in unsized),
         unsized_gib=max((gib for _, gib in unsized), default=0.0),
+    )
+
+
+def _module_ranks(read: dict[str, Any], finegrained: dict[str, Any]) -> ModuleRanks:
+    former = (read.get(name, 0) for name in FORMER_HEAD)
+    return ModuleRanks(
+        head=max(0, *former, finegrained.get("lmhead_tensor_parallel_size", 0)),
+        embedding=finegrained.get("embedding_tensor_parallel_size", 0),
+        dense=finegrained.get("mlp_tensor_parallel_size", 0),
+        output=max(
+            read.get("oproj_tensor_parallel_size", 0), finegrained.get("oproj_tensor_parallel_size", 0)
+        ),
     )
 
 

@@ -16,21 +16,38 @@ from packaging.version import Version
 
 from kvcore.errors import EngineRefusalError
 from kvcore.flags import FLAGS
-from kvcore.scenario import Scenario, value_of
+from kvcore.scenario import NEEDED_DRAFTS, Scenario, value_of
 from kvcore.versioned import Named, OneOf, Published, ReleaseRange, Reviewed, Source, TableFile
 
 Flag = Annotated[str, Named(r"--[a-z][a-z0-9-]*", "a flag with its dashes")]
 Field = Annotated[str, OneOf(tuple(FLAGS))]
 
 
+def values_of(field: str) -> tuple[str, ...]:
+    """The words that a flag takes, as far as they are known.
+
+    Example:
+        >>> values_of("mamba_cache_mode"), values_of("max_model_len")
+        (('all', 'align', 'none'), ('auto',))
+    """
+    flag = FLAGS[field]
+    methods = sorted(NEEDED_DRAFTS) if field == "speculative_config.method" else ()
+    return (*flag.choices, *(("auto",) if flag.auto is not None else ()), *methods)
+
+
 class Availability(Struct, frozen=True, kw_only=True):
     """From which release on a flag takes a value, or does no more; `value` is a prefix, "" for the flag itself."""
 
     field: Field
-    value: Annotated[str, Named("[a-z0-9_]*", "the beginning of a value")]
+    value: str
     since: Published
     source: Source
     is_gone: bool = False
+
+    def __post_init__(self) -> None:
+        known = values_of(self.field)
+        if self.value and not any(name.startswith(self.value) for name in known):
+            raise ValueError(f"value {self.value!r} begins none of {', '.join(known)}")
 
     def refuses(self, value: str, version: Version) -> bool:
         """Whether `version` does not take that value."""
@@ -199,7 +216,7 @@ BareFlag = Annotated[str, Named(r"[a-z][a-z0-9-]*", "a flag without its dashes")
 class BenchmarkProgram(ReleaseRange, frozen=True, kw_only=True):
     """How it is called, and the flags that a command may use, without dashes."""
 
-    words: tuple[str, ...]
+    words: tuple[Annotated[str, Named(r"[a-z][a-z_./]*", "a word of a command")], ...]
     flags: frozenset[BareFlag]
     source: Source
 

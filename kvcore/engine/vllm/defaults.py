@@ -140,7 +140,6 @@ def resolve(scenario: Scenario, architecture: Architecture, card: CardView) -> R
         num_speculative_tokens=speculative_tokens,
         speculative_method=method,
         num_gpu_blocks_override=scenario.num_gpu_blocks_override,
-        quantization_method=quantization.method,
     )
     captured = captures(start, resolved)
     return replace(

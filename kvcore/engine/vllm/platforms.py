@@ -68,7 +68,7 @@ def _check_combination(start: Start, what: Combination, *, prefix_caching: bool)
     block_size = scenario.block_size
     additional = additional_of(scenario, start.version)
     replicas, stages = scenario.parallel.data_parallel_size, scenario.parallel.pipeline_parallel_size
-    uneven = next((size for size in additional.module_ranks if replicas % size), 0)
+    uneven = next((size for size in additional.ranks.asked if replicas % size), 0)
     field, value, is_refused = {
         Combination.FIRST_ENGINE: (f"env.{ENGINE_VARIABLE}", "0", scenario.env.get(ENGINE_VARIABLE) == "0"),
         Combination.CACHED_BLOCKS: (

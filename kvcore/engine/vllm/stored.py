@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from kvcore.engine.protocol import ContextParallel
 from kvcore.engine.rooms import find_engine
-from kvcore.engine.vllm.additional import Additional, additional_of
+from kvcore.engine.vllm.additional import Additional, ModuleRanks, additional_of
 from kvcore.engine.vllm.flashcomm import cuts_tokens, keeps_shared_experts
 from kvcore.engine.vllm.start import traits_of
 from kvcore.engine.vllm.versions import planned_release
@@ -46,13 +46,7 @@ class Storing(Struct, frozen=True, kw_only=True):
     has_whole_queries: bool = False
     redundant_experts: int = 0
     packs_index_keys: bool = False
-    head_ranks: int = 0
-    """Of data parallel ranks that share the output head; 0: the tensor parallel ones."""
-    embedding_ranks: int = 0
-    dense_ranks: int = 0
-    """That share the dense layers' MLP."""
-    output_ranks: int = 0
-    """That share attention's output projection."""
+    ranks: ModuleRanks = ModuleRanks()
 
 
 def stored_architecture(scenario: Scenario, architecture: Architecture) -> Architecture:
@@ -72,16 +66,13 @@ def stored_architecture(scenario: Scenario, architecture: Architecture) -> Archi
     parallel = scenario.parallel
     piece = rules.whole_with_flashcomm if architecture.moe is not None else ""
     storing = Storing(
-        tensor_ranks=parallel.tensor_parallel_size if additional.module_ranks else 1,
+        tensor_ranks=parallel.tensor_parallel_size if additional.ranks.asked else 1,
         shared_piece=piece,
         has_whole_shared=bool(piece) and (is_cut or keeps_shared_experts(scenario, version)),
         has_whole_queries=is_cut and _cuts_context(architecture, additional, rules.context_parallel),
         redundant_experts=additional.redundant_experts if parallel.enable_expert_parallel else 0,
         packs_index_keys=additional.packs_index_keys,
-        head_ranks=additional.head_ranks,
-        embedding_ranks=additional.embedding_ranks,
-        dense_ranks=additional.dense_ranks,
-        output_ranks=additional.output_ranks,
+        ranks=additional.ranks,
     )
     return architecture if storing == Storing() else _stored(architecture, storing)
 
@@ -154,10 +145,10 @@ def _module(module: Module, storing: Storing, is_dense: bool) -> Module:
         return module
     if "shared_expert" in module.name:
         return _shared(module, storing)
-    if module.name.endswith("o_proj") and storing.output_ranks:
-        return _cut_over(module, storing.output_ranks, storing.tensor_ranks)
-    if is_dense and module.name.endswith(("gate_up_proj", "down_proj")) and storing.dense_ranks:
-        return _cut_over(module, storing.dense_ranks, storing.tensor_ranks)
+    if module.name.endswith("o_proj") and storing.ranks.output:
+        return _cut_over(module, storing.ranks.output, storing.tensor_ranks)
+    if is_dense and module.name.endswith(("gate_up_proj", "down_proj")) and storing.ranks.dense:
+        return _cut_over(module, storing.ranks.dense, storing.tensor_ranks)
     return module
 
 
@@ -186,7 +177,7 @@ def _table(module: Module, storing: Storing) -> Module:
     """
     if not isinstance(module, VocabEmbedding):
         return module
-    ranks = storing.head_ranks if "head" in module.name else storing.embedding_ranks
+    ranks = storing.ranks.head if "head" in module.name else storing.ranks.embedding
     if not ranks:
         return module
     rows = round_up(module.num_embeddings, module.padding)

@@ -19,7 +19,7 @@ from kvcore.errors import CatalogueError
 from kvcore.evidence.log.cleaned import LogText
 from kvcore.flags import FLAGS, fields_of
 from kvcore.units import GIB, KIB, MIB
-from kvcore.versioned import Bounds, OneOf, Reviewed, Source, TableFile
+from kvcore.versioned import Bounds, Named, OneOf, Pattern, Reviewed, Source, TableFile
 
 MAX_HITS: Final = 4096
 """Occurrences of one format that are read; a start prints a few for each rank."""
@@ -34,6 +34,9 @@ SURROUNDINGS: Final = (
     *(f"env.{name}" for name in FLAGS["env"].common),
 )
 """What lines say of a machine, by its name in a request."""
+
+Text = Annotated[str, Pattern(r"[!-~][ -~]{4,600}", "printed in ASCII, without a space in front")]
+"""What an engine prints."""
 
 _NUMBER: Final = r"(-?\d[\d,]{0,18}(?:\.\d{1,8})?)"
 _SIZE: Final = r"(-?\d[\d,]{0,18}(?:\.\d{1,8})?(?:[KMGT]i?B|[Bb]ytes|B))"
@@ -148,10 +151,9 @@ def _number(text: str, kind: str) -> float:
 
 
 class LineRow(Struct, frozen=True, kw_only=True):
-    """The texts of one line, and which versions print it."""
+    """The texts of one line, where the engine prints it, and in which versions."""
 
-    texts: tuple[str, ...]
-    versions: Source
+    texts: tuple[Text, ...]
     source: Source
     ends_line: bool = False
 
@@ -164,14 +166,13 @@ class LineRow(Struct, frozen=True, kw_only=True):
 class SurroundingRow(Struct, frozen=True, kw_only=True):
     """Texts that leave these cases of a surrounding; without cases the number behind the text is one, after `words`."""
 
-    texts: tuple[str, ...]
+    texts: tuple[Text, ...]
     field: Annotated[str, OneOf(SURROUNDINGS)]
-    versions: Source
     source: Source
     cases: tuple[str, ...] = ()
     above_ranks: Annotated[int, Bounds(0, 1024)] = 0
     """Only of a start with a larger tensor parallel size."""
-    words: str = ""
+    words: Annotated[str, Named(r"[A-Za-z]*", "a word in front of the number")] = ""
 
     def __post_init__(self) -> None:
         flag = FLAGS.get(self.field)

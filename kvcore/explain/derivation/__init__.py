@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from kvcore.explain.derivation import cache_steps, memory_steps, precision_steps, serving_steps
+from kvcore.explain.derivation import cache_steps, memory_steps, precision_steps, request_steps, serving_steps
 from kvcore.explain.derivation.equation import Equation, equation
 from kvcore.explain.derivation.experiments import experiment
 from kvcore.explain.derivation.lesson import STEPS, Content, Lesson, Step, StepName
@@ -24,8 +24,8 @@ CONTENTS: Final[dict[StepName, tuple[Callable[[Lesson], Content], tuple[str, ...
     StepName.POOL: (cache_steps.pool_content, ("reserve", "last_block", "log_line")),
     StepName.BLOCKS: (serving_steps.blocks_content, ("last_block", "reserve")),
     StepName.BATCHING: (serving_steps.batching_content, ()),
-    StepName.REQUESTS: (cache_steps.requests_content, ("boundaries", "batched_product")),
-    StepName.LIMITS: (cache_steps.limits_content, ("hit_rate", "p99")),
+    StepName.REQUESTS: (request_steps.requests_content, ("boundaries", "batched_product")),
+    StepName.LIMITS: (request_steps.limits_content, ("hit_rate", "p99")),
     StepName.CARDS: (serving_steps.cards_content, ("latent",)),
     StepName.WEIGHT_BITS: (precision_steps.weight_bits_content, ()),
     StepName.CACHE_BITS: (precision_steps.cache_bits_content, ()),

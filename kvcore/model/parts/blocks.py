@@ -216,7 +216,6 @@ def gated_mlp(
     prefix: str = "mlp",
     *,
     bias: bool = False,
-    whole_with_expert_ranks: bool = False,
 ) -> tuple[Linear, ...]:
     """gate, up (fused) and down projections."""
     up = Linear(
@@ -227,8 +226,7 @@ def gated_mlp(
         bias=bias,
         parts=(f"{prefix}.gate_proj", f"{prefix}.up_proj"),
     )
-    pair = (up, row(f"{prefix}.down_proj", intermediate_size, hidden_size, bias=bias))
-    return with_expert_ranks(pair) if whole_with_expert_ranks else pair
+    return (up, row(f"{prefix}.down_proj", intermediate_size, hidden_size, bias=bias))
 
 
 def with_expert_ranks(linears: tuple[Linear, ...]) -> tuple[Linear, ...]:

@@ -20,6 +20,7 @@ from kvcore.views.accuracy_figures import (
     point_name,
     surroundings_text,
 )
+from pages.ui.shared import html_table
 
 
 def errors(rows: Sequence[ErrorRow], first: str, t: Words) -> None:
@@ -72,15 +73,9 @@ def stated(rows: Sequence[Sequence[str]], t: Words) -> None:
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     body = "".join(
-        f"<tr><td>{escape(label)}</td>"
-        + "".join(f'<td class="kv-figure">{escape(value)}</td>' for value in values)
-        + "</tr>"
-        for label, *values in rows
+        f"<tr><td>{escape(label)}</td>" + html_table.figures(*values) + "</tr>" for label, *values in rows
     )
-    header = "".join(f'<th scope="col">{escape(text)}</th>' for text in head)
-    st.html(
-        f'<div class="kv-table"><table><thead><tr>{header}</tr></thead><tbody>{body}</tbody></table></div>'
-    )
+    html_table.show(head, body)
 
 
 def addresses(record: Accuracy) -> None:

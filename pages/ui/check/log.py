@@ -15,7 +15,7 @@ from kvcore.errors import LogError
 from kvcore.evidence.log.reader import StartupLog, read_log
 from kvcore.texts.words import Words, listed, msg
 from kvcore.views.comparison import FIGURE_LABELS, reading_text
-from pages.ui.shared import net, state
+from pages.ui.shared import html_table, net, state
 
 SAMPLES = Path(__file__).parents[1] / "samples"
 LARGEST_UPLOAD_MIB = 50
@@ -187,7 +187,4 @@ def found(kept: KeptLog, log: StartupLog, t: Words) -> None:
             f'<td class="kv-source">{escape(line.line[:LONGEST_SHOWN_LINE])}</td></tr>'
             for line in log.flag_lines
         )
-        header = "".join(f'<th scope="col">{escape(text)}</th>' for text in head)
-        st.html(
-            f'<div class="kv-table"><table><thead><tr>{header}</tr></thead><tbody>{body}</tbody></table></div>'
-        )
+        html_table.show(head, body)

@@ -26,7 +26,7 @@ from kvcore.views.comparison import (
 )
 from kvcore.views.comparison import headline as comparison_headline
 from pages.ui.check import taken
-from pages.ui.shared import drawings, notes, state
+from pages.ui.shared import drawings, html_table, notes, state
 
 PHASES = {
     "configuration": msg("while the flags were checked, before any memory was taken"),
@@ -181,10 +181,7 @@ def comparison(compared: Comparison, planned: Plan, t: Words) -> None:
         f"<td>{'<br>'.join(escape(cause) for cause in row.causes)}</td></tr>"
         for row in part_rows(compared, t)
     )
-    header = "".join(f'<th scope="col">{escape(text)}</th>' for text in head)
-    st.html(
-        f'<div class="kv-table"><table><thead><tr>{header}</tr></thead><tbody>{body}</tbody></table></div>'
-    )
+    html_table.show(head, body)
     if lines := figure_sentences(compared, t):
         st.text("\n".join(lines))
     notes.notices(compared.notices, t)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from html import escape
 
 import streamlit as st
 
@@ -13,7 +12,8 @@ from kvcore.texts.words import Words, listed
 from kvcore.views.bar import difference_name
 from kvcore.views.comparison import figures_of, refusal_text, seats_note, verdict_word
 from kvcore.views.memory_bars import small_multiples
-from pages.ui.shared import drawings
+from pages.ui.shared import drawings, html_table
+from pages.ui.shared.html_table import two_lines
 
 REPLICA_COLUMNS = (5, 6)
 """Replicas and what all of them have room for: said only where there are several."""
@@ -59,16 +59,9 @@ def show(named: Sequence[tuple[str, Variant]], key: str, t: Words, short_names: 
         held, *others = figures_of(variant)
         figures = [text for column, text in enumerate(others, start=3) if column not in hidden]
         rows += (
-            f"<tr><td>{_two_lines(name, listed(t, marks))}</td><td>{_two_lines(verdict_word(variant, t), reason)}</td>"
-            + f'<td class="kv-figure">{_two_lines(held, seats_note(variant, t))}</td>'
-            + "".join(f'<td class="kv-figure">{escape(text)}</td>' for text in figures)
+            f"<tr><td>{two_lines(name, listed(t, marks))}</td><td>{two_lines(verdict_word(variant, t), reason)}</td>"
+            + f'<td class="kv-figure">{two_lines(held, seats_note(variant, t))}</td>'
+            + html_table.figures(*figures)
             + "</tr>"
         )
-    header = "".join(f'<th scope="col">{escape(text)}</th>' for text in head)
-    st.html(
-        f'<div class="kv-table kv-compare"><table><thead><tr>{header}</tr></thead><tbody>{rows}</tbody></table></div>'
-    )
-
-
-def _two_lines(first: str, second: str) -> str:
-    return f'{escape(first)}<div class="kv-soft">{escape(second)}</div>' if second else escape(first)
+    html_table.show(head, rows, "kv-compare")

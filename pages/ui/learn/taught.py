@@ -6,7 +6,7 @@ import streamlit as st
 
 from kvcore.advice.fixes import fixes
 from kvcore.errors import KvPlannerError
-from kvcore.explain.derivation.cache_steps import FAILURES
+from kvcore.explain.derivation.request_steps import FAILURES
 from kvcore.planning import Plan, plan
 from kvcore.scenario import link
 from kvcore.texts.words import Words

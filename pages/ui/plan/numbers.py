@@ -13,6 +13,8 @@ from kvcore.planning import Plan
 from kvcore.scenario.contract import result_of
 from kvcore.scenario.settings import OverrideStep
 from kvcore.texts.words import Words, count, gib_text
+from pages.ui.shared import html_table
+from pages.ui.shared.html_table import two_lines
 
 
 def table(rows: Sequence[NumberRow], t: Words) -> None:
@@ -26,15 +28,15 @@ def table(rows: Sequence[NumberRow], t: Words) -> None:
     )
     body = "".join(
         "<tr>"
-        f"<td>{_two_lines(row.label, row.scope)}</td>"
-        f'<td class="kv-figure">{_two_lines(row.value, row.gigabytes and f"{row.gigabytes} GB")}</td>'
-        f'<td class="kv-formula">{_two_lines(row.formula, row.substituted and f"= {row.substituted}")}</td>'
-        f"<td>{_two_lines(row.grade, row.interval)}</td>"
+        f"<td>{two_lines(row.label, row.scope)}</td>"
+        f'<td class="kv-figure">{two_lines(row.value, row.gigabytes and f"{row.gigabytes} GB")}</td>'
+        f'<td class="kv-formula">{two_lines(row.formula, row.substituted and f"= {row.substituted}")}</td>'
+        f"<td>{two_lines(row.grade, row.interval)}</td>"
         f'<td class="kv-source">{escape(row.source)}</td>'
         "</tr>"
         for row in rows
     )
-    _html_table(head, body)
+    html_table.show(head, body)
 
 
 def override_table(steps: Sequence[OverrideStep], t: Words) -> None:
@@ -51,7 +53,7 @@ def override_table(steps: Sequence[OverrideStep], t: Words) -> None:
             f'<td class="kv-figure">{count(step.tokens_before)} → {count(step.tokens_after)}</td></tr>'
             for step in steps
         )
-        _html_table(head, body)
+        html_table.show(head, body)
         st.caption(t("Each line adds to the one before; the last figure is the plan above."))
 
 
@@ -72,14 +74,3 @@ def downloads(plan: Plan, t: Words) -> None:
             mime="application/json",
             on_click="ignore",
         )
-
-
-def _two_lines(first: str, second: str) -> str:
-    return f'{escape(first)}<div class="kv-soft">{escape(second)}</div>' if second else escape(first)
-
-
-def _html_table(head: Sequence[str], body: str) -> None:
-    header = "".join(f'<th scope="col">{escape(text)}</th>' for text in head)
-    st.html(
-        f'<div class="kv-table"><table><thead><tr>{header}</tr></thead><tbody>{body}</tbody></table></div>'
-    )

@@ -7,9 +7,10 @@ from contextlib import suppress
 
 import streamlit as st
 
-from kvcore.deploy.artefacts import CONTAINERS, Artefact, artefact, has_image, machine_variables, no_image
+from kvcore.deploy.artefacts import CONTAINERS, Artefact, artefact
 from kvcore.deploy.going_live import expected_log_lines
 from kvcore.deploy.machines import machines_of
+from kvcore.deploy.server_start import has_image, machine_variables, no_image
 from kvcore.engine.rooms import find_engine
 from kvcore.errors import ScenarioError
 from kvcore.planning import Plan

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import streamlit as st
 
-from kvcore.deploy.checklist_file import checklist_markdown, is_done
-from kvcore.deploy.going_live import Item, Load, Thresholds, Tick, checklist
+from kvcore.deploy.going_live import Item, Load, Thresholds, Tick, checklist, checklist_markdown, is_done
 from kvcore.planning import Plan
 from kvcore.texts.words import Words
 from pages.ui.shared import state

@@ -30,7 +30,7 @@ from kvcore.planning import Plan
 from kvcore.scenario import link
 from kvcore.texts import CORRECTIONS, GLOSSARY, PARAMETERS, SOURCES, Document, Parameter
 from kvcore.texts.words import DASH, Words, concurrency_text, count
-from pages.ui.shared import state, undo
+from pages.ui.shared import html_table, state, undo
 
 
 def parameters(plan: Plan | None, t: Words) -> None:
@@ -166,12 +166,7 @@ def _corrections(plan: Plan, t: Words) -> None:
         f"<td>{escape(truth(one, known, t))}</td></tr>"
         for one in CORRECTIONS.values()
     )
-    head = "".join(
-        f'<th scope="col">{escape(text)}</th>' for text in (t("Document"), t("Says"), t("Correct"))
-    )
-    st.html(
-        f'<div class="kv-table kv-corrections"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
-    )
+    html_table.show((t("Document"), t("Says"), t("Correct")), rows, "kv-corrections")
     with st.container(horizontal=True):
         for key, label, example in (
             (

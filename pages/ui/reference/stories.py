@@ -22,7 +22,7 @@ from kvcore.views.stories import (
     steps_of,
 )
 from pages.ui.learn import look
-from pages.ui.shared import shell, state
+from pages.ui.shared import html_table, shell, state
 
 STORY, STEP, CHOICE = "story", "story_step", "reference_story"
 NAMES = {
@@ -119,11 +119,7 @@ def _table(rows: Sequence[StoryRow], t: Words) -> str:
         f'<td class="kv-figure"><b>{escape(row.engine)}</b></td></tr>'
         for row in rows
     )
-    columns = "".join(f'<th scope="col">{escape(text)}</th>' for text in head)
-    return (
-        f'<div class="kv-table kv-story"><table><thead><tr>{columns}</tr></thead>'
-        f"<tbody>{cells}</tbody></table></div>"
-    )
+    return html_table.html(head, cells, "kv-story")
 
 
 def _formula(row: StoryRow) -> str:

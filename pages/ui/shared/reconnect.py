@@ -15,7 +15,9 @@ from streamlit.proto.WidgetStates_pb2 import WidgetStates
 from streamlit.runtime.scriptrunner import RerunData, RerunException, get_script_run_ctx
 
 REPEATED = "_is_repeated"
-"""Whether this run is the second one: the tab then shows what the first one drew over its change."""
+"""Whether this run has to send the value of every widget: it is the second one after a change that the first one drew
+over, or the run before it was overtaken, so that the browser may have seen nothing of it."""
+_REACHED_ITS_END = "_reached_its_end"
 
 
 @contextmanager
@@ -24,10 +26,12 @@ def replayed() -> Iterator[None]:
     context = get_script_run_ctx()
     is_new = context is not None and "link" not in st.session_state
     sent = context.session_state.get_widget_states() if context is not None and is_new else []
+    st.session_state[REPEATED] = not st.session_state.get(_REACHED_ITS_END, True)
+    st.session_state[_REACHED_ITS_END] = False
     try:
         yield
+        st.session_state[_REACHED_ITS_END] = not sent
     finally:
-        st.session_state[REPEATED] = bool(sent)
         if context is not None and sent:
             raise RerunException(
                 RerunData(

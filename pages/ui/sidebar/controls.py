@@ -153,14 +153,15 @@ def _by_kind(flag: Flag, plan: Plan | None, t: Words) -> None:
 
 
 def _number(flag: Flag, now: float | None, placeholder: str, t: Words) -> None:
-    """A number between the bounds of the request."""
+    """A number between the bounds of the request, or none: a browser fills an emptied field with the default again, so
+    that only a number that may not be missing has one."""
     low, high = flag.bounds
     is_whole = flag.kind is Kind.INTEGER
     st.number_input(
         t(flag.label),
         min_value=low,
         max_value=high,
-        value=now,
+        value=None if flag.default is None else now,
         step=1 if is_whole else 0.1,
         format=None if is_whole else "%.6g",
         key=seed(flag.name, now),

@@ -20,7 +20,7 @@ from kvcore.views.workload_summary import (
 from kvcore.workload.histogram import MAX_TOKENS
 from kvcore.workload.limits import Conversation, LimitChoice, prefix_sharing, steady_of
 from kvcore.workload.mix import Mix
-from pages.ui.shared import cards, state, undo
+from pages.ui.shared import cards, html_table, state, undo
 from pages.ui.workload.result import Choices
 
 TURNS = (1, 2, 3, 5, 8, 12, 20)
@@ -84,18 +84,10 @@ def conversation(mix: Mix, choice: LimitChoice, t: Words) -> None:
         t("Limit {tokens}", tokens=count(choice.limit_tokens)),
     )
     body = "".join(
-        "<tr>"
-        + "".join(
-            f'<td class="kv-figure">{escape(cell)}</td>'
-            for cell in (row.turn, row.taken, row.new, row.requests)
-        )
-        + f"<td>{escape(row.fits)}</td></tr>"
+        f"<tr>{html_table.figures(row.turn, row.taken, row.new, row.requests)}<td>{escape(row.fits)}</td></tr>"
         for row in turn_rows(chat, choice, TURNS, t)
     )
-    header = "".join(f'<th scope="col">{escape(text)}</th>' for text in head)
-    st.html(
-        f'<div class="kv-table"><table><thead><tr>{header}</tr></thead><tbody>{body}</tbody></table></div>'
-    )
+    html_table.show(head, body)
     st.caption(
         t(
             "New to the cache: prompt tokens that prefix caching does not find, while nothing was evicted. Dropping "

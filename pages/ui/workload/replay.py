@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator
-from html import escape
 from typing import Any, TypeVar
 
 import streamlit as st
@@ -31,7 +30,7 @@ from kvcore.workload.replay.reader import read_trace
 from kvcore.workload.replay.reuse import reuse_of
 from kvcore.workload.replay.series import Replay, most_rate, replaying, sped_up
 from kvcore.workload.replay.trace import TraceRequest
-from pages.ui.shared import cards, figure, net, notes, state
+from pages.ui.shared import cards, figure, html_table, net, notes, state
 from pages.ui.workload import clocks
 
 T = TypeVar("T")
@@ -231,11 +230,8 @@ def _comparison(field: str, rows: Compared, t: Words) -> None:
             cells = (name, share_text(found.peak_usage, t), concurrency_text(found.mean_running),
                      count(found.preemptions), share_text(found.hit_rate, t) if found.has_looked_up else DASH,
                      f"{found.seconds:,.0f}")  # fmt: skip
-        body += "<tr>" + "".join(f'<td class="kv-figure">{escape(cell)}</td>' for cell in cells) + "</tr>"
-    header = "".join(f'<th scope="col">{escape(text)}</th>' for text in head)
-    st.html(
-        f'<div class="kv-table"><table><thead><tr>{header}</tr></thead><tbody>{body}</tbody></table></div>'
-    )
+        body += "<tr>" + html_table.figures(*cells) + "</tr>"
+    html_table.show(head, body)
     if field == REPLICAS:
         st.caption(
             t("Replicas take the requests in turn, so that each has to store a shared prefix for itself.")

@@ -26,7 +26,7 @@ from kvcore.views.workload_summary import (
 from kvcore.workload.histogram import MAX_TOKENS
 from kvcore.workload.limits import LimitChoice, limit_choices
 from kvcore.workload.mix import ROUND_TO, Mix
-from pages.ui.shared import figure, net, notes, shell, state, undo
+from pages.ui.shared import figure, html_table, net, notes, shell, state, undo
 from pages.ui.workload.source import TRIED
 
 Choices: TypeAlias = MappingProxyType[int, LimitChoice]
@@ -183,13 +183,10 @@ def table(plan: Plan, mix: Mix, choices: Choices, limit: int, t: Words) -> None:
         cells = (row.left_out, row.worst_case, row.at_mean, row.preempted)
         body += (
             f'<tr><td class="kv-figure">{escape(row.limit)} <span class="kv-soft">{escape(marks)}</span></td>'
-            + "".join(f'<td class="kv-figure">{escape(cell)}</td>' for cell in cells)
+            + html_table.figures(*cells)
             + f"<td>{escape(row.verdict)}</td></tr>"
         )
-    header = "".join(f'<th scope="col">{escape(text)}</th>' for text in head)
-    st.html(
-        f'<div class="kv-table"><table><thead><tr>{header}</tr></thead><tbody>{body}</tbody></table></div>'
-    )
+    html_table.show(head, body)
     st.caption(
         t(
             "Per replica. Preemptions a request: with max_num_seqs requests running all the time, how often one "

@@ -1,0 +1,180 @@
+"""What is started, as every kind of file needs it: program, flags, cards, image, and what a person fills in."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, Final
+
+from msgspec import Struct
+
+from kvcore.catalogue.documented import is_gated
+from kvcore.deploy.launch import launch_arguments, launch_environment, launch_words, served_model
+from kvcore.deploy.machines import FIRST, Machine, machines_of
+from kvcore.deploy.templates import templates
+from kvcore.engine.protocol import Launch
+from kvcore.engine.rooms import find_engine
+from kvcore.errors import ScenarioError
+from kvcore.planning import Plan
+from kvcore.units import GIB, round_up
+
+FIRST_ADDRESS: Final = "192.0.2.10"
+"""Of documentation, as the others to fill in (RFC 5737)."""
+TOKEN: Final = "HF_TOKEN"
+"""The variable with a token of the Hub."""
+_START_SECONDS_PER_GIB: Final = 4
+"""Seconds of start per GiB of weights on one card, for the start-up probe: a slow disk reads 250 MiB/s."""
+_START_SECONDS_FLOOR: Final = 600
+"""Compilation and graph capture, whatever the size."""
+
+
+class Start(Struct, frozen=True, kw_only=True):
+    """What is started, as every kind of file needs it."""
+
+    plan: Plan
+    launch: Launch
+    model: str
+    arguments: Mapping[str, Any]
+    environment: Mapping[str, str]
+
+    @property
+    def program(self) -> list[str]:
+        """The words before the flags."""
+        return [*self.launch.program, self.model]
+
+    @property
+    def flags(self) -> list[list[str]]:
+        """Each flag with its words."""
+        return [launch_words(name, value) for name, value in self.arguments.items()]
+
+    @property
+    def container(self) -> tuple[list[str], list[list[str]]]:
+        """The words of a program that the image does not start itself, and its flags."""
+        if self.launch.image_starts_server:
+            return [], [["--model", self.model], *self.flags]
+        return self.program, self.flags
+
+    @property
+    def folder(self) -> str | None:
+        """The checkpoint's folder where the model is one on this machine."""
+        return self.model if self.model.startswith("/") else None
+
+    @property
+    def asks_for_token(self) -> bool:
+        """Whether the Hub gives the model, or its draft, only to an account that has accepted its terms."""
+        draft = self.plan.scenario.speculative_config
+        names = (self.plan.scenario.model, draft.model if draft is not None else None)
+        return TOKEN not in self.environment and any(name is not None and is_gated(name) for name in names)
+
+    @property
+    def machines(self) -> tuple[Machine, ...]:
+        """What each machine is started with."""
+        return machines_of(self.plan)
+
+    @property
+    def ranks(self) -> int:
+        """Cards of the first machine: of all replicas where it is the only one."""
+        return self.machines[0].cards
+
+    @property
+    def platform(self) -> Mapping[str, Any]:
+        """What it is given of its cards."""
+        found: Mapping[str, Any] = templates()["platforms"].get(self.plan.accelerator.vendor.value, {})
+        return found
+
+    @property
+    def resource(self) -> str:
+        """What Kubernetes calls its cards."""
+        known: Mapping[str, str] = self.platform["resources"]
+        return next(name for chip, name in known.items() if chip in self.plan.accelerator.id)
+
+    @property
+    def mounts(self) -> list[str]:
+        """Paths of the driver that a container needs, each at the same place inside."""
+        network = self.platform.get("network", ()) if len(self.machines) > 1 else ()
+        return [*self.platform.get("driver", ()), *network]
+
+    @property
+    def visible(self) -> dict[str, str]:
+        """The variable that leaves a machine's other cards alone; none where all of them are taken or nobody asks."""
+        name, taken = self.platform.get("visible"), self.ranks
+        is_known = find_engine(self.plan.scenario.engine).runs_on(self.plan.accelerator)
+        takes_all = taken >= self.plan.accelerator.devices_per_node
+        if name is None or name in self.environment or takes_all or not is_known:
+            return {}
+        return {name: ",".join(map(str, range(taken)))}
+
+    @property
+    def places(self) -> Mapping[str, str]:
+        """What a person fills in on each of several machines: the first one's address, its own, its interface."""
+        own: Mapping[str, str] = self.platform.get("places", {})
+        return {FIRST[1:]: FIRST_ADDRESS, **own}
+
+    @property
+    def network(self) -> Mapping[str, str]:
+        """Variables of several machines, in the shell's words; those that the scenario sets stay as they are."""
+        ray = self.platform.get("ray", {}) if any(machine.before for machine in self.machines) else {}
+        known: Mapping[str, str] = {**self.platform.get("several", {}), **ray}
+        return {name: value for name, value in known.items() if name not in self.environment}
+
+    @property
+    def devices(self) -> list[str]:
+        """The files of its cards; none where the runtime passes the cards itself."""
+        card, ranks = self.platform.get("card"), range(self.ranks)
+        own = [f"{card}{rank}" for rank in ranks] if card is not None else []
+        return [*own, *self.platform.get("devices", ())]
+
+
+def start_of(plan: Plan, *, every_flag: bool = False) -> Start:
+    """The start of a plan; `every_flag` with resolved defaults too."""
+    return Start(
+        plan=plan,
+        launch=find_engine(plan.scenario.engine).launch,
+        model=served_model(plan),
+        arguments=launch_arguments(plan, every_flag=every_flag),
+        environment=launch_environment(plan),
+    )
+
+
+def machine_variables(plan: Plan) -> tuple[str, ...]:
+    """What a command for several machines sets on each of them; none for one machine.
+
+    Raises ScenarioError `too-many-machines`.
+
+    Example:
+        >>> from kvcore.planning import plan
+        >>> from kvcore.scenario.request import scenario_from_request
+        >>> asked = {"model": "Qwen/Qwen3-30B-A3B", "accelerator": "H100-80GB", "tensor_parallel_size": 8}
+        >>> machine_variables(plan(scenario_from_request({**asked, "data_parallel_size": 2})))
+        ('NODE0_IP',)
+    """
+    start = start_of(plan)
+    return (*start.places, *start.network) if len(start.machines) > 1 else ()
+
+
+def has_image(plan: Plan) -> bool:
+    """Whether the engine is published as a container image for cards of this vendor."""
+    return find_engine(plan.scenario.engine).launch.image_for(plan.accelerator.vendor) is not None
+
+
+def no_image(plan: Plan) -> ScenarioError:
+    """Why there is no container of this plan, and what to do."""
+    return ScenarioError("no-container-image", field="accelerator", engine=plan.scenario.engine)
+
+
+def image(plan: Plan) -> str:
+    """The engine's own container image for the planned version and the card's vendor.
+
+    Raises ScenarioError where none is known.
+    """
+    found = find_engine(plan.scenario.engine).launch.image_for(plan.accelerator.vendor)
+    if found is None:
+        raise no_image(plan)
+    version = plan.resolved.engine_version
+    return f"{found.name}:v{version}{found.suffix_of(plan.accelerator.id, version)}"
+
+
+def start_seconds(plan: Plan) -> int:
+    """Seconds that a start may take before a probe should give up, in whole minutes."""
+    loaded_gib = plan.weights.total / GIB * plan.scenario.parallel.ranks_per_replica
+    return round_up(math.ceil(_START_SECONDS_FLOOR + _START_SECONDS_PER_GIB * loaded_gib), 60)

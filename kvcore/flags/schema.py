@@ -1,0 +1,90 @@
+"""The JSON Schema of a request, as the registry's rows say it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from kvcore.flags import ENVIRONMENT_NAME, FLAGS, MAX_LISTED, Flag, Kind, fields_of
+
+DRAFT: Final = "https://json-schema.org/draft/2020-12/schema"
+
+Schema = dict[str, Any]
+
+
+def request_schema() -> Schema:
+    """What a request may be, as far as a schema can say it: a model that nobody knows still is refused.
+
+    Example:
+        >>> request_schema()["properties"]["max_num_seqs"]
+        {'type': ['integer', 'null'], 'minimum': 1, 'maximum': 1048576, 'title': 'Max sequences at once'}
+    """
+    return {
+        "$schema": DRAFT,
+        "title": "A request of KV Planner",
+        "description": "One deployment to plan. A field that is absent or null takes the engine's default.",
+        **_object_of("", ("model", "config")),
+    }
+
+
+def _object_of(parent: str, one_of: tuple[str, ...] = ()) -> Schema:
+    """An object whose fields are rows of the registry, one of `one_of` not null among them."""
+    properties = {key: _schema(flag) for key, flag in fields_of(parent).items()}
+    schema: Schema = {"type": "object", "properties": properties, "additionalProperties": False}
+    if one_of:
+        schema["anyOf"] = [
+            {"required": [key], "properties": {key: {"not": {"type": "null"}}}} for key in one_of
+        ]
+    return schema
+
+
+def _schema(flag: Flag) -> Schema:
+    texts = {"title": flag.label, "description": flag.help, "default": flag.default}
+    return {**_KINDS[flag.kind](flag), **{key: text for key, text in texts.items() if text not in ("", None)}}
+
+
+def _number(flag: Flag) -> Schema:
+    low, high = flag.bounds
+    schema: Schema = {"type": [flag.kind.value, "null"], "minimum": low, "maximum": high}
+    return schema if flag.auto is None else {"anyOf": [schema, {"enum": ["auto", flag.auto]}]}
+
+
+def _integers(flag: Flag) -> Schema:
+    low, high = flag.bounds
+    items = {"type": "integer", "minimum": low, "maximum": high}
+    return {"type": ["array", "null"], "items": items, "minItems": 1, "maxItems": MAX_LISTED}
+
+
+def _object(flag: Flag) -> Schema:
+    if flag.name == "env":
+        values = {"type": ["string", "number", "boolean"]}
+        names = {"pattern": f"^{ENVIRONMENT_NAME}$"}
+        return {"type": ["object", "null"], "propertyNames": names, "additionalProperties": values}
+    if not any(other.parent == flag.name for other in FLAGS.values()):
+        return {"type": ["object", "null"]}
+    return {"anyOf": [{"type": "null"}, _object_of(flag.name, flag.one_of)]}
+
+
+def _text(flag: Flag) -> Schema:
+    return {"type": ["string", "null"], "maxLength": flag.characters}
+
+
+_COUNT: Final = {"type": "integer"}
+_KINDS: Final[Mapping[Kind, Callable[[Flag], Schema]]] = {
+    Kind.INTEGER: _number,
+    Kind.NUMBER: _number,
+    Kind.BOOLEAN: lambda _: {"type": ["boolean", "null"]},
+    Kind.CHOICE: lambda flag: {"enum": [*flag.choices, None]},
+    Kind.TEXT: _text,
+    Kind.INTEGERS: _integers,
+    Kind.NAMES: lambda flag: {"type": ["array", "null"], "items": {"enum": list(flag.choices)}},
+    Kind.COUNT: lambda flag: {
+        "anyOf": [
+            _COUNT,
+            {**_object_of(flag.name), "properties": {"count": _COUNT, **_object_of(flag.name)["properties"]}},
+        ]
+    },
+    Kind.OBJECT: _object,
+    Kind.TEXT_OR_OBJECT: lambda flag: {"anyOf": [_text(flag), _object(flag)]},
+    Kind.ANY: lambda _: {},
+}
