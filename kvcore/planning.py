@@ -22,12 +22,13 @@ from kvcore.engine.vllm.draft import draft_notices, read_draft
 from kvcore.engine.vllm.recurrent import check_aligned_block
 from kvcore.engine.vllm.storage import storage_of
 from kvcore.engine.vllm.stored import stored_architecture
-from kvcore.engine.vllm.versions import planned_release
+from kvcore.engine.vllm.versions import assumed_version, planned_release
 from kvcore.errors import Notice, notice
 from kvcore.memory.budget import rank_memory
 from kvcore.memory.loaded import checkpoint_notices, loaded_bytes, uncounted_bytes
 from kvcore.memory.parts import RankMemory
 from kvcore.memory.shares import check_weight_shapes
+from kvcore.memory.unstated import may_be_other, other_versions
 from kvcore.memory.weights import WeightBytes
 from kvcore.model.architecture import Architecture
 from kvcore.model.config import ModelConfig
@@ -212,6 +213,8 @@ def _notices(
     yield from memory.notices
     if scenario.accelerator is not None and scenario.accelerator.vendor in _WITHOUT_STARTS:
         yield notice("overheads-of-another-vendor", "accelerator")
+    if scenario.accelerator is not None and other_versions(scenario):
+        yield notice("release-not-stated", "engine_version", used=assumed_version(scenario))
     yield from _batch_notices(scenario, resolved)
     yield from draft_notices(scenario.speculative_config, draft)
     promised = _FORMAT_IN_NAME.search(scenario.model)
@@ -326,16 +329,22 @@ def _verdict(
         planned=lambda available: plan_cache(specs, available, resolved, scenario.parallel),
         has_room=only_cache or memory.least_room >= 0,
         counts_states=not only_cache,
-        is_empty=not is_sure and any(leaves_none(one.value, one.bounds[LOW]) for one in stage_kv),
+        is_empty=not is_sure and any(_leaves_none(one, scenario) for one in stage_kv),
     )
 
 
-def leaves_none(value: float, least: float) -> bool:
+def _leaves_none(available: Quantity, scenario: Scenario) -> bool:
+    low, high = available.bounds
+    return leaves_none(available.value, low, high if may_be_other(scenario) else None)
+
+
+def leaves_none(value: float, least: float, most: float | None = None) -> bool:
     """Whether a figure of KV memory is none even where it is as far too low as its lower end says.
 
     What surroundings may add on the other side is left out: it says that another case is possible, not a likelier one.
+    With `most` the ends are those of releases that may all be meant, none of them likelier: their middle says it.
     """
-    return 2 * value - least <= 0
+    return (2 * value - least if most is None else least + most) <= 0
 
 
 def judged(

@@ -259,7 +259,8 @@ def test_single_modules_that_two_data_parallel_ranks_share(name: str, elements: 
         "engine_version": "0.23.0", "data_parallel_size": 2, "enable_expert_parallel": True,
     }  # fmt: skip
     asked = {"finegrained_tp_config": {f"{name}_tensor_parallel_size": 2}}
-    saved = planned(base).parameter_bytes_per_rank - planned(base, asked).parameter_bytes_per_rank
+    decodes = base | {"kv_transfer_config": {"kv_connector": "MooncakeConnectorV1", "kv_role": "kv_consumer"}}
+    saved = planned(base).parameter_bytes_per_rank - planned(decodes, asked).parameter_bytes_per_rank
     assert saved == elements * 2 // 2
 
 
@@ -295,3 +296,30 @@ def test_context_parallel_sparse_attention_needs_flashcomm() -> None:
         planned(SPARSE, {"enable_dsa_cp": True})
     assert refused.value.code == "npu-refuses-context-without-flashcomm"
     assert planned(SPARSE, {"enable_dsa_cp": True, "enable_flashcomm1": True}).weights.parameters
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "read_by"),
+    [
+        ("enable_sparse_c8", True, {"0.24.0rc1", "0.25.1rc1"}),
+        ("enable_sparse_li_c8", True, {"0.23.0", "0.26.0rc1", "0.27.1rc1", "0.30.0rc2"}),
+        ("mc2_comm_alg", "fullmesh", {"0.26.0rc1", "0.27.1rc1", "0.30.0rc2"}),
+        ("dynamic_spec_config", {}, {"0.27.1rc1", "0.30.0rc2"}),
+        ("enable_reduce_sample", False, {"0.23.0", "0.24.0rc1", "0.25.1rc1", "0.26.0rc1", "0.27.1rc1"}),
+        ("multistream_engram_overlap", True, {"0.30.0rc2"}),
+    ],
+)
+def test_candidates_after_0_23_read_their_own_keys_and_stop_for_others_from_0_27_on(
+    key: str, value: Any, read_by: set[str]
+) -> None:
+    """vllm_ascend/ascend_config.py:AscendConfig of each; from 0.27.1rc1 on its fields are checked: extra="forbid"."""
+    for version in ("0.23.0", "0.24.0rc1", "0.25.1rc1", "0.26.0rc1", "0.27.1rc1", "0.30.0rc2"):
+        base = SMALL | {"engine_version": version}
+        if version in read_by:
+            assert "additional-config-not-read" not in codes(planned(base, {key: value}))
+        elif version < "0.27":
+            assert "additional-config-not-read" in codes(planned(base, {key: value}))
+        else:
+            with pytest.raises(EngineRefusalError) as refusal:
+                planned(base, {key: value})
+            assert (refusal.value.code, refusal.value.params["value"]) == ("npu-refuses-unknown-key", key)

@@ -16,6 +16,9 @@ BY_ARITHMETIC = frozenset(
         "RForConditionalGeneration",
         "QianfanOCRForConditionalGeneration",
         "ColPaliForRetrieval",
+        "ColQwen3",
+        "ColQwen3_5",
+        "OpenPanguVLForConditionalGeneration",
         "Phi4ForCausalLMV",
     }
 )
@@ -129,3 +132,53 @@ def test_phi_4_sees_with_siglip_2_but_for_its_last_layer_and_norm() -> None:
     embeddings = (3 * 16**2 + 1) * 1152 + 256 * 1152
     projector = (1152 + 1) * 5120 + (5120 + 1) * 5120
     assert sum(map(arch.elements, built.every)) == 26 * layer + embeddings + projector
+
+
+QWEN3_VL = {
+    "depth": 4,
+    "hidden_size": 1024,
+    "intermediate_size": 4096,
+    "num_heads": 16,
+    "in_channels": 3,
+    "patch_size": 16,
+    "spatial_merge_size": 2,
+    "temporal_patch_size": 2,
+    "out_hidden_size": 4096,
+    "num_position_embeddings": 2304,
+    "deepstack_visual_indexes": [1],
+}
+
+
+@pytest.mark.parametrize(("key", "width"), [("embed_dim", 320), ("dims", 128), ("colbert_dim", 64)])
+def test_colqwen_3_projects_every_token_as_wide_as_its_config_says(key: str, width: int) -> None:
+    parts = {"text_config": TEXT | {"model_type": "qwen3_vl_text"}, "vision_config": QWEN3_VL}
+    base = elements("Qwen3VLForConditionalGeneration", **parts)
+    assert elements("ColQwen3", **parts, **{key: width}) - base == 4096 * width
+    assert elements("ColQwen3", **parts) == base
+
+
+def test_colqwen_3_5_projects_every_token_with_a_bias() -> None:
+    text = TEXT | {
+        "model_type": "qwen3_5_text",
+        "layer_types": ["linear_attention", "full_attention"],
+        "linear_num_key_heads": 16,
+        "linear_num_value_heads": 32,
+        "linear_key_head_dim": 128,
+        "linear_value_head_dim": 128,
+        "linear_conv_kernel_dim": 4,
+    }
+    parts = {"text_config": text, "vision_config": QWEN3_VL}
+    base = elements("Qwen3_5ForConditionalGeneration", **parts)
+    assert elements("ColQwen3_5", **parts) - base == (4096 + 1) * 128
+
+
+def test_openpangu_sees_with_a_merger_for_each_layer_whose_features_it_uses() -> None:
+    text = {name: value for name, value in TEXT.items() if name != "model_type"}
+    vision = QWEN3_VL | {"hidden_act": "silu", "mm_unit_vision_select_layer": [-1, -3, -5]}
+    config = {"architectures": ["OpenPanguVLForConditionalGeneration"], "model_type": "openpangu_vl"}
+    built = read_architecture(ModelConfig.from_mapping({**config, **text, "vision_config": vision}))
+    wide, inner, merged = 1024, 4096, 4096
+    block = 4 * (wide + 1) * wide + 2 * (wide + 1) * inner + (inner + 1) * wide + 2 * wide
+    merger = wide + (merged + 1) * merged + (merged + 1) * 4096
+    patches, projection = 3 * 2 * 16**2 * wide, (4096 + 1) * 4096
+    assert sum(map(arch.elements, built.every)) == 4 * block + 3 * merger + patches + wide + projection

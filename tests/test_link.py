@@ -36,7 +36,7 @@ from kvcore.scenario import (
     link,
     link_config,
 )
-from kvcore.scenario.fields import read_additional
+from kvcore.scenario.fields import read_object
 from kvcore.scenario.request import scenario_from_request
 from kvcore.untrusted import MAX_PACKED_CHARACTERS, MAX_UNPACKED_BYTES, pack, unpack
 
@@ -100,7 +100,7 @@ def scenarios(draw: st.DrawFn) -> Scenario:
         mamba_block_size=draw(st.none() | counts(1 << 20)),
         mamba_cache_dtype=draw(st.sampled_from(FLAGS["mamba_cache_dtype"].choices)),
         mamba_ssm_cache_dtype=draw(st.sampled_from(FLAGS["mamba_cache_dtype"].choices)),
-        disable_hybrid_kv_cache_manager=draw(st.booleans()),
+        disable_hybrid_kv_cache_manager=draw(st.none() | st.booleans()),
         kernels_compiled=draw(st.booleans()),
         speculative_config=draw(
             st.none()
@@ -124,6 +124,7 @@ def scenarios(draw: st.DrawFn) -> Scenario:
             )
         ),
         cpu_offload_gb=draw(gib),
+        kv_transfer_config=draw(st.none() | st.builds(transfer_text, names, st.sampled_from(ROLES), counts(65535))),
         additional_config=draw(st.none() | st.builds(additional_text, st.booleans(), counts(4096), names)),
         hf_overrides=draw(st.none() | st.builds(yarn_text, st.floats(1, 64), counts(1 << 20))),
         kv_cache_memory_bytes=draw(st.none() | counts(1 << 40)),
@@ -153,12 +154,20 @@ def scenarios(draw: st.DrawFn) -> Scenario:
     )  # fmt: skip
 
 
+ROLES = FLAGS["kv_transfer_config.kv_role"].choices
+
+
+def transfer_text(connector: str, role: str, port: int) -> str | None:
+    said = {"kv_connector": connector, "kv_role": role, "kv_connector_extra_config": {"ports": [port]}}
+    return read_object(said, "kv_transfer_config")
+
+
 def additional_text(is_on: bool, number: int, path: str) -> str | None:
     said = {
         "enable_flashcomm1": is_on,
         "eplb_config": {"num_redundant_experts": number, "expert_map_path": path},
     }
-    return read_additional(said)
+    return read_object(said, "additional_config")
 
 
 def yarn_text(factor: float, original: int) -> str:
@@ -185,7 +194,7 @@ def test_every_field_of_a_scenario_is_generated() -> None:
         "max_lora_rank", "fully_sharded_loras", "limit_mm_per_prompt", "language_model_only", "cpu_offload_gb",
         "kv_cache_memory_bytes", "num_gpu_blocks_override", "env", "measured", "hf_overrides",
         "mm_processor_kwargs", "surroundings", "disable_custom_all_reduce", "fuse_allreduce_rms", "skip_mm_profiling",
-        "mm_encoder_tp_mode", "additional_config",
+        "mm_encoder_tp_mode", "additional_config", "kv_transfer_config",
     }  # fmt: skip
     assert set(Scenario.__struct_fields__) == generated
 
@@ -255,7 +264,7 @@ def test_a_link_without_engine_takes_the_one_that_runs_on_the_card() -> None:
     "fields",
     [
         {},
-        {"accelerator": "Ascend-910B3-64GB"},
+        {"accelerator": "Ascend-910B3-64GB", "engine_version": "0.18.0"},
         {"accelerator": "Ascend-910B3-64GB", "engine": "vllm-mindspore"},
         {"env": {"VLLM_USE_V1": "0"}},
         {"engine_version": "0.11.0"},
@@ -274,6 +283,13 @@ def test_a_link_to_keep_names_what_the_release_fills_in_and_plans_the_same(field
     again = plan(decoded.scenario)
     assert replace(again.resolved, notices=()) == replace(found.resolved, notices=())
     assert (again.memory, again.cache, again.verdict) == (found.memory, found.cache, found.verdict)
+
+
+def test_a_link_to_keep_leaves_a_release_unnamed_that_may_be_any_of_several() -> None:
+    found = plan(scenario_from_request({"model": "Qwen/Qwen3-8B", "accelerator": "Ascend-910B3-64GB"}))
+    again = plan(link.decode(link.encode(link.written_out(found))).scenario)
+    assert again.scenario.engine_version is None
+    assert (again.memory, again.verdict) == (found.memory, found.verdict)
 
 
 def test_a_version_that_was_given_stays_as_it_was_given() -> None:
@@ -556,7 +572,11 @@ def test_what_the_repository_ships_travels_in_the_link(config: dict[str, object]
 
 
 def test_what_absent_means_is_frozen() -> None:
-    """A link of version 1 leaves these out; a change here changes what old links say."""
+    """A link of version 1 leaves these out; a change here changes what old links say.
+
+    What was false for groups of layers is left to the release now: without a connector, of which no old link knows,
+    that is the same.
+    """
     assert {name: FLAGS[name].default for name in link._PLAIN if FLAGS[name].link is not LinkRule.ALWAYS} == {
         "runner": "auto", "quantization": None, "hf_overrides": None,
         "max_num_seqs": None, "max_num_batched_tokens": None,
@@ -564,7 +584,7 @@ def test_what_absent_means_is_frozen() -> None:
         "cudagraph_capture_sizes": None, "cudagraph_mode": None, "enable_prefix_caching": None,
         "enable_chunked_prefill": None,
         "mamba_cache_mode": None, "mamba_block_size": None, "mamba_cache_dtype": "auto",
-        "mamba_ssm_cache_dtype": "auto", "disable_hybrid_kv_cache_manager": False, "kernels_compiled": False,
+        "mamba_ssm_cache_dtype": "auto", "disable_hybrid_kv_cache_manager": None, "kernels_compiled": False,
         "enable_lora": False,
         "max_loras": 1, "max_lora_rank": 16,
         "fully_sharded_loras": False, "language_model_only": False,

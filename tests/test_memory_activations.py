@@ -206,4 +206,6 @@ def test_multiprocessors_by_name_and_by_capability() -> None:
     assert multiprocessors(setting_for().accelerator) == 132
     assert multiprocessors(setting_for(accelerator=L40S).accelerator) == 142
     assert multiprocessors(setting_for(accelerator="L4-24GB", max_model_len=1024).accelerator) == 58
-    assert multiprocessors(setting_for(accelerator="MI300X-192GB").accelerator) == 0
+    assert multiprocessors(setting_for(accelerator="MI300X-192GB").accelerator) == 304
+    unknown = {"name": "Radeon RX 9070", "vendor": "amd", "memory_gib": 15.9}
+    assert multiprocessors(setting_for(accelerator=unknown, max_model_len=1024).accelerator) == 0

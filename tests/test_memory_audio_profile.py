@@ -78,6 +78,14 @@ DASHENG = {
     "subsample_factor": 5, "text_config": QWEN2,
     "audio_encoder_config": {"embed_dim": 1280, "depth": 2, "num_heads": 16, "mlp_ratio": 4.0},
 }  # fmt: skip
+PHI4 = {
+    **TEXT, "architectures": ["Phi4MMForCausalLM"], "model_type": "phi4mm", "torch_dtype": "bfloat16",
+    "audio_processor": {"name": "cascades", "config": {
+        "attention_dim": 1024, "attention_heads": 16, "linear_units": 1536, "num_blocks": 2, "input_size": 80,
+        "time_reduction": 8, "kernel_size": 3, "nemo_conv_settings": {"conv_channels": 1024},
+        "relative_attention_bias_args": {"type": "t5", "t5_bias_max_distance": 500},
+    }},
+}  # fmt: skip
 
 
 def of(config: dict[str, Any], version: str = "0.20.0", **fields: Any) -> Setting:
@@ -125,6 +133,8 @@ class TestDrawn:
             (ULTRAVOX, (8192 // (16 * 188), 16 * 188, 16)),
             (GRANITE, (1, 5001, 1)),
             (DASHENG, (8192 // 50, 50, 1)),
+            # 241,000 samples are 1,504 rows.
+            (PHI4, (8192 // 188, 188, 1)),
         ],
     )
     def test_by_class(self, config: dict[str, Any], expected: tuple[int, int, int]) -> None:
@@ -176,6 +186,14 @@ class TestBytes:
         assert running == 500 * 2 * 480 * 64 * 50 * 2
         few, _ = profiled(of(ASR, max_model_len=16384, max_num_batched_tokens=2048))
         assert few == 5 * 30 * 2 * 480 * 64 * 50 * 2
+
+    def test_one_recording_after_another(self) -> None:
+        """Phi-4-multimodal's first convolution gives 1,024 × 752 × 40 values, and its ReLU as many; what 43 recordings
+        give stays, with 1,504 × 80 values of each that went in."""
+        asked = {"max_num_batched_tokens": 8192, "max_model_len": 32768}
+        stays = 43 * (188 * 4096 + 1504 * 80) * 2
+        assert profiled(of(PHI4, **asked)) == (2 * 1024 * 752 * 40 * 2, stays)
+        assert peak_of(of(PHI4, limit_mm_per_prompt={"image": 0}, **asked)) == profiled(of(PHI4, **asked))
 
     def test_products_of_queries_and_positions(self) -> None:
         """Before 0.22 Granite's attention keeps 8 × 200 × 128 values of each of 25,000 positions: 9.5 GiB."""

@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 import pytest
 
 from kvcore.memory.collectives import exchange_bytes, fusion_workspace_bytes
-from kvcore.memory.framework import FRAMEWORK, non_torch_bytes
+from kvcore.memory.framework import FRAMEWORK, non_torch_bytes, system_bytes
 from kvcore.units import GIB, MIB, gib
 from tests.engine_examples import H100, LLAMA_8B, QWEN3_30B_A3B, QWEN25_7B, setting_for
 
@@ -145,3 +145,64 @@ class TestExchange:
     def test_other_backends_and_other_cuts(self, fields: dict[str, Any], expected: int) -> None:
         setting = setting_for(self.WIDE, engine_version="0.19.0", **{**self.RANKS, **fields})
         assert exchange_bytes(setting) == expected
+
+    def test_pplx_in_a_machine_has_a_buffer_for_each_rank(self) -> None:
+        """8 ranks of 56 experts, 256 tokens: 8 × (16 + 224 + 256 × 56 × 5,120 × 4) bytes, six numbers a row."""
+        setting = setting_for(
+            self.WIDE, engine_version="0.16.0", all2all_backend="pplx", data_parallel_size=8,
+            enable_expert_parallel=True,
+        )  # fmt: skip
+        assert exchange_bytes(setting) == 8 * (16 + 224 + 256 * 56 * 20480) + 24 * 256 * 448
+
+    @pytest.mark.parametrize(
+        ("quantized", "message"),
+        [
+            # 2 × 5,120 bytes and an index, in units of 16.
+            ({}, 10256),
+            # 5,120 bytes, 40 scales of 4 bytes, and an index.
+            (
+                {"quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]}},
+                5120 + 160 + 16,
+            ),
+        ],
+    )
+    def test_pplx_between_machines_collects_answers_of_all_experts(
+        self, quantized: dict[str, Any], message: int
+    ) -> None:
+        """16 ranks, two of them a group of tensor parallelism: rows of 28 experts from 8 groups."""
+        setting = setting_for(
+            {**self.WIDE, **quantized, "moe_intermediate_size": 256}, engine_version="0.11.0",
+            env={"VLLM_ALL2ALL_BACKEND": "pplx", "VLLM_MOE_DP_CHUNK_SIZE": "64"}, tensor_parallel_size=2,
+            data_parallel_size=8, enable_expert_parallel=True,
+        )  # fmt: skip
+        rows = 64 * 28 * 8
+        assert exchange_bytes(setting) == 64 * message + rows * (message + 20480 + 20) + 64 * 448 * 20480
+
+    def test_pplx_means_gathering_from_017_on(self) -> None:
+        setting = setting_for(self.WIDE, engine_version="0.17.1", all2all_backend="pplx", **self.RANKS)
+        assert exchange_bytes(setting) == 0
+
+    @pytest.mark.parametrize(
+        ("fields", "low_gib", "high_gib"),
+        [
+            # 4 GiB, and 2 before March 2026.
+            ({"all2all_backend": "mori"}, 2.0, 4.0),
+            ({"all2all_backend": "mori_low_latency", "engine_version": "0.33.0"}, 2.0, 4.0),
+            ({"all2all_backend": "mori", "env": {"MORI_SHMEM_HEAP_SIZE": "6G"}}, 6.0, 6.0),
+            ({"all2all_backend": "mori", "env": {"MORI_SHMEM_HEAP_SIZE": "512MiB"}}, 0.5, 0.5),
+            ({"all2all_backend": "mori", "env": {"MORI_SHMEM_HEAP_SIZE": "much"}}, 2.0, 4.0),
+            ({"all2all_backend": "mori", "enable_expert_parallel": False}, 0.0, 0.0),
+        ],
+    )
+    def test_a_heap_of_mori_is_outside_the_budget(
+        self, fields: dict[str, Any], low_gib: float, high_gib: float
+    ) -> None:
+        """Its value is the upper figure; the interval goes down to the other, or as far as without it."""
+        asked = {"engine_version": "0.19.0", "accelerator": "MI300X-192GB", "data_parallel_size": 8,
+                 "enable_expert_parallel": True}  # fmt: skip
+        asked |= fields
+        plain = system_bytes(setting_for(self.WIDE, **{**asked, "all2all_backend": None}))
+        heap = system_bytes(setting_for(self.WIDE, **asked))
+        assert gib(heap.value - plain.value) == pytest.approx(high_gib)
+        below, plain_below = heap.value - heap.bounds[0], plain.value - plain.bounds[0]
+        assert gib(below**2 - plain_below**2) / GIB == pytest.approx((high_gib - low_gib) ** 2)

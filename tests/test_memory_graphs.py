@@ -8,6 +8,7 @@ from kvcore.memory.graphs import (
     attention_split_bytes,
     attention_workspace_bytes,
     counted_graph_bytes,
+    counts_estimate,
     cuda_graph_bytes,
     graph_count,
     largest_batch_bytes,
@@ -165,6 +166,24 @@ def test_eager_starts_have_no_graphs() -> None:
 def test_the_estimate_is_taken_off_from_0_20_on(version: str, env: dict[str, str], is_counted: bool) -> None:
     setting = setting_for(engine_version=version, env=env)
     assert (counted_graph_bytes(setting, cuda_graph_bytes(setting)).value > 0) is is_counted
+
+
+@pytest.mark.parametrize(
+    ("card", "estimated"),
+    [
+        ("MI300X-192GB", {"0.19.0": False, "0.20.0": False, "0.25.1": False, "0.26.0": True, "0.33.0": True}),
+        ("H100-80GB", {"0.19.0": True, "0.20.0": True, "0.25.1": True, "0.26.0": True, "0.33.0": True}),
+        ("Arc-Pro-B60-24GB", {"0.20.0": True, "0.21.0": False, "0.30.0": False, "0.31.0": True}),
+    ],
+)
+def test_platforms_whose_graphs_are_estimated(card: str, estimated: dict[str, bool]) -> None:
+    """gpu_worker.py: "not is_rocm()" to 0.20, "is_cuda()" to 0.25, "is_cuda_alike()" from 0.26, XPU from 0.31."""
+    env = {"VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS": "1", "VLLM_USE_V2_MODEL_RUNNER": "0"}
+    found = {
+        version: counts_estimate(setting_for(engine_version=version, accelerator=card, env=env))
+        for version in estimated
+    }
+    assert found == estimated
 
 
 def test_the_flashinfer_workspace_is_part_of_the_estimate() -> None:

@@ -262,6 +262,21 @@ def test_a_config_that_no_link_holds_is_offered_beside_it() -> None:
     assert "is too long for a link: the figures shown are not for it" in seen(reloaded)
 
 
+@pytest.mark.parametrize(("locale", "label"), [("en-US", "not named: as "), ("zh-CN", "未指明：按 ")])
+def test_a_release_that_nobody_named_is_said_and_can_be_named(locale: str, label: str) -> None:
+    app = open_app({"model": "Qwen/Qwen3-8B", "accelerator": "Ascend-910B4-32GB"}, locale)
+    version = app.selectbox(key="engine_version")
+    newest = version.options[1]
+    assert version.options[0] == f"{label}{newest}"
+    said = [text.value for text in app.text if newest in text.value]
+    assert len(said) == 1
+    app = checked(version.set_value(newest).run())
+    assert params(app)["engine_version"] == newest
+    assert [text.value for text in app.text if newest in text.value] == []
+    app = checked(app.selectbox(key="engine_version").set_value("auto").run())
+    assert "engine_version" not in params(app)
+
+
 def test_a_ticket_names_release_and_share_of_the_card() -> None:
     app = open_app({"model": "Qwen/Qwen3-8B", "accelerator": "H100-80GB"})
     app.segmented_control(key="share_form").set_value("ticket")

@@ -100,6 +100,19 @@ def test_graphs_are_called_as_the_platform_calls_them(language: Language, name: 
     assert name in ascend.error(Notice(code="memory-overrun", field="gpu_memory_utilization", params=over))
 
 
+def test_no_text_of_our_own_names_another_platforms_graphs() -> None:
+    ascend, other = platform_words(Language.CHINESE, "ACL"), words(Language.CHINESE)
+    plain = "Weights, activations, graphs and one request of the full length fit."
+    assert ("CUDA 图" in other(plain), "ACL 图" in ascend(plain), "CUDA" in ascend(plain)) == (
+        True,
+        True,
+        False,
+    )
+    named = [msgid for _, msgid in ascend._texts if "CUDA 图" in ascend(msgid)]
+    # What is left is said in the engine's own words.
+    assert all("CUDA graph" in msgid for msgid in named)
+
+
 def test_an_engines_own_words_keep_its_name_of_graphs() -> None:
     quoted = Notice(code="state-blocks-too-few", field="max_num_seqs", params={"value": "9", "blocks": "4"})
     assert "CUDA graph capture" in platform_words(Language.ENGLISH, "ACL").error(quoted)

@@ -28,9 +28,11 @@ from kvcore.memory.framework import non_torch_bytes, system_bytes
 from kvcore.memory.graphs import actual_graphs, captured_graphs, counted_graph_bytes
 from kvcore.memory.parts import least_room
 from kvcore.memory.setting import Setting, setting_of
+from kvcore.memory.unstated import may_be_other
 from kvcore.model.architecture import Architecture
 from kvcore.model.families import read_architecture
 from kvcore.planning import (
+    HIGH,
     LOW,
     Prepared,
     Verdict,
@@ -244,6 +246,10 @@ class Group:
             found = self._parts[name, terms] = of(own)
         return found
 
+    def most_of(self, memory: Memory) -> float | None:
+        """The upper end of what releases leave that may all be meant; None of a release that is known."""
+        return memory.ends[HIGH] if may_be_other(self.scenario) else None
+
     def cell(self, failed: Cell, pool: Pool | None, memory: Memory) -> Cell:
         """The cell of one pool, judged as `plan` judges it."""
         resolved, specs, parallel = self.prepared.resolved, self.prepared.specs, self.scenario.parallel
@@ -257,7 +263,7 @@ class Group:
                 most=(int(high),),
                 planned=lambda available: plan_cache(specs, available, resolved, parallel),
                 has_room=pool is None or memory.room >= pool.num_blocks * pool.bytes_per_block,
-                is_empty=leaves_none(memory.available, low),
+                is_empty=leaves_none(memory.available, low, self.most_of(memory)),
             )
         except EngineRefusalError as error:
             return Cell("", failed.tensor_parallel_size, refusal=error.code)

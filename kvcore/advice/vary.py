@@ -381,7 +381,8 @@ def _read(rank: Rank, module: arch.Module, name: str) -> float:
 def _read_kv_bytes_per_token(plan: Plan) -> float:
     """Of layers that read their whole cache in every step: not of windows, states, and what an indexer picks from."""
     caches = {type(cache) for layer in plan.architecture.layers for cache in layer.caches}
-    if caches & {arch.SparseIndexer, arch.BlockIndexer, arch.CompressedLatent, arch.LatentWindow}:
+    picks = {arch.SparseIndexer, arch.BlockIndexer, arch.PooledKeys, arch.CompressedLatent, arch.LatentWindow}
+    if caches & picks:
         return 0.0
     return sum(
         spec.layers * spec.page_size_bytes / spec.block_size

@@ -37,6 +37,7 @@ class StageGroup(Struct, frozen=True, kw_only=True):
     """One group on one stage: `members` are its distinct specs over all stages."""
 
     kind: CacheKind
+    """Of its first layer."""
     block_size: int
     layers: int
     page_size_bytes: int
@@ -169,9 +170,8 @@ def _stage_group(bucket: Bucket, stages: Sequence[int]) -> StageGroup:
     pages = here.block_pages()
     pool = pages_bytes(pages)
     first = bucket.specs[0]
-    kinds = {spec.kind for spec in bucket.specs}
     return StageGroup(
-        kind=first.kind if len(kinds) == 1 else CacheKind.FULL_ATTENTION,
+        kind=first.kind,
         block_size=first.block_size,
         layers=sum(layers for layers, _ in pages),
         page_size_bytes=pool if len(bucket.specs) > 1 else first.page_size_bytes,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterable, Sequence
 from typing import Final, TypeAlias, assert_never
 
@@ -68,9 +69,13 @@ class Bucket(Struct, frozen=True, kw_only=True):
 
 
 def is_packed(specs: Sequence[LayerSpec]) -> bool:
-    """Whether the model keeps windows of latent vectors in pages of several sizes."""
-    windows = any(spec.kind is CacheKind.SLIDING_WINDOW_MLA for spec in specs)
-    return windows and len({spec.page_size_bytes for spec in specs}) > 1
+    """Whether the model keeps windows of latent vectors, or rings, in pages of several sizes.
+
+    Source: vllm/v1/attention/backends/utils.py:resolve_kv_cache_layout, supported_kv_cache_layouts of their backends
+    (0.33.0): blocks with all layers inside.
+    """
+    packed = any(spec.kind in (CacheKind.SLIDING_WINDOW_MLA, CacheKind.CIRCULAR_BUFFER) for spec in specs)
+    return packed and len({spec.page_size_bytes for spec in specs}) > 1
 
 
 PADDED: Final = frozenset(
@@ -106,13 +111,7 @@ def packed_groups(whole: Bucket, rule: PackedGroups) -> tuple[Bucket, ...]:
         return tuple(
             group for bucket, number in zip(buckets, numbers, strict=True) for group in _cut(bucket, number)
         )
-    balanced = [bucket for bucket in buckets if bucket.is_balanced()]
-    least = max((bucket.repeats for bucket in balanced if len(bucket.layers_by_page()) > 1), default=0)
-    if least:
-        size = least_padding([bucket.repeats for bucket in balanced], at_least=least)
-        numbers = [ceil_div(b.repeats, size) if b in balanced else 1 for b in buckets]
-    else:
-        numbers = _numbers_by_bytes(buckets)
+    numbers = _numbers_by_bytes(buckets, _repeats_of_groups(buckets))
     return tuple(
         group for bucket, number in zip(buckets, numbers, strict=True) for group in _cut(bucket, number)
     )
@@ -131,7 +130,10 @@ def packed_block_pages(groups: Sequence[Bucket], rule: PackedGroups) -> BlockPag
     tuples-and-drafts  the same without the draft's layers, and one more for each of those
     padded-slots   of each page size as many as the group with the most of them has
 
-    Source: vllm/v1/core/kv_cache_utils.py:_get_kv_cache_config_deepseek_v4 (0.22.1, 0.23.0).
+    From 0.29 on a block is padded to a multiple of what the kernels of all its layers need.
+
+    Source: vllm/v1/core/kv_cache_utils.py:_get_kv_cache_config_deepseek_v4 (0.22.1, 0.23.0),
+    vllm/v1/core/kv_cache_planning.py:_get_kv_cache_bytes_per_block (0.33.0).
 
     Example:
         >>> from kvcore.cache.spec import LayerSpec
@@ -157,7 +159,10 @@ def packed_block_pages(groups: Sequence[Bucket], rule: PackedGroups) -> BlockPag
             sizes = dict.fromkeys(size for layers in pages for size in layers)
             return tuple((max(layers.get(size, 0) for layers in pages), size) for size in sizes)
         case PackedGroups.NONE | PackedGroups.LAYER_TUPLES | PackedGroups.PATTERN_REPEATS:
-            return max((group.block_pages() for group in groups), key=pages_bytes)
+            widest = max((group.block_pages() for group in groups), key=pages_bytes)
+            alignment = math.lcm(*(spec.stride_alignment for group in groups for spec in group.specs))
+            padding = -pages_bytes(widest) % alignment
+            return (*widest, (1, padding)) if padding else widest
         case other:
             assert_never(other)
 
@@ -203,18 +208,40 @@ def _buckets(whole: Bucket) -> list[Bucket]:
     ]
 
 
-def _numbers_by_bytes(buckets: Sequence[Bucket]) -> list[int]:
-    """Without a pattern: windows are cut to what fits in a block anyway, everything else stays whole."""
-    windows = [bucket.specs[0].kind is CacheKind.SLIDING_WINDOW_MLA for bucket in buckets]
+def _repeats_of_groups(buckets: Sequence[Bucket]) -> int:
+    """How often the pattern of page sizes repeats in a group; 0 without a balanced bucket of several page sizes."""
+    balanced = [bucket for bucket in buckets if bucket.is_balanced()]
+    least = max((bucket.repeats for bucket in balanced if len(bucket.layers_by_page()) > 1), default=0)
+    return least and least_padding([bucket.repeats for bucket in balanced], at_least=least)
+
+
+STATES: Final = frozenset({CacheKind.MAMBA, CacheKind.CIRCULAR_BUFFER})
+"""Kinds of which a block may have room for one layer alone."""
+
+
+def _numbers_by_bytes(buckets: Sequence[Bucket], repeats: int) -> list[int]:
+    """In how many groups each bucket is cut: balanced ones by the repeats, where there are some; states, and without
+    repeats windows, to what fits in a block that the others need anyway; everything else stays whole.
+
+    Source: vllm/v1/core/kv_cache_planning.py:_get_packed_kv_cache_groups (0.33.0).
+    """
+    windows = () if repeats else (CacheKind.SLIDING_WINDOW, CacheKind.SLIDING_WINDOW_MLA)
+    least = [ceil_div(each.repeats, repeats) if repeats and each.is_balanced() else 1 for each in buckets]
+    are_states = [each.specs[0].kind in (*STATES, *windows) for each in buckets]
     anchor = max(
-        max(bucket.layers_by_page()) if window else pages_bytes(bucket.block_pages())
-        for bucket, window in zip(buckets, windows, strict=True)
+        sum(
+            ceil_div(layers, sum(pages.values()) if is_state else number) * page
+            for page, layers in pages.items()
+        )
+        for pages, number, is_state in zip(
+            [each.layers_by_page() for each in buckets], least, are_states, strict=True
+        )
     )
     numbers = []
-    for bucket, window in zip(buckets, windows, strict=True):
+    for bucket, number, is_state in zip(buckets, least, are_states, strict=True):
         fitting = max(anchor // bucket.specs[0].page_size_bytes, 1)
         layers = sum(bucket.layers_by_page().values())
-        numbers.append(ceil_div(layers, fitting) if window else 1)
+        numbers.append(max(number, ceil_div(layers, fitting)) if is_state else number)
     return numbers
 
 

@@ -220,12 +220,19 @@ def contiguous_pages(
 
 
 def hybrid_block_size(
-    *, state_bytes: int, token_bytes: int, is_mla: bool, resolved: Resolved, chunk_size: int = 1
+    *,
+    state_bytes: int,
+    token_bytes: int,
+    is_mla: bool,
+    resolved: Resolved,
+    chunk_size: int = 1,
+    key_tokens: int = 1,
 ) -> int:
     """Tokens per block of a hybrid model: a × ⌈state bytes / (a × bytes of one token)⌉, at least as asked.
 
     a is 16 at first, larger for MLA from 0.11.2, and from 0.20 the larger of the backend's smallest kernel
-    block and the asked block size, from 0.33 a multiple of what states are exported by; on Ascend always 128.
+    block and the asked block size, from 0.33 a multiple of what states are exported by; on Ascend always 128. A page
+    of an indexer's pooled keys is of `key_tokens`.
     Where every state is cached (mamba_cache_mode all), it is the least common multiple of that and of the kernel's
     chunk, for which mamba_block_size may stand.
 
@@ -247,7 +254,7 @@ def hybrid_block_size(
         alignment = rules.mla_block_alignment
         if resolved.attention_backend == AttentionBackend.CUTLASS_MLA:
             alignment = smallest_kernel_block(resolved.attention_backend)
-    alignment = math.lcm(alignment, resolved.state_export_tokens or 1)
+    alignment = math.lcm(alignment, resolved.state_export_tokens or 1, key_tokens)
     if resolved.mamba_cache_mode == "all":
         alignment = math.lcm(alignment, chunk_size)
     return max(resolved.block_size, alignment * ceil_div(state_bytes, alignment * token_bytes))

@@ -26,6 +26,7 @@ class CacheKind(StrEnum):
     CHUNKED_LOCAL_ATTENTION = "chunked_local_attention"
     MLA_ATTENTION = "mla_attention"
     SLIDING_WINDOW_MLA = "sliding_window_mla"
+    CIRCULAR_BUFFER = "circular_buffer"
     MAMBA = "mamba"
     CROSS_ATTENTION = "cross_attention"
 
@@ -62,6 +63,8 @@ class LayerSpec:
     """Tokens that one stored vector stands for."""
     stated_block_size: int = 0
     """What the engine calls its block size where that counts vectors; 0 where it is `block_size`."""
+    stride_alignment: int = 1
+    """Bytes that packed blocks are a multiple of."""
     is_draft: bool = False
     """Of a draft, where the engine keeps its blocks apart."""
     made_of: Quantity | None = field(default=None, compare=False, repr=False)
@@ -164,6 +167,12 @@ _CHUNK: Final = BlockRule(
     ),
     f"{SPECS}:ChunkedLocalAttentionSpec.max_memory_usage_bytes (0.33.0)",
 )
+_RING: Final = BlockRule(
+    "ring_blocks",
+    "1",
+    lambda spec, length, demand: 1,
+    f"{SPECS}:CircularBufferSpec.max_memory_usage_bytes (0.33.0)",
+)
 _ENCODER: Final = BlockRule(
     "encoder_blocks",
     "⌈{encoder_tokens} / {block_size}⌉",
@@ -215,6 +224,8 @@ def block_rule(spec: LayerSpec, demand: Demand) -> BlockRule:
         return _WINDOW
     if kind is CacheKind.CHUNKED_LOCAL_ATTENTION:
         return _CHUNK
+    if kind is CacheKind.CIRCULAR_BUFFER:
+        return _RING
     if kind is CacheKind.CROSS_ATTENTION:
         return _ENCODER if demand.rules.encoder_tokens is EncoderTokens.ENCODER else _ENCODER_BATCH
     return _state_rule(demand)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from functools import lru_cache
+from typing import Final
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -27,12 +29,15 @@ from kvcore.model.architecture import (
     CompressedLatent,
     CrossAttention,
     FullAttention,
+    InputWindow,
     LatentWindow,
     Layer,
     Mla,
+    PooledKeys,
     RecurrentState,
     SlidingWindow,
     SparseIndexer,
+    TokenRing,
     by_identity,
     caches_of,
     layer_counts,
@@ -40,6 +45,12 @@ from kvcore.model.architecture import (
 from kvcore.model.families.eagle import Draft
 from kvcore.quantity import Quantity
 from kvcore.scenario import Parallel
+from kvcore.units import ceil_div
+
+LATENT_ROWS: Final = 64
+"""Rows that the kernel of quantized latent vectors reads at once; of others one.
+
+Source: vllm/v1/attention/backends/mla/flashmla_sparse.py:FlashMLASparseBackend.customize_spec (0.33.0)."""
 
 
 class _Placement(Struct, frozen=True, kw_only=True):
@@ -156,6 +167,10 @@ def _states(architecture: Architecture) -> list[RecurrentState]:
     return [state for state in caches_of(architecture) if isinstance(state, RecurrentState)]
 
 
+def _pooled(architecture: Architecture) -> Iterator[PooledKeys]:
+    return (state for state in caches_of(architecture) if isinstance(state, PooledKeys))
+
+
 def _state_block_size(block_size: int, resolved: Resolved, is_hybrid: bool) -> int:
     """Without prefix caching one state serves a whole request, so its block is max_model_len long.
 
@@ -189,6 +204,7 @@ def _hybrid_pages(architecture: Architecture, parallel: Parallel, resolved: Reso
         is_mla=architecture.is_mla,
         resolved=resolved,
         chunk_size=resolved.mamba_block_size or max(state.chunk_size for state in states),
+        key_tokens=math.lcm(*(keys.page_keys * keys.tokens_per_state for keys in _pooled(architecture))),
     )
     return HybridPages(block_size=block_size, page_size_bytes=block_size * token_bytes)
 
@@ -228,7 +244,7 @@ def state_tensor_bytes(
         >>> state_tensor_bytes(delta_net, 1, "bfloat16", 0)
         (49152, 1048576)
     """
-    heads = state.heads
+    heads, ranks = state.heads, 1 if state.is_whole else ranks
     if heads % ranks:
         field = "tensor_parallel_size"
         raise EngineRefusalError(
@@ -263,7 +279,10 @@ def _layer_spec(state: CacheState, at: _Placement) -> LayerSpec:
         case Mla():
             parts = (state.kv_lora_rank, state.qk_rope_head_dim, state.index_head_dim)
             size, token = sum(parts), kv_format(at.kv_cache_dtype).latent_vector(*parts)
-            return _latent(size, token, at.kv_cache_dtype, at)
+            rows = LATENT_ROWS if at.kv_cache_dtype.startswith("fp8") else 1
+            return dataclasses.replace(
+                _latent(size, token, at.kv_cache_dtype, at), stride_alignment=rows * int(token.value)
+            )
         case SparseIndexer():
             is_plain = at.kept.sparse_keys is SparseKeys.PLAIN
             element = kv_format(at.dtype).key_bits // 8 if is_plain else 0
@@ -297,6 +316,19 @@ def _layer_spec(state: CacheState, at: _Placement) -> LayerSpec:
                 head_size=state.state_bytes,
                 sliding_window=state.sliding_window,
             )
+        case PooledKeys():
+            made = aligned_states(at.block_size // state.tokens_per_state, state.key_bytes, 1)
+            kernel = math.gcd(2 * state.page_keys * state.tokens_per_state, at.block_size)
+            is_cut = state.page_keys > 1 and kernel < at.block_size
+            return dataclasses.replace(
+                _latent(state.key_bytes, made, "uint8", at),
+                tokens_per_state=state.tokens_per_state,
+                stride_alignment=kernel // state.tokens_per_state * state.key_bytes if is_cut else 1,
+            )
+        case InputWindow():
+            return _inputs(state, at)
+        case TokenRing():
+            return _ring(state, at)
         case RecurrentState():
             return _recurrent(state, at)
 
@@ -335,6 +367,44 @@ def _latent(size: int, made: Quantity, dtype: str, at: _Placement) -> LayerSpec:
         head_size=size,
         dtype=dtype,
         made_of=made,
+    )
+
+
+def _inputs(state: InputWindow, at: _Placement) -> LayerSpec:
+    """Source: vllm/models/inkling/nvidia/sconv_swa_attn.py:InklingConvState.get_kv_cache_spec (0.33.0)."""
+    heads = units_per_rank(state.num_kv_heads, at.ranks, replicable=False)
+    made = aligned_states(state.kernel, heads * state.row_elements * 2, 1)
+    return LayerSpec(
+        kind=CacheKind.SLIDING_WINDOW,
+        layers=1,
+        block_size=state.kernel,
+        page_size_bytes=int(made.value),
+        made_of=made,
+        num_kv_heads=heads,
+        head_size=state.row_elements,
+        dtype=at.dtype,
+        sliding_window=state.kernel,
+    )
+
+
+def _ring(state: TokenRing, at: _Placement) -> LayerSpec:
+    """Source: vllm/models/glm5next/common/attention.py:Glm5NextTailCache.get_kv_cache_spec,
+    vllm/models/qwen4_exp/common/qsa_cache.py:QSAKeyStateCache.get_kv_cache_spec,
+    vllm/models/step5/nvidia/csa_tail_ring.py:Step5CSATailRing.get_kv_cache_spec (0.33.0)."""
+    if state.fills_page_of is not None:
+        page = _attention(CacheKind.CIRCULAR_BUFFER, state.fills_page_of, state.fills_page_of.head_size_v, at)
+        return dataclasses.replace(page, stride_alignment=state.row_bytes)
+    groups = ceil_div(state.tokens_per_group + at.num_speculative_tokens, state.tokens_per_group)
+    rows = state.tokens_per_group * (1 << (groups - 1).bit_length() if state.in_powers else groups)
+    made = aligned_states(rows, state.row_bytes, 1)
+    return LayerSpec(
+        kind=CacheKind.CIRCULAR_BUFFER,
+        layers=1,
+        block_size=rows,
+        page_size_bytes=int(made.value),
+        made_of=made,
+        num_kv_heads=1,
+        head_size=state.row_bytes,
     )
 
 

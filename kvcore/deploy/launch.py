@@ -16,7 +16,7 @@ from kvcore.engine.vllm.versions import switches_of
 from kvcore.flags import Flag, Kind, LaunchRule, LinkRule, fields_of
 from kvcore.model.rope import read_yarn
 from kvcore.planning import Plan
-from kvcore.scenario import AUTO, Runner, Scenario, nested, value_of
+from kvcore.scenario import AUTO, KEPT_AS_JSON, Runner, Scenario, nested, value_of
 from kvcore.scenario.request import UNNAMED_MODEL
 
 RESOLVED: Final = (
@@ -172,8 +172,9 @@ def _speculative(plan: Plan) -> dict[str, str | None]:
     return {"speculative-config": _json({key: value for key, value in said.items() if value is not None})}
 
 
-def _additional(plan: Plan) -> dict[str, str | None]:
-    return {"additional-config": plan.scenario.additional_config}
+def _kept(name: str) -> Callable[[Plan], dict[str, str | None]]:
+    """An object as it was given."""
+    return lambda plan: {name.replace("_", "-"): getattr(plan.scenario, name)}
 
 
 def _redundant(plan: Plan) -> dict[str, Any]:
@@ -193,6 +194,6 @@ _OWN: Final[Mapping[str, Callable[[Plan], dict[str, Any]]]] = {
     "max_cudagraph_capture_size": _graphs,
     "speculative_config": _speculative,
     "num_redundant_experts": _redundant,
-    "additional_config": _additional,
+    **{name: _kept(name) for name in KEPT_AS_JSON},
 }
 """Flags whose words depend on the release or on other flags; `_graphs` says all that are about graphs."""

@@ -50,6 +50,7 @@ FindMemory: TypeAlias = "Callable[[Setting, Quantity], RankMemory]"
 """Where the memory of one rank goes, given its weights: the parts, the budget, what the KV cache gets."""
 
 
+AdditionalKey = Annotated[str, OneOf(tuple(fields_of("additional_config")))]
 FunctionName = Annotated[str, Named(r"[a-z_.]+:[a-z_]+", "module:function")]
 
 
@@ -72,6 +73,18 @@ class Attention(Struct, frozen=True, kw_only=True):
     """It is this one whatever is asked, where prefixes are cached or prompts are cut."""
 
 
+class Role(StrEnum):
+    """What a server does with the KV caches of others, in the engine's own words."""
+
+    PRODUCER = "kv_producer"
+    """It computes prompts for others."""
+    CONSUMER = "kv_consumer"
+    """It goes on from the prompts of others."""
+    BOTH = "kv_both"
+    NONE = "none"
+    """There is no connector."""
+
+
 class Combination(StrEnum):
     """What a plug-in's release may not take; the code of its refusal ends so."""
 
@@ -84,6 +97,8 @@ class Combination(StrEnum):
     """Tokens cut over tensor parallel ranks (FlashComm), in a mixture whose experts are cut as well."""
     BLOCKING_LAUNCHES = "blocking-launches"
     """Graphs where a variable makes every launch wait."""
+    NODE_KEYS = "node-keys"
+    """Keys of `--additional-config` that servers of another role take alone."""
     MODULE_RANKS = "module-ranks"
     """Single modules cut over groups that the data parallel ranks do not make."""
     CONTEXT_WITHOUT_FLASHCOMM = "context-without-flashcomm"
@@ -100,6 +115,10 @@ class RefusedCombination(ReleaseRange, frozen=True, kw_only=True):
     what: Combination
     only_310p: bool = False
     """On 310P alone."""
+    key: Annotated[str, Named(r"[a-z_.]*", "keys with dots between")] = ""
+    """What `node-keys` is about."""
+    roles: tuple[Role, ...] = ()
+    """The servers that take it."""
 
 
 class Refusals(Struct, frozen=True, kw_only=True):
@@ -189,9 +208,6 @@ class WeightRules(Struct, frozen=True, kw_only=True):
     """Shared experts that are to be whole on each rank ask for FlashComm too."""
 
 
-AdditionalKey = Annotated[str, OneOf(tuple(fields_of("additional_config")))]
-
-
 class ReadKeys(ReleaseRange, frozen=True, kw_only=True):
     """Releases of vLLM on which a plug-in reads these keys of `--additional-config`."""
 
@@ -215,6 +231,8 @@ class AdditionalRules(Struct, frozen=True, kw_only=True):
     """What moves memory by an amount that no source gives a formula for."""
     redundant_need_balancing_since: Published = NEVER
     """From then on redundant experts are there only where their load is balanced while it runs."""
+    refuses_unread_since: Published = NEVER
+    """From then on a key that is not read stops the start."""
     scheduler_switch_since: Published = NEVER
     """Before it the object alone puts the plug-in's scheduler in vLLM's place, from then on its `enabled`."""
 
@@ -262,6 +280,21 @@ class Launch(Struct, frozen=True, kw_only=True):
         return next((image for image in self.images if image.vendor is vendor), None)
 
 
+class ConnectorNames(ReleaseRange, frozen=True, kw_only=True):
+    """Releases of vLLM on which these connectors of KV caches know groups of layers."""
+
+    source: Source
+    names: tuple[Annotated[str, Named("[A-Za-z0-9_]+", "a class")], ...]
+
+
+class Unstated(Struct, frozen=True, kw_only=True):
+    """Which releases may be meant where nobody states one."""
+
+    source: Source
+    since: Published
+    """The vLLM that the oldest of them runs on."""
+
+
 class LogFormat(Struct, frozen=True, kw_only=True):
     """What is the engine's own in a start-up log."""
 
@@ -300,6 +333,8 @@ class Engine(Struct, frozen=True, kw_only=True):
     """The names that come from outside, once more."""
     releases: tuple[tuple[Version, Published], ...] = ()
     """Its own releases, oldest first, each with the vLLM release that it runs on; empty for vLLM itself."""
+    unstated: Unstated | None = None
+    """None where a start without a release is one of the newest."""
     main_flags: tuple[Annotated[str, OneOf(tuple(FLAGS))], ...] = ()
     """Fields of a request whose controls stand among the main ones, for a mixture of experts."""
     weight_precisions: tuple[Annotated[str, Named("[a-z0-9_-]+", "a storage format")], ...] = ()
@@ -316,6 +351,7 @@ class Engine(Struct, frozen=True, kw_only=True):
     graphs: ByRelease[GraphRules] = field(default_factory=lambda: ByRelease(GraphRules, {}))
     memory: MemoryRules = MemoryRules()
     additional: AdditionalRules = AdditionalRules()
+    connectors_with_groups: tuple[ConnectorNames, ...] = ()
     log: LogFormat = LogFormat()
     functions: Functions = field(default_factory=Functions)
 

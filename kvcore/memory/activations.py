@@ -236,10 +236,24 @@ def sampler_bytes(setting: Setting, row: SamplerRow) -> int:
     tokens = resolved.max_num_batched_tokens
     rows = min(resolved.max_num_seqs, tokens)
     vocabulary = architecture.vocab_size
-    top_k = row.vocabulary_rows_per_multiprocessor * multiprocessors(setting.accelerator) * vocabulary * 4
+    programs = filter_programs(multiprocessors(setting.accelerator), rows)
+    top_k = row.vocabulary_rows_per_multiprocessor * programs * vocabulary * 4
     hidden = tokens * architecture.hidden_size * setting.element_bytes
     per_logit = row.bytes_per_logit + (setting.element_bytes if vocabulary % VOCABULARY_MULTIPLE else 0)
     return int(per_logit * rows * vocabulary + top_k + row.bytes_per_token * tokens) + hidden
+
+
+def filter_programs(chip: int, rows: int) -> int:
+    """Rows of the vocabulary that Triton's filter keeps on a chip of so many multiprocessors: a power of two of the
+    rows that are sampled, at most one for each multiprocessor.
+
+    Source: vllm/v1/sample/ops/topk_topp_triton.py:apply_top_k_top_p_triton (0.17.1, 0.20.0, 0.29.0).
+
+    Example:
+        >>> filter_programs(132, 1024), filter_programs(132, 33), filter_programs(132, 1)
+        (132, 64, 1)
+    """
+    return min(chip, 1 << (min(chip, rows) - 1).bit_length()) if chip else 0
 
 
 def pooler_bytes(setting: Setting) -> int:
@@ -286,8 +300,8 @@ def restart_gain_bytes(activations: Quantity) -> int:
 
 @kept
 def multiprocessors(accelerator: Accelerator) -> int:
-    """Multiprocessors of a card, by its name, else by its compute capability; 0 for other vendors' cards."""
-    if accelerator.vendor is not Vendor.NVIDIA:
+    """Multiprocessors of a card, by its name, else by its compute capability; of AMD's by name alone. 0 for others."""
+    if accelerator.vendor not in (Vendor.NVIDIA, Vendor.AMD):
         return 0
     table = ACTIVATIONS.load().multiprocessors
     label = f"{accelerator.id} {accelerator.name}".replace("-", " ").upper().split()
@@ -295,6 +309,8 @@ def multiprocessors(accelerator: Accelerator) -> int:
         words = name.upper().split()
         if any(label[at : at + len(words)] == words for at in range(len(label))):
             return count
+    if accelerator.vendor is Vendor.AMD:
+        return 0
     major, minor = accelerator.compute_capability or (8, 0)
     return table.capability.get(f"{major}.{minor}", table.capability["8.0"])
 

@@ -25,11 +25,12 @@ from kvcore.memory.framework import (
     taken_bytes,
 )
 from kvcore.memory.graphs import actual_graphs, captured_graphs, counted_graph_bytes, driver_factors
-from kvcore.memory.intervals import available_reach
+from kvcore.memory.intervals import available_interval
 from kvcore.memory.loaded import loaded_quantity
 from kvcore.memory.parts import Parts, RankMemory, given_kv, half_width, measured_or, rank_parts
 from kvcore.memory.pool_blocks import reserved_bytes
 from kvcore.memory.setting import Setting, setting_of
+from kvcore.memory.unstated import may_be_other, other_settings
 from kvcore.memory.weights import WeightBytes
 from kvcore.model.architecture import Architecture
 from kvcore.quantity import Grade, Quantity, figure, given
@@ -169,27 +170,19 @@ class Remainder(NamedTuple):
     """What the parts leave of the budget of one rank, in bytes; a share of it becomes the KV cache."""
 
     left: int
-    below: float
-    """How much less it may be, and how much more."""
-    above: float
-    unsized: int
-    """How much less or more on top of that, for what no source gives a size."""
     share: int
+    ends: tuple[float, float]
+    """Of the interval of what is available."""
 
     def with_more(self, more: int) -> Remainder:
         """The same of a budget with so many bytes more."""
-        return Remainder(self.left + more, *self[1:])
+        low, high = self.ends
+        return Remainder(self.left + more, self.share, (low + more / self.share, high + more / self.share))
 
     @property
     def available(self) -> int:
         """What the KV cache is planned in."""
         return self.left // self.share
-
-    @property
-    def ends(self) -> tuple[float, float]:
-        """Of the interval of what is available."""
-        low, high = self.left - self.below, self.left + self.above
-        return (low - self.unsized) / self.share, (high + self.unsized) / self.share
 
 
 def remainder_of(
@@ -200,7 +193,29 @@ def remainder_of(
     framework: Quantity,
     counted: Quantity,
 ) -> Remainder:
-    """budget − weights − activations − framework − counted graphs, and how far that may be off."""
+    """budget − weights − activations − framework − counted graphs, and how far that may be off.
+
+    Where nobody states the release, the interval spans those of all that may be meant.
+    """
+    found = _remainder(setting, budget_bytes, weights, activations, framework, counted)
+    low, high = found.ends
+    for other in other_settings(setting):
+        total, profiled = total_of(setting.accelerator), profile_of(other)
+        inside = profiled.activations, profiled.framework, profiled.counted_graphs
+        ends = _remainder(other, budget_of(total, other.resolved).value, weights, *inside).ends
+        low, high = min(low, ends[0]), max(high, ends[1])
+    return found._replace(ends=(low, high))
+
+
+def _remainder(
+    setting: Setting,
+    budget_bytes: float,
+    weights: Quantity,
+    activations: Quantity,
+    framework: Quantity,
+    counted: Quantity,
+) -> Remainder:
+    """The same on one release."""
     parts = {
         "weights_gib": weights,
         "peak_activation_gib": activations,
@@ -208,14 +223,10 @@ def remainder_of(
         "cuda_graph_gib": counted,
     }
     total_spread = ASSUMED_TOTAL_SPREAD * GIB if setting.accelerator.memory_grade is Grade.ASSUMED else 0.0
-    below, above = available_reach(setting, parts, total_spread)
-    return Remainder(
-        left=int(budget_bytes - weights.value - activations.value - framework.value - counted.value),
-        below=below,
-        above=above,
-        unsized=unsized_bytes(setting),
-        share=pool_share(setting),
-    )
+    left = int(budget_bytes - sum(part.value for part in parts.values()))
+    low, high = available_interval(setting, left, parts, total_spread)
+    share, unsized = pool_share(setting), unsized_bytes(setting)
+    return Remainder(left, share, ((low - unsized) / share, (high + unsized) / share))
 
 
 def available_of(
@@ -226,7 +237,10 @@ def available_of(
     framework: Quantity,
     counted: Quantity,
 ) -> Quantity:
-    """What is left for the KV cache, with the interval that the estimated parts leave it."""
+    """What is left for the KV cache, with the interval that the estimated parts leave it.
+
+    Where nobody states the release, the interval spans those of all that may be meant.
+    """
     fixed = setting.scenario.kv_cache_memory_bytes
     if fixed is not None and setting.switches.kv_cache_memory_bytes:
         return figure(
@@ -256,8 +270,17 @@ def unsized_bytes(setting: Setting) -> int:
 
 
 def remainder_card_terms(setting: Setting) -> Hashable:
-    """What of a card `remainder_of` depends on but for the budget, for flags and parts that are the same."""
-    return setting.accelerator.vendor, setting.accelerator.memory_grade is Grade.ASSUMED, pool_share(setting)
+    """What of a card `remainder_of` depends on but for the budget, for flags and parts that are the same.
+
+    Releases that nobody chose between may spend another share of the total: each card by itself there.
+    """
+    own = setting.accelerator if may_be_other(setting.scenario) else None
+    return (
+        own,
+        setting.accelerator.vendor,
+        setting.accelerator.memory_grade is Grade.ASSUMED,
+        pool_share(setting),
+    )
 
 
 def notices_of(setting: Setting, total: Quantity, system: Quantity, budget: Quantity) -> tuple[Notice, ...]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
-from typing import Final
+from typing import Final, NamedTuple
 
 from msgspec import Struct
 
@@ -13,7 +14,7 @@ from kvcore.engine.vllm.exchange import EXCHANGED_TOKENS, exchange_of
 from kvcore.memory.setting import Setting
 from kvcore.memory.weights import expert_ranks
 from kvcore.scenario import Link
-from kvcore.units import MIB, ceil_div, round_up
+from kvcore.units import GIB, MIB, ceil_div, round_up
 from kvcore.versioned import Amount, Capability, Count, Published, ReleaseRange, Source
 
 FLAG_BYTES: Final = 256 * 4
@@ -31,6 +32,23 @@ DEEPEP_BUFFER_MB: Final = 1024
 """Source: vllm/envs.py:VLLM_DEEPEP_BUFFER_SIZE_MB (0.11.0, 0.33.0); vllm 0.10.2 says so in all2all.py."""
 QUANTIZED_BLOCK: Final = 128
 """Features that share one scale of an exchanged token. Source: DeepEP csrc/config.hpp:LowLatencyLayout."""
+PPLX_UNIT: Final = 16
+"""Bytes that a token is padded to. Source: pplx-kernels csrc/all_to_all/internode.cpp, intranode.cpp."""
+MORI_HEAP_VARIABLE: Final = "MORI_SHMEM_HEAP_SIZE"
+MORI_HEAP_BYTES: Final = 4 * GIB
+"""Of a process. Source: mori include/mori/shmem/internal.hpp:DEFAULT_STATIC_SYMMETRIC_HEAP_SIZE (1.2.2)."""
+MORI_FORMER_HEAP_BYTES: Final = 2 * GIB
+"""The same before March 2026. Source: mori commit 5b0ed757; vllm/distributed/device_communicators/all2all.py:
+MoriAll2AllManager (0.33.0)."""
+_SIZE: Final = re.compile(r"(\d{1,12})\s*(?:([KMG])(?:i?B)?)?", re.IGNORECASE | re.ASCII)
+_UNITS: Final = {"": 1, "K": 1024, "M": MIB, "G": GIB}
+
+
+class Heap(NamedTuple):
+    """What a library takes when its communicator is made, and how much less that may be. In bytes."""
+
+    value: int
+    less: int
 
 
 class Backend(StrEnum):
@@ -152,7 +170,7 @@ def backend_bytes(backend: Backend, setting: Setting, tokens: int, page: int) ->
 
 
 def exchange_bytes(setting: Setting) -> int:
-    """DeepEP's buffers by which ranks with whole experts exchange tokens, made when the model has loaded.
+    """Buffers by which ranks with whole experts exchange tokens, made when the model has loaded: DeepEP's and pplx's.
 
     Only data parallel ranks exchange them. High throughput: one buffer within a machine, another between machines.
     Low latency: that one, and two of sent and two of received tokens, for every expert as many as a rank may send.
@@ -161,7 +179,7 @@ def exchange_bytes(setting: Setting) -> int:
     0.19.0, 0.33.0), DeepEP csrc/config.hpp:get_low_latency_rdma_size_hint.
     """
     parallel, moe = setting.parallel, setting.architecture.moe
-    if moe is None or not (parallel.enable_expert_parallel and parallel.data_parallel_size > 1):
+    if moe is None or not exchanges_tokens(setting):
         return 0
     plain = _variable(setting, "VLLM_DEEPEP_BUFFER_SIZE_MB", DEEPEP_BUFFER_MB) * MIB
     match exchange_of(setting.scenario):
@@ -173,7 +191,55 @@ def exchange_bytes(setting: Setting) -> int:
             message = 2 * hidden + 4 * ceil_div(hidden, QUANTIZED_BLOCK)
             experts = moe.num_experts + parallel.num_redundant_experts
             return plain + 4 * experts * sent_tokens(setting) * message
+        case "pplx" if setting.switches.pplx_exchange:
+            return pplx_bytes(setting, moe.num_experts)
     return 0
+
+
+def exchanges_tokens(setting: Setting) -> bool:
+    """Whether data parallel ranks have whole experts, so that tokens go where their experts are."""
+    parallel = setting.parallel
+    has_ranks = parallel.enable_expert_parallel and parallel.data_parallel_size > 1
+    return setting.architecture.moe is not None and has_ranks
+
+
+def pplx_bytes(setting: Setting, experts: int) -> int:
+    """pplx's buffers on one rank, for `tokens` that each rank may send: tokens that come back are in float32.
+
+    In a machine one for every rank, with as many rows as its experts may get. Between machines four: sent, received,
+    answered and collected, of which only the received and answered ones are divided over the ranks of tensor
+    parallelism. Six, or five, 32-bit numbers follow each row.
+
+    Source: pplx-kernels csrc/all_to_all/intranode.cpp:AllToAllIntraNode, internode.cpp:AllToAllInterNode;
+    vllm/model_executor/layers/fused_moe/pplx_prepare_finalize.py:pplx_hidden_dim_scale_bytes (0.11.0, 0.16.0).
+    """
+    parallel, hidden = setting.parallel, setting.architecture.hidden_size
+    ranks, tokens = expert_ranks(parallel), sent_tokens(setting)
+    own = ceil_div(experts, ranks)
+    answer = hidden * 4
+    if ranks <= setting.accelerator.devices_per_node:
+        buffer = PPLX_UNIT + round_up(own * 4, PPLX_UNIT) + tokens * own * answer
+        return ranks * buffer + 6 * 4 * own * tokens * ranks
+    is_quantized = "fp8" in setting.storage
+    scales = round_up(4 * ceil_div(hidden, QUANTIZED_BLOCK), PPLX_UNIT) if is_quantized else 0
+    message = round_up(hidden * (1 if is_quantized else setting.element_bytes), PPLX_UNIT) + scales
+    message = round_up(message + 4, PPLX_UNIT)
+    rows = own * ceil_div(ranks, parallel.tensor_parallel_size) * tokens
+    return tokens * message + rows * (message + answer + 5 * 4) + tokens * experts * answer
+
+
+def heap_of(setting: Setting) -> Heap:
+    """MoRI's symmetric heap, made with the communicator of the experts; of what it exchanges nothing is outside.
+
+    Source: mori src/shmem/init.cpp:InitializeStaticHeap (1.2.2); vllm/distributed/device_communicators/all2all.py:
+    MoriAll2AllManager (0.16.0, 0.33.0).
+    """
+    if not exchanges_tokens(setting) or not (exchange_of(setting.scenario) or "").startswith("mori"):
+        return Heap(0, 0)
+    asked = _SIZE.fullmatch(setting.scenario.env.get(MORI_HEAP_VARIABLE, "").strip())
+    if asked is None:
+        return Heap(MORI_HEAP_BYTES, MORI_HEAP_BYTES - MORI_FORMER_HEAP_BYTES)
+    return Heap(int(asked[1]) * _UNITS[(asked[2] or "").upper()], 0)
 
 
 def sent_tokens(setting: Setting) -> int:

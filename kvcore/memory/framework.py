@@ -15,7 +15,12 @@ from packaging.version import Version
 
 from kvcore.catalogue.accelerators import Vendor
 from kvcore.engine.memory_rules import OverheadRow
-from kvcore.memory.collectives import AllReduceFusion, exchange_bytes, fusion_workspace_bytes
+from kvcore.memory.collectives import (
+    AllReduceFusion,
+    exchange_bytes,
+    fusion_workspace_bytes,
+    heap_of,
+)
 from kvcore.memory.communicators import communicator_bytes, exchange_row
 from kvcore.memory.setting import Setting, own_overheads
 from kvcore.memory.weights import expert_ranks
@@ -103,14 +108,17 @@ def non_torch_bytes(setting: Setting) -> Quantity:
 def system_bytes(setting: Setting) -> Quantity:
     """Bytes that are taken outside the budget of one rank: driver, context and, from 0.11 on, communicators.
 
-    Buffers of the runner that the budget does not count are here too, and what was taken before the start.
+    Buffers of the runner that the budget does not count are here too, what was taken before the start, and MoRI's heap,
+    which comes with its communicator (0.16.0 on).
 
     Source: vllm/v1/worker/gpu_worker.py:Worker.init_device (0.10.2, 0.11.0).
     """
     budget = budget_kind(setting)
     buffers = 0 if budget in COUNTED_BUFFERS else runner_buffer_bytes(setting)
     taken = 0 if budget == "absolute" else taken_bytes(setting)
-    return _spanned("system", setting, outside_tables(setting), [0] * len(setting.links), buffers, taken)
+    heap = heap_of(setting)
+    workspaces = [heap.value] * len(setting.links)
+    return _spanned("system", setting, outside_tables(setting), workspaces, buffers, taken, (heap.less, 0))
 
 
 def outside_tables(setting: Setting) -> list[str]:

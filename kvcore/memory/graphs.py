@@ -325,12 +325,17 @@ def _lies_in(setting: Setting, capability: CapabilityRange) -> bool:
 
 
 def counts_estimate(setting: Setting) -> bool:
-    """Whether this version and runner take graphs off the budget."""
+    """Whether this version and runner take graphs off the budget, on a card of this vendor.
+
+    Source: vllm/v1/worker/gpu_worker.py:Worker.determine_available_memory (0.18.0, 0.20.0, 0.21.0, 0.26.0, 0.31.0).
+    """
     own, rule = setting.rules.graph_estimates, setting.switches.graph_estimate
     version, model_type = setting.resolved.version, setting.scenario.config.model_type
     if own is not None and (not own.covers(version) or model_type in own.without):
         return False
     is_left_out = setting.runner == "v2" and not setting.switches.v2_graph_estimate
+    if own is None and setting.accelerator.vendor in setting.switches.graphs_not_estimated:
+        return False
     if is_left_out or setting.runner == "v0" or rule is EstimateRule.NONE:
         return False
     asked = setting.scenario.env.get("VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS")
@@ -385,7 +390,7 @@ def graph_card_terms(setting: Setting) -> tuple[object, ...]:
     agree in both."""
     has_splits = setting.capability == GRAPHS.load().attention_splits.capability
     workspaces = gemm_workspace_bytes(setting), shared_workspace(setting)
-    return has_splits, *workspaces, driver_factors(setting)
+    return has_splits, *workspaces, driver_factors(setting), counts_estimate(setting)
 
 
 def graph_rate(setting: Setting) -> GraphRate:

@@ -79,33 +79,26 @@ class Reach(NamedTuple):
     given: float
 
 
-def available_reach(
-    setting: Setting, parts: Mapping[str, Quantity], total_spread: float
+def available_interval(
+    setting: Setting, value: float, parts: Mapping[str, Quantity], total_spread: float
 ) -> tuple[float, float]:
-    """How far the 80 % interval of the KV memory that `parts` leave, by their fields in `measured`, goes below it and
-    above it, in bytes.
+    """The 80 % interval of a KV memory of `value` bytes that `parts`, by their fields in `measured`, leave.
 
     `total_spread`: bytes that the card's total may be off.
     """
-    return sides_of(reach_of(setting, parts, total_spread), factor_of(cell_of(setting)))
+    return interval_of(value, reach_of(setting, parts, total_spread), factor_of(cell_of(setting)))
 
 
 def interval_of(value: float, reach: Reach, factor: FactorRow) -> tuple[float, float]:
-    """Both ends around `value`.
+    """Both ends; what is given counts in a sum of squares, as its errors have no side.
 
     Example:
         >>> row = FactorRow(less=2.0, more=0.5, publications=3)
         >>> interval_of(100.0, Reach(estimates=10.0, below=0.0, above=7.0, given=0.0), row)
         (80.0, 112.0)
     """
-    below, above = sides_of(reach, factor)
-    return value - below, value + above
-
-
-def sides_of(reach: Reach, factor: FactorRow) -> tuple[float, float]:
-    """How far the interval goes below and above; what is given counts in a sum of squares: its errors have no side."""
-    below, above = factor.less * reach.estimates + reach.below, factor.more * reach.estimates + reach.above
-    return math.hypot(below, reach.given), math.hypot(above, reach.given)
+    below = math.hypot(factor.less * reach.estimates + reach.below, reach.given)
+    return value - below, value + math.hypot(factor.more * reach.estimates + reach.above, reach.given)
 
 
 def reach_of(setting: Setting, parts: Mapping[str, Quantity], total_spread: float = 0.0) -> Reach:

@@ -58,9 +58,10 @@ def adaptable(config: ModelConfig, version: Version) -> Adaptable:
     language = language_class(config.language.model_type)
     names = own if config.language is config.root or not language else own | {language}
     modules = modules_of(tables.vocabulary, names, version)
+    taught = frozenset(name for since, them in tables.taught.items() if since <= version for name in them)
     return Adaptable(
         limits=next(row for row in tables.limits if row.covers(version)),
-        is_supported=not own & tables.unsupported,
+        is_supported=not (own & tables.unsupported) - taught,
         embedding="embed_tokens" in modules,
         head="lm_head" in modules,
         one_slice=modules_of(tables.one_slice, names, version),

@@ -184,6 +184,39 @@ class BlockIndexer(Struct, frozen=True, kw_only=True):
     index_head_dim: int
 
 
+class PooledKeys(Struct, frozen=True, kw_only=True):
+    """The keys by which an indexer picks groups of `tokens_per_state` tokens, one of `key_bytes` a group, on every
+    tensor parallel rank (GLM-5.3-Flash, Qwen4-Exp), with the attention of the same layer."""
+
+    tokens_per_state: int
+    key_bytes: int
+    page_keys: int = 1
+    """The fewest in a page of the kernel; blocks of a hybrid model are a multiple of them."""
+
+
+class TokenRing(Struct, frozen=True, kw_only=True):
+    """The rows of tokens whose group is not whole yet, with those of the drafts that are not settled: whole groups in
+    one block a request, however long it is.
+
+    `in_powers`: as many groups as the next power of two.
+    """
+
+    tokens_per_group: int
+    row_bytes: int
+    in_powers: bool = False
+    fills_page_of: FullAttention | None = None
+    """As many rows as a page of these keys and values has room for, whole rows in every block (Step 5)."""
+
+
+class InputWindow(Struct, frozen=True, kw_only=True):
+    """The last inputs of the short convolutions around attention, `row_elements` a KV head and token in 16 bits, in
+    blocks as long as the kernel (Inkling)."""
+
+    num_kv_heads: int
+    row_elements: int
+    kernel: int
+
+
 class StateShape(Struct, frozen=True, kw_only=True):
     """One recurrent state tensor: the product of `replicated` sizes and of `sharded` sizes divided by TP.
 
@@ -220,6 +253,8 @@ class RecurrentState(Struct, frozen=True, kw_only=True):
 
     exported_head_size: int = 0
     """Key size of heads whose kernel can export states inside a prefill; 0 where none can."""
+    is_whole: bool = False
+    """The same on every tensor parallel rank."""
 
 
 class CrossAttention(Struct, frozen=True, kw_only=True):
@@ -259,8 +294,8 @@ class LatentWindow(Struct, frozen=True, kw_only=True):
 
 
 AttentionState: TypeAlias = FullAttention | SlidingWindow | ChunkedLocal | CrossAttention
-LatentState: TypeAlias = Mla | SparseIndexer | BlockIndexer | CompressedLatent | LatentWindow
-CacheState: TypeAlias = AttentionState | LatentState | RecurrentState
+LatentState: TypeAlias = Mla | SparseIndexer | BlockIndexer | PooledKeys | CompressedLatent | LatentWindow
+CacheState: TypeAlias = AttentionState | LatentState | InputWindow | TokenRing | RecurrentState
 
 
 class Layer(Struct, frozen=True, kw_only=True):

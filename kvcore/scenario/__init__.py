@@ -247,7 +247,8 @@ class Scenario(Struct, frozen=True, kw_only=True):
     """Of all that recurrent layers keep."""
     mamba_ssm_cache_dtype: str = AUTO
     """Of their states, without convolution rows."""
-    disable_hybrid_kv_cache_manager: bool = False
+    disable_hybrid_kv_cache_manager: bool | None = None
+    """None leaves it to the release: off with a connector that does not know groups of layers."""
     kernels_compiled: bool = False
     """The start finds its kernels in the compile cache: a restart, not a first start."""
     speculative_config: SpeculativeConfig | None = None
@@ -263,6 +264,8 @@ class Scenario(Struct, frozen=True, kw_only=True):
     """JSON of a stretched rope (`kvcore.model.rope`), the same for every release; others are not planned."""
     kv_cache_memory_bytes: int | None = None
     num_gpu_blocks_override: int | None = None
+    kv_transfer_config: str | None = None
+    """JSON: what passes KV caches on, and the role of this server (`kvcore/engine/vllm/connectors.py`)."""
     additional_config: str | None = None
     """JSON: settings that a plug-in alone reads (`kvcore/engine/vllm/additional.py`)."""
     env: Mapping[str, str] = field(default_factory=dict)
@@ -289,6 +292,8 @@ def nested(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: own["count"] if own.keys() == {"count"} else own for name, own in parts.items()}
 
 
+KEPT_AS_JSON: Final = ("kv_transfer_config", "additional_config")
+"""Objects that a scenario keeps as the text of their JSON."""
 PARALLEL: Final = frozenset(Parallel.__struct_fields__)
 """Fields of a scenario that stand in its `parallel`."""
 
@@ -335,7 +340,7 @@ def value_of(scenario: Scenario, field: str) -> Any:
     owner = getattr(scenario.parallel if head in PARALLEL else scenario, head)
     if not key or owner is None:
         return owner
-    if head == "additional_config":
+    if head in KEPT_AS_JSON:
         return _value_in(json.loads(owner), key)
     return owner.get(key) if isinstance(owner, Mapping) else getattr(owner, key)
 

@@ -14,7 +14,7 @@ from kvcore.engine.vllm.versions import planned_release, releases_of
 from kvcore.evidence.log.values import unquoted
 from kvcore.flags import FLAGS, Flag, Widget
 from kvcore.scenario import Scenario, value_of
-from kvcore.scenario.fields import MAX_ADDITIONAL_CHARACTERS, read_additional
+from kvcore.scenario.fields import MAX_OBJECT_CHARACTERS, read_object
 from kvcore.untrusted import parse_json_object
 
 SPELLING: Final = FLAGS[FIELD].spelling
@@ -99,7 +99,7 @@ def with_rest(scenario: Scenario, shown: Iterable[str], text: str) -> Scenario:
         '{"refresh":true}'
     """
     plain = unquoted(text.strip().removeprefix(SPELLING).lstrip(" =").strip())
-    given = parse_json_object(plain, max_bytes=4 * MAX_ADDITIONAL_CHARACTERS, field=FIELD) if plain else {}
+    given = parse_json_object(plain, max_bytes=4 * MAX_OBJECT_CHARACTERS, field=FIELD) if plain else {}
     kept: dict[str, Any] = {}
     for name in shown:
         value = value_of(scenario, name)
@@ -109,7 +109,7 @@ def with_rest(scenario: Scenario, shown: Iterable[str], text: str) -> Scenario:
 
 
 def _with_values(scenario: Scenario, values: Mapping[str, Any]) -> Scenario:
-    return replace(scenario, additional_config=read_additional(values))
+    return replace(scenario, additional_config=read_object(values, FIELD))
 
 
 def _said(scenario: Scenario) -> dict[str, Any]:

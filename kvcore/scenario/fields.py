@@ -125,26 +125,25 @@ _READERS: Final[Mapping[Kind, Callable[[Flag, object], Any]]] = {
 }
 
 
-MAX_ADDITIONAL_CHARACTERS: Final = 2000
-"""Of `--additional-config` as JSON: everything that it may say is shorter."""
+MAX_OBJECT_CHARACTERS: Final = 2000
+"""Of an object that is kept as JSON: everything that it may say is shorter."""
 
 
-def read_additional(raw: Json) -> str | None:
-    """`--additional-config` as JSON of one spelling; None where it says nothing.
+def read_object(raw: Json, name: str) -> str | None:
+    """The object `name` as JSON of one spelling; None where it says nothing.
 
     Raises ScenarioError `unknown-field` or `invalid-value`.
 
     Example:
-        >>> read_additional({"refresh": True, "eplb_config": {"num_redundant_experts": 16}})
+        >>> read_object({"refresh": True, "eplb_config": {"num_redundant_experts": 16}}, "additional_config")
         '{"refresh":true,"eplb_config":{"num_redundant_experts":16}}'
     """
-    values = _nested_values(raw, "additional_config")
+    values = _nested_values(raw, name)
     if not is_json(values):
-        raise invalid("additional_config", shorten(values), "it must be plain JSON")
+        raise invalid(name, shorten(values), "it must be plain JSON")
     text = json.dumps(values, separators=(",", ":"), ensure_ascii=False)
-    if len(text) > MAX_ADDITIONAL_CHARACTERS:
-        reason = f"it must have at most {MAX_ADDITIONAL_CHARACTERS:,} characters"
-        raise invalid("additional_config", shorten(text, 80), reason)
+    if len(text) > MAX_OBJECT_CHARACTERS:
+        raise invalid(name, shorten(text, 80), f"it must have at most {MAX_OBJECT_CHARACTERS:,} characters")
     return text if values else None
 
 

@@ -24,6 +24,7 @@ from msgspec.structs import replace
 from kvcore import catalogue
 from kvcore.catalogue.accelerators import Accelerator
 from kvcore.catalogue.models import Checkpoint
+from kvcore.engine.rooms import find_engine
 from kvcore.engine.vllm.versions import assumed_version
 from kvcore.errors import KvPlannerError, ScenarioError, invalid
 from kvcore.evidence.log.values import unquoted
@@ -31,7 +32,7 @@ from kvcore.flags import FLAGS, Kind, LinkRule, fields_of, read_whole
 from kvcore.model.config import ModelConfig
 from kvcore.planning import Plan
 from kvcore.quantity import Grade
-from kvcore.scenario import Parallel, Scenario, value_of
+from kvcore.scenario import KEPT_AS_JSON, Parallel, Scenario, value_of
 from kvcore.scenario.link_config import LEFT_OUT, PACKED, encode_config
 from kvcore.scenario.page_parameters import Repair, full_name, full_names, is_ours
 from kvcore.scenario.request import parse_request, scenario_from_request
@@ -101,17 +102,19 @@ def encode(scenario: Scenario) -> dict[str, str]:
     for name in ("limit_mm_per_prompt", "mm_processor_kwargs", "env"):
         for key, value in (getattr(scenario, name) or {}).items():
             params[f"{name}.{key}"] = _text(value)
-    if scenario.additional_config is not None:
-        params["additional_config"] = scenario.additional_config
+    params |= {name: text for name in KEPT_AS_JSON if (text := getattr(scenario, name)) is not None}
     return params
 
 
 def written_out(plan: Plan) -> Scenario:
     """The scenario with the release and the share of the card that it is planned with: for links that are kept.
 
-    Another default, of a later release or of this program, then changes nothing for who opens them.
+    Another default, of a later release or of this program, then changes nothing for who opens them. Where the release
+    may be any of several both stay unnamed: with them the range, and perhaps the verdict, would be another.
     """
     scenario = plan.scenario
+    if scenario.engine_version is None and find_engine(scenario.engine).unstated is not None:
+        return scenario
     version = scenario.engine_version or assumed_version(scenario)
     share = plan.resolved.gpu_memory_utilization
     return replace(scenario, engine_version=version, gpu_memory_utilization=share)

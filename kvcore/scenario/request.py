@@ -37,7 +37,7 @@ from kvcore.scenario import (
     SpeculativeConfig,
     Surroundings,
 )
-from kvcore.scenario.fields import Fields, Json, read_additional, read_integer
+from kvcore.scenario.fields import Fields, Json, read_integer, read_object
 from kvcore.untrusted import is_json, parse_json_object
 
 if TYPE_CHECKING:
@@ -78,8 +78,8 @@ _CHECKPOINT: Final = Checkpoint.__struct_fields__
 _PARALLEL: Final = Parallel.__struct_fields__
 _READ_APART: Final = (
     "model", "config", "checkpoint", "accelerator", "engine", "engine_version", "parallel", "speculative_config",
-    "limit_mm_per_prompt", "mm_processor_kwargs", "hf_overrides", "additional_config", "env", "surroundings",
-    "measured",
+    "limit_mm_per_prompt", "mm_processor_kwargs", "hf_overrides", "kv_transfer_config", "additional_config", "env",
+    "surroundings", "measured",
 )  # fmt: skip
 _PLAIN: Final = tuple(name for name in Scenario.__struct_fields__ if name not in _READ_APART)
 """Fields of a scenario that are read by their row of the registry alone."""
@@ -135,7 +135,8 @@ def scenario_from_request(
         hf_overrides=None if overrides is None else read_yarn(overrides).text,
         env=_environment(asked),
         mm_processor_kwargs=_processor(asked),
-        additional_config=read_additional(asked.read("additional_config") or {}),
+        kv_transfer_config=read_object(asked.read("kv_transfer_config") or {}, "kv_transfer_config"),
+        additional_config=read_object(asked.read("additional_config") or {}, "additional_config"),
         surroundings=_surroundings(asked),
         measured=_measured(asked),
         **_with_enums(asked.given(_PLAIN)),

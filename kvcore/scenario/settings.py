@@ -116,6 +116,10 @@ def _flags(scenario: Scenario, t: Words) -> Iterator[Setting]:
             text = t("Restart: kernels are compiled")
         elif name == "hf_overrides":
             text = f"hf_overrides YaRN × {read_yarn(value).factor:g}"
+        elif name == "kv_transfer_config":
+            said = json.loads(value)
+            words = (said.get("kv_connector"), said.get("kv_role"))
+            text = " ".join(filter(None, ("kv_transfer_config", *map(_plain, filter(None, words)))))
         elif name == "additional_config":
             text = f"additional_config {', '.join(json.loads(value))}"
         elif name == "enable_lora":

@@ -107,7 +107,7 @@ class Words:
 
     def renamed(self, graphs: str) -> Words:
         """The same texts with another name for the platform's graphs."""
-        named = {key: text for key, text in self._texts.items() if _NAMES_GRAPHS.search(key[1])}
+        named = {key: text for key, text in self._texts.items() if _names_graphs(key[1], text)}
         texts = {key: text.replace(CUDA, graphs) for key, text in named.items()}
         # A figure of a sentence is said in the platform's words already.
         said = {(context, msgid.replace(CUDA, graphs)): texts[context, msgid] for context, msgid in named}
@@ -155,7 +155,13 @@ class Words:
         return text if first.strip("abcdefghijklmnopqrstuvwxyz',") else text[:1].upper() + text[1:]
 
 
+def _names_graphs(msgid: str, text: str) -> bool:
+    """Whether a text of our own names them. A translation may where the English says graphs alone."""
+    return bool(_NAMES_GRAPHS.search(msgid)) or (CUDA not in msgid and _CUDA_GRAPHS_IN_CHINESE in text)
+
+
 CUDA: Final = "CUDA"
+_CUDA_GRAPHS_IN_CHINESE: Final = "CUDA 图"
 _NAMES_GRAPHS: Final = re.compile(r"CUDA graphs|CUDA graph (?:mode|estimate)\b")
 """Texts of our own about recorded steps; an engine's own words speak of a single CUDA graph."""
 

@@ -40,6 +40,7 @@ KINDS = {
     "ChunkedLocalAttentionSpec": "chunked_local_attention",
     "MLAAttentionSpec": "mla_attention",
     "SlidingWindowMLASpec": "sliding_window_mla",
+    "CircularBufferSpec": "circular_buffer",
     "MambaSpec": "mamba",
     "CrossAttentionSpec": "cross_attention",
 }

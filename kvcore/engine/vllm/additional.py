@@ -104,7 +104,7 @@ def _read(text: str, engine: str, version: Version) -> Additional:
     known = rules.keys(version)
     read = {name: value for name, value in said.items() if name in known}
     unsized = [
-        (name, row.gib) for row in rules.unsized for name in read if name in row.names and _is_on(read[name])
+        (name, row.gib) for row in rules.unsized for name in read if name in row.names and is_on(read[name])
     ]
     return Additional(
         **{name: read[name] for name in read.keys() & SWITCHES},
@@ -150,8 +150,8 @@ def _scheduler(said: dict[str, Any] | None, has_switch: bool) -> OwnScheduler | 
     return OwnScheduler(**{name: said[name] for name in names if name in said})
 
 
-def _is_on(value: object) -> bool:
+def is_on(value: object) -> bool:
     """Whether a value asks for anything: not false, zero, empty, or an object without one that does."""
     if isinstance(value, dict):
-        return bool(value.get(SWITCH, True)) and any(map(_is_on, value.values()))
+        return bool(value.get(SWITCH, True)) and any(map(is_on, value.values()))
     return bool(value) and value != -1

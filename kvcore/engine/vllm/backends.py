@@ -30,10 +30,10 @@ from kvcore.model.architecture import Architecture
 FP8_NAMES: Final = ("fp8", "fp8_e4m3", "fp8_inc")
 """Spellings of float8_e4m3fn. Source: vllm/utils/torch_utils.py:STR_DTYPE_TO_TORCH_DTYPE (0.32.0)."""
 
-FP8_BY_DEFAULT_SM100: Final = ("glm_moe_dsa",)
+FP8_BY_DEFAULT_SM100: Final = ("glm_moe_dsa", "glm5_next", "glm5_next_text")
 """Sparse models whose cache is fp8 on SM100 when nothing is asked.
 
-Source: vllm/model_executor/models/config.py (0.32.0).
+Source: vllm/model_executor/models/config.py:GlmMoeDsaForCausalLM, Glm5NextModelConfig (0.32.0, 0.33.0).
 """
 
 PACKING_BACKENDS: Final = (AttentionBackend.FLASHMLA_SPARSE, AttentionBackend.FLASHINFER_MLA_SPARSE_SM120)

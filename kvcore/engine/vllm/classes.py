@@ -187,6 +187,8 @@ class Lora(Table, frozen=True, kw_only=True):
     vocabulary: tuple[AdaptedRow, ...]
     """Whose embedding or lm_head is adapted."""
     unsupported: frozenset[ModelClass]
+    taught: Mapping[Published, frozenset[ModelClass]]
+    """Of those the classes that take adapters from a release on."""
     one_slice: tuple[AdaptedRow, ...]
     fused_expert_gates: frozenset[ModelClass]
 

@@ -12,6 +12,7 @@ from kvcore.engine.vllm.availability import check_availability
 from kvcore.engine.vllm.backends import backend_of, check_block_size, check_sparse_attention, kv_storage_dtype
 from kvcore.engine.vllm.captures import captures
 from kvcore.engine.vllm.classes import check_architectures
+from kvcore.engine.vllm.connectors import keeps_groups
 from kvcore.engine.vllm.exchange import EXCHANGED_TOKENS, exchanges_batches
 from kvcore.engine.vllm.platforms import check_platform, counts_in_flight, platform_notices
 from kvcore.engine.vllm.recurrent import (
@@ -280,7 +281,7 @@ def _prefix_caching(start: Start) -> bool:
 
 def _hybrid_manager(start: Start, method: str) -> bool:
     """Source: vllm/config/vllm.py:VllmConfig.__post_init__ (0.11.0, 0.19.0)."""
-    if start.scenario.disable_hybrid_kv_cache_manager:
+    if not keeps_groups(start.scenario, start.version, start.switches.connector_groups):
         return False
     groups = start.switches.chunked_local_groups and not method.startswith("eagle")
     return not start.traits.has_chunked_local or groups

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from kvcore.engine.protocol import Attention, Combination
+from kvcore.engine.protocol import Attention, Combination, RefusedCombination
 from kvcore.engine.rooms import find_engine
-from kvcore.engine.vllm.additional import FIELD, additional_of
+from kvcore.engine.vllm.additional import FIELD, additional_of, is_on
+from kvcore.engine.vllm.connectors import keeps_groups, transfer_of
 from kvcore.engine.vllm.flashcomm import cuts_tokens
 from kvcore.engine.vllm.start import Start
 from kvcore.engine.vllm.switches import AttentionKind
 from kvcore.engine.vllm.versions import parse_version
 from kvcore.errors import EngineRefusalError, Notice, notice, shorten
 from kvcore.model.quantization.modelslim import METHOD as MODELSLIM
-from kvcore.scenario import AUTO, Scenario
+from kvcore.scenario import AUTO, Scenario, value_of
 
 SPECULATES_WITH_STATES: Final = "qwen3_next"
 ENGINE_VARIABLE: Final = "VLLM_USE_V1"
@@ -51,7 +52,13 @@ def check_platform(start: Start, *, prefix_caching: bool, method: str) -> None:
     scenario, kept = start.scenario, start.kept
     for row in find_engine(scenario.engine).refusals.combinations:
         if row.covers(start.version) and (start.card.is_310p or not row.only_310p):
-            _check_combination(start, row.what, prefix_caching=prefix_caching)
+            if row.what is Combination.NODE_KEYS:
+                _check_role(scenario, row)
+            else:
+                _check_combination(start, row.what, prefix_caching=prefix_caching)
+    unread = additional_of(scenario, start.version).unread
+    if unread and start.version >= find_engine(scenario.engine).additional.refuses_unread_since:
+        raise EngineRefusalError("npu-refuses-unknown-key", FIELD, unread[0])
     if start.traits.recurrent and prefix_caching and not kept.caches_states:
         raise EngineRefusalError("state-prefix-caching-unsupported", "enable_prefix_caching", True)
     is_named = start.architecture.model_type == SPECULATES_WITH_STATES
@@ -60,6 +67,14 @@ def check_platform(start: Start, *, prefix_caching: bool, method: str) -> None:
     stages = scenario.parallel.pipeline_parallel_size
     if stages > 1 and "mtp" in method and not kept.pipelines_drafts:
         raise EngineRefusalError("pipelined-mtp-unsupported", "pipeline_parallel_size", stages)
+
+
+def _check_role(scenario: Scenario, row: RefusedCombination) -> None:
+    """Keys that are on, on a server of another role than those that take them."""
+    role = transfer_of(scenario).role
+    if role not in row.roles and is_on(value_of(scenario, f"{FIELD}.{row.key}")):
+        wanted = ", ".join(row.roles)
+        raise EngineRefusalError("npu-refuses-node-keys", FIELD, row.key, role=role, roles=wanted)
 
 
 def _check_combination(start: Start, what: Combination, *, prefix_caching: bool) -> None:
@@ -140,9 +155,18 @@ def platform_notices(start: Start, block_size: int) -> tuple[Notice, ...]:
         model = shorten(start.scenario.model.rsplit("/", 1)[-1])
         found.append(notice("modelslim-checkpoint-assumed", "quantization", model=model))
     found += _additional_notices(start)
+    found += _connector_notices(start)
     if start.card.is_310p and start.scenario.dtype == AUTO and start.architecture.dtype == "bfloat16":
         found.append(notice("npu-needs-float16", "dtype", name=start.card.label))
     return tuple(found)
+
+
+def _connector_notices(start: Start) -> Iterator[Notice]:
+    connector, traits = transfer_of(start.scenario).connector, start.traits
+    if connector is None or start.scenario.disable_hybrid_kv_cache_manager or not traits.is_mixed:
+        return
+    if not keeps_groups(start.scenario, start.version, start.switches.connector_groups):
+        yield notice("kv-connector-joins-groups", "kv_transfer_config", connector=shorten(connector))
 
 
 def _additional_notices(start: Start) -> Iterator[Notice]:

@@ -18,6 +18,9 @@ SupportsMambaPrefixCaching (0.19.0)."""
 
 HOPPER: Final = 90
 BLACKWELL_FAMILIES: Final = (10, 12)
+KDA_FAMILIES: Final = (9, *BLACKWELL_FAMILIES)
+KDA_EXPORT_TOKENS: Final = 16
+"""Source: vllm/model_executor/layers/mamba/kda_checkpoint.py:kda_prefill_checkpoint_alignment (0.32.0, 0.33.0)."""
 BLACKWELL_HEAD_SIZE: Final = 128
 """Keys of the heads that FlashInfer's kernel takes there, with CUDA 13, which the release is built with."""
 
@@ -106,14 +109,19 @@ def check_state_flags(
 
 
 def state_export_tokens(start: Start, mode: str) -> int:
-    """How far apart states that a prefill exports may lie; 0 unless FlashInfer's kernel runs every recurrent layer.
+    """How far apart states that a prefill exports may lie; 0 unless FlashInfer's kernel, or FlashKDA's, runs every
+    recurrent layer.
 
     Source: vllm/model_executor/layers/mamba/gdn/qwen_gdn_linear_attn.py:_resolve_gdn_prefill_backend,
-    vllm/model_executor/layers/mamba/abstract.py:get_mamba_prefill_checkpoint_alignment (0.33.0).
+    vllm/model_executor/layers/mamba/abstract.py:get_mamba_prefill_checkpoint_alignment (0.33.0),
+    vllm/models/glm5next/common/kda.py:_resolve_kda_prefill_backend (0.30.0, 0.33.0).
     """
     sizes, card = start.traits.exported_head_sizes, start.card
     if mode != "align" or card.vendor is not Vendor.NVIDIA or not sizes or 0 in sizes:
         return 0
+    if start.traits.recurrent == {"kda"}:
+        runs = sizes == {BLACKWELL_HEAD_SIZE} and card.number // 10 in KDA_FAMILIES
+        return KDA_EXPORT_TOKENS if runs else 0
     on_blackwell = card.number // 10 in BLACKWELL_FAMILIES and sizes == {BLACKWELL_HEAD_SIZE}
     return start.switches.gdn_checkpoint_tokens if card.number == HOPPER or on_blackwell else 0
 

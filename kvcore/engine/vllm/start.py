@@ -24,6 +24,7 @@ from kvcore.model.architecture import (
     CrossAttention,
     FullAttention,
     LatentWindow,
+    PooledKeys,
     RecurrentState,
     SlidingWindow,
     SparseIndexer,
@@ -51,6 +52,8 @@ class Traits(Struct, frozen=True, kw_only=True):
     is_bidirectional: bool
     """Each token looks at all others, and nothing is kept of a request."""
     has_chunked_local: bool
+    is_mixed: bool
+    """Layers keep caches of more than one kind."""
     smallest_head: int
     """Elements of a key of the attention layer with the smallest heads; 0 without one."""
 
@@ -79,6 +82,7 @@ def traits_of(architecture: Architecture) -> Traits:
         is_encoder_decoder=CrossAttention in kinds,
         is_bidirectional=not caches,
         has_chunked_local=ChunkedLocal in kinds,
+        is_mixed=len(kinds) > 1,
         smallest_head=min(heads, default=0),
     )
 
@@ -89,7 +93,7 @@ def _attention_kind(architecture: Architecture, kinds: set[type]) -> AttentionKi
         return AttentionKind.COMPRESSED
     if BlockIndexer in kinds:
         return AttentionKind.BLOCKS
-    if SparseIndexer in kinds:
+    if SparseIndexer in kinds or (PooledKeys in kinds and architecture.is_mla):
         return AttentionKind.SPARSE
     if architecture.is_mla:
         return AttentionKind.MLA

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from msgspec import Struct
 
+from kvcore.catalogue.accelerators import Vendor
 from kvcore.engine.memory_rules import Budget
 from kvcore.versioned import Bounds, Share
 
@@ -94,6 +95,16 @@ class V2Models(StrEnum):
     DENSE = "dense"
     """All dense ones, and the listed mixtures."""
     ALL = "all"
+
+
+class ConnectorGroups(StrEnum):
+    """When layers keep groups of their own with a connector of KV caches."""
+
+    NEVER = "never"
+    ASKED = "asked"
+    """With --no-disable-hybrid-kv-cache-manager."""
+    BY_CONNECTOR = "by-connector"
+    """Asked for, or where the connector knows groups."""
 
 
 class HybridPrefixCaching(StrEnum):
@@ -260,6 +271,8 @@ class Switches(Struct, frozen=True, kw_only=True):
     """How the copies of EPLB are asked for; "" where there are none."""
     batched_exchange: bool
     """With low-latency exchange of tokens, a batch is what one rank may send at once."""
+    pplx_exchange: bool
+    """`--all2all-backend pplx` exchanges by pplx; later it means gathering and scattering."""
     allreduce_fusion_pass: Literal["", "enable_fi_allreduce_fusion", "fuse_allreduce_rms"]
     """The field of `pass_config` that fuses all-reduce with RMSNorm; "" where there is none."""
     graph_rounding: GraphRounding
@@ -268,6 +281,7 @@ class Switches(Struct, frozen=True, kw_only=True):
     flashinfer_draft_graphs: frozenset[Annotated[int, Bounds(1, 99)]]
     """Major compute capabilities on which full graphs contain FlashInfer's decoding of drafts."""
     chunked_local_groups: bool
+    connector_groups: ConnectorGroups
     max_model_len_auto: bool
     """`--max-model-len auto` exists."""
     sparse_fp8_layout: SparseFp8Layout
@@ -285,6 +299,8 @@ class Switches(Struct, frozen=True, kw_only=True):
     """Each graph is captured with LoRA adapters and without."""
     v2_graph_estimate: bool
     """The V2 runner estimates graphs; its answer was 0."""
+    graphs_not_estimated: frozenset[Vendor]
+    """Of whose cards no graphs are estimated."""
     rounds_budget_up: bool
     checks_free_memory: bool
     """A start with less free memory than its budget is refused."""

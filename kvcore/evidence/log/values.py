@@ -12,7 +12,7 @@ from typing import Any, Final
 from kvcore.errors import shorten
 from kvcore.flags import FLAGS, Flag, Kind, LogRule, fields_of, read_whole
 from kvcore.model.rope import LARGEST_FACTOR, YARN, Yarn
-from kvcore.scenario import CudagraphMode, Runner, SpeculativeConfig
+from kvcore.scenario import KEPT_AS_JSON, CudagraphMode, Runner, SpeculativeConfig
 
 MAX_VALUE_CHARACTERS: Final = 4096
 MAX_CONFIG_CHARACTERS: Final = 1 << 15
@@ -264,6 +264,8 @@ def _by_kind(flag: Flag) -> Reader:
         )
     if flag.kind is Kind.ANY:
         return _literal
+    if flag.kind is Kind.TEXT:
+        return lambda text: said if (said := read_text(text)) and len(said) <= flag.characters else None
     # Any other word, the flag's default among them, says nothing.
     return lambda text: word if (word := read_word(text)) in flag.common else None
 
@@ -276,7 +278,7 @@ def _literal(text: str, depth: int = 0) -> Any:
     if depth > MAX_LITERAL_DEPTH:
         return None
     if text[:1] == "{" and text[-1:] == "}":
-        return {name: _literal(value, depth + 1) for name, value in pairs(text)}
+        return {name: _literal(value, depth + 1) for name, value in pairs(text) if name}
     if text[:1] == "[" and text[-1:] == "]":
         words = (word or value for word, value in cut_fields(text[1:-1], ""))
         return [_literal(word, depth + 1) for word in words if word]
@@ -316,7 +318,7 @@ def is_planned(name: str) -> bool:
 _INNER: Final = {
     flag.name.replace(".", "_"): flag
     for flag in FLAGS.values()
-    if flag.parent.partition(".")[0] in ("limit_mm_per_prompt", "mm_processor_kwargs", "additional_config")
+    if flag.parent.partition(".")[0] in ("limit_mm_per_prompt", "mm_processor_kwargs", *KEPT_AS_JSON)
 }
 """Fields of objects that a command may give one by one: `--limit-mm-per-prompt.image 2`."""
 

@@ -88,6 +88,8 @@ class DraftTraits(Struct, frozen=True, kw_only=True):
     prefix: str = ""
     """As `Architecture.draft_prefix`."""
     count_key: str = "num_nextn_predict_layers"
+    usual_count: int = 0
+    """How many without that key."""
 
 
 class Decoder(Struct, frozen=True, kw_only=True):
@@ -335,7 +337,7 @@ def with_drafts(built: Architecture, section: Section, traits: DraftTraits, body
 
     Source: vllm/model_executor/models/glm4_moe_mtp.py, mimo_mtp.py, ernie_mtp.py, bailing_moe_mtp.py (0.32).
     """
-    count = section.integer(traits.count_key, 0, minimum=0, maximum=64)
+    count = section.integer(traits.count_key, traits.usual_count, minimum=0, maximum=64)
     hidden = built.hidden_size
     projection = blocks.replicated(traits.projection, 2 * hidden, hidden, quantizable=traits.is_quantized)
     start: tuple[Module, ...] = (projection, *blocks.norms(hidden, *traits.norms))

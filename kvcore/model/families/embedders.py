@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from kvcore.model import architecture as arch
 from kvcore.model.architecture import Architecture
 from kvcore.model.config import ModelConfig, Section
+from kvcore.model.families import lfm2, windows
 from kvcore.model.families.decoder import SECTION_READERS
 from kvcore.model.families.gemma import read_gemma3
 from kvcore.model.parts import blocks, vision
@@ -331,6 +332,8 @@ READ: Final[Mapping[str, Callable[[Embedder, ModelConfig], Architecture]]] = {
     "modernbert": read_modernbert,
     "gemma3": lambda row, config: read_gemma3(config),
     "jina_v5": read_jina_v5,
+    "lfm2": lambda row, config: lfm2.read(config),
+    "gpt_oss": lambda row, config: windows.read_gpt_oss(config),
 }
 """By what a row says."""
 

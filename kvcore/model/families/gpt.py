@@ -24,6 +24,7 @@ from kvcore.model.families.decoder import (
 from kvcore.model.parts import blocks, vision
 from kvcore.model.parts.encoder import read_encoder
 from kvcore.model.parts.experts import MAX_EXPERTS
+from kvcore.model.parts.pattern import by_kind
 from kvcore.model.rope import Rope
 
 Pieces = tuple[arch.Module, ...]
@@ -280,6 +281,58 @@ def read_hrm_text(config: ModelConfig) -> arch.Architecture:
     return dataclasses.replace(built, first=(*built.first, start))
 
 
+DORY_KINDS: Final = ("full_attention", "sliding_attention", "mlp")
+
+
+def read_dory(config: ModelConfig) -> arch.Architecture:
+    """Dory: each layer is attention or an MLP, weighed by vectors in place of norms; layers in the middle run several
+    times, with a cache for each time unless the last one's serves all.
+
+    Source: vllm/model_executor/models/dory.py, transformers_utils/configs/dory.py (0.33).
+    """
+    section = config.language
+    heads, count = blocks.read_heads(section), section.layers()
+    usual = ["mlp" if at % 2 else DORY_KINDS[at % 8 != 6] for at in range(count)]
+    kinds = section.words("layer_types", DORY_KINDS, count) or tuple(usual)
+    loops = section.integer("n_recurrent_loops", 1, maximum=MAX_LOOPS)
+    if section.string("recurrent_kv_cache_mode", "per_loop") != "per_loop":
+        loops = 1
+    start = section.integer("n_input_layers", 0, minimum=0)
+    outer = start + section.integer("n_output_layers", 0, minimum=0)
+    looped = range(start, start + section.integer("n_recurrent_layers", max(0, count - outer), minimum=0))
+    hidden, inner = heads.hidden_size, section.integer("intermediate_size")
+    attends: tuple[arch.Module, ...] = (
+        *blocks.attention(heads, "mixer"),
+        blocks.column("mixer.g_proj", hidden, heads.attended),
+        *(arch.Parameter(name=f"mixer.{name}", sharded=heads.attended) for name in ("sqk", "s_gate")),
+        arch.Parameter(name="attn_alpha", replicated=hidden),
+    )
+    feeds: tuple[arch.Module, ...] = (
+        *blocks.gated_mlp(hidden, inner, "mixer"),
+        *(arch.Parameter(name=f"mixer.suv_{name}", sharded=inner) for name in ("gate", "up")),
+        arch.Parameter(name="mlp_alpha", replicated=hidden),
+    )
+
+    def layer(kind: str, times: int) -> arch.Layer:
+        if kind == "mlp":
+            return arch.Layer(modules=feeds)
+        window = section.integer("sliding_window", 1024) if kind == DORY_KINDS[1] else None
+        return arch.Layer(modules=attends, caches=(blocks.cache_of(heads, window),) * times)
+
+    shapes = ((kind, loops if at in looped else 1) for at, kind in enumerate(kinds))
+    vocab = section.integer("vocab_size")
+    return blocks.decoder(
+        config,
+        heads=heads,
+        layers=by_kind(shapes, lambda shape: layer(*shape)),
+        intermediate_size=inner,
+        first=(blocks.embedding(section, "backbone.embeddings"),),
+        last=(blocks.head(section), arch.Parameter(name="lm_head.logit_scale", replicated=vocab)),
+        tied=False,
+        layer_prefix="backbone.layers",
+    )
+
+
 READERS: Final = by_row(
     {
         "jais": read_jais,
@@ -296,5 +349,6 @@ READERS: Final = by_row(
         "iquestloopcoder": read_loop_coder,
         "ouro": read_ouro,
         "hrm_text": read_hrm_text,
+        "dory": read_dory,
     }
 )

@@ -10,12 +10,13 @@ from msgspec.structs import replace
 from kvcore.model import architecture as arch
 from kvcore.model.config import ModelConfig, Section
 from kvcore.model.families.decoder import DECODERS, by_row, read_decoder
+from kvcore.model.families.qwen import FULL, LINEAR, gated_attention
 from kvcore.model.parts import blocks
 from kvcore.model.parts.encoder import read_encoder
 from kvcore.model.parts.experts import ExpertTraits, optional_moe, read_moe
 from kvcore.model.parts.latent import as_heads, heads_column, latent_experts, latent_layer, read_latent
 from kvcore.model.parts.mixers import kda
-from kvcore.model.parts.pattern import crossed, sparse_by_frequency
+from kvcore.model.parts.pattern import by_kind, crossed, sparse_by_frequency, with_modules
 
 EXPERTS: Final = DECODERS["kimi_linear"].experts or ExpertTraits()
 K3_EXPERTS: Final = DECODERS["kimi_k3"].experts or ExpertTraits()
@@ -146,4 +147,39 @@ def image_encoder(section: Section, text_hidden_size: int) -> tuple[arch.Module,
     return read_encoder("kimi_k3_vision", section, text=text_hidden_size, head=attended // count).modules
 
 
-READERS: Final = by_row({"kimi_linear": read_linear, "kimi_k3": read_k3})
+def read_alice(config: ModelConfig) -> arch.Architecture:
+    """Alice AI: KDA and gated attention, experts in every layer, weights of the outputs of earlier blocks.
+
+    Source: vllm/model_executor/models/alice_ai.py,
+    vllm/model_executor/layers/mamba/gdn/kimi_gdn_linear_attn.py:KimiGatedDeltaNetAttention (0.33).
+    """
+    section = config.language
+    heads, hidden = blocks.read_heads(section), section.integer("hidden_size")
+    sizes = {
+        "num_heads": section.integer("linear_num_key_heads"),
+        "head_dim": section.integer("linear_key_head_dim"),
+        "short_conv_kernel_size": section.integer("linear_conv_kernel_dim"),
+    }
+    for key, same in (("linear_num_value_heads", "num_heads"), ("linear_value_head_dim", "head_dim")):
+        if section.integer(key, sizes[same]) != sizes[same]:
+            raise section.contradicting(key, "keys and values differ, which the engine refuses")
+    plain = {
+        LINEAR: kda(Section(sizes, section.path), hidden),
+        FULL: arch.Layer(modules=gated_attention(section, heads), caches=(blocks.cache_of(heads),)),
+    }
+    kinds = section.words("layer_types", (LINEAR, FULL), section.layers())
+    if kinds is None:
+        raise section.missing("layer_types")
+    first, others = residual("mlp_res", hidden), residual("attn_res", hidden)
+    mixers = by_kind(
+        ((kind, index == 0) for index, kind in enumerate(kinds)),
+        lambda kind: with_modules(plain[kind[0]], *first, *(() if kind[1] else others)),
+    )
+    row = DECODERS["alice_ai"]
+    width = section.optional_integer("intermediate_size", minimum=1)
+    built = read_decoder(row, config, heads=heads, mixers=mixers, width=width)
+    last = (*built.last, *residual("model.attnres_final.res", hidden))
+    return dataclasses.replace(built, last=last)
+
+
+READERS: Final = by_row({"kimi_linear": read_linear, "kimi_k3": read_k3, "alice_ai": read_alice})

@@ -14,11 +14,19 @@ from kvcore.errors import ModelError
 from kvcore.model import architecture as arch
 from kvcore.model.architecture import BlockIndexer
 from kvcore.model.config import ModelConfig, Section
-from kvcore.model.families.decoder import DECODERS, by_row, experts_of, read_decoder, with_everywhere
+from kvcore.model.families.decoder import (
+    DECODERS,
+    DraftTraits,
+    by_row,
+    experts_of,
+    read_decoder,
+    with_drafts,
+    with_everywhere,
+)
 from kvcore.model.parts import blocks
 from kvcore.model.parts.experts import MAX_EXPERTS, expert_modules, read_moe
 from kvcore.model.parts.mixers import linear_state
-from kvcore.model.parts.pattern import by_kind, crossed, marked, sparse_by_step
+from kvcore.model.parts.pattern import by_kind, crossed, marked, sparse_by_step, with_modules
 from kvcore.model.rope import read_ropes
 
 Pieces = tuple[arch.Module, ...]
@@ -275,6 +283,16 @@ Source: vllm/transformers_utils/configs/minimax_m3.py:MiniMaxM3TextConfig (0.32)
 """
 
 
+M3_DRAFTS: Final = DraftTraits(
+    is_quantized=True,
+    norms=("enorm", "hnorm", "final_layernorm"),
+    count_key="num_mtp_modules",
+    usual_count=1,
+    prefix="model.mtp.layers",
+)
+"""Source: vllm/models/minimax_m3/nvidia/mtp.py:MiniMaxM3MultiTokenPredictorLayer, vllm/config/speculative.py (0.33)."""
+
+
 def read_minimax_m3(config: ModelConfig) -> arch.Architecture:
     """MiniMax-M3: attention that picks whole blocks; of one that sees, the encoder is named as not counted.
 
@@ -294,6 +312,10 @@ def read_minimax_m3(config: ModelConfig) -> arch.Architecture:
         sparse=marked(section, "moe_layer_freq", count, default=True),
         width=section.integer("dense_intermediate_size"),
     )
+    if indexer:
+        experts = replace(experts_of("minimax_m3"), correction_bias=biased)
+        body = expert_modules(experts, section, heads.hidden_size, read_moe(experts, section))
+        built = with_drafts(built, section, M3_DRAFTS, with_modules(m3_layer(heads, indexer), *body))
     if config.root.optional_section("vision_config") is None:
         return built
     prefix = "language_model.model.layers"

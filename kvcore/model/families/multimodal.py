@@ -41,6 +41,7 @@ READ_AS: Final[Mapping[str, tuple[str, ...]]] = {
     "qwen3_moe": ("qwen3_omni_moe_text", "qwen3_vl_moe_text"),
     "exaone4": ("exaone4_5_text",),
     "ernie4_5": ("paddleocr_vl", "paddleocr_vl_text"),
+    "PanguEmbedded": ("openpangu_vl",),
     "glm4": ("glm_ocr_text", "glm4v", "glm4v_text"),
     "glm4_moe": ("glm4v_moe", "glm4v_moe_text"),
 }
@@ -93,6 +94,16 @@ def read_minicpm(config: ModelConfig) -> Architecture:
             reason=f"only {', '.join(MINICPM_LANGUAGES)} are read, not {shorten(version, 20)}",
         )
     return decoder.SECTION_READERS[MINICPM_LANGUAGES[version]](config, config.root)
+
+
+def read_glm_asr(config: ModelConfig) -> Architecture:
+    """GLM-ASR's Llama, whose lm_head is the embedding unless the whole config says otherwise.
+
+    Source: transformers/models/glmasr/configuration_glmasr.py:GlmAsrConfig (5.20); weights of vLLM 0.33.
+    """
+    tied = config.root.boolean("tie_word_embeddings", True)
+    keys = {**config.language.raw, "tie_word_embeddings": tied}
+    return decoder.SECTION_READERS["llama"](config, Section(keys, config.language.path, "llama"))
 
 
 def read_text_encoder(config: ModelConfig, *, is_kept: bool) -> Architecture:
@@ -153,7 +164,9 @@ LANGUAGES: Final[Mapping[str, Reader]] = {
     "clip": partial(read_text_encoder, is_kept=True),
     "siglip": partial(read_text_encoder, is_kept=False),
     "minicpmv": read_minicpm,
+    "glm_asr": read_glm_asr,
     "minicpmv4_6": qwen.read_text,
+    "qwen3_5": qwen.read_text,
 }
 """Of rows that name their language part."""
 

@@ -9,10 +9,18 @@ from msgspec.structs import replace
 
 from kvcore.model import architecture as arch
 from kvcore.model.config import ModelConfig, Section
-from kvcore.model.families.decoder import DECODERS, by_row, experts_of, feed_forward, read_decoder
+from kvcore.model.families.decoder import (
+    DECODERS,
+    DraftTraits,
+    by_row,
+    experts_of,
+    feed_forward,
+    read_decoder,
+    with_drafts,
+)
 from kvcore.model.parts import blocks
 from kvcore.model.parts.encoder import read_encoder
-from kvcore.model.parts.experts import optional_moe, read_moe
+from kvcore.model.parts.experts import expert_modules, optional_moe, read_moe
 from kvcore.model.parts.latent import Latent, as_heads, heads_column, latent_layer, read_latent
 from kvcore.model.parts.mixers import (
     DeltaNet,
@@ -226,9 +234,14 @@ def read_ling(config: ModelConfig) -> arch.Architecture:
         width=section.integer("intermediate_size"),
         rotary_tables=(rope.table(heads.head_dim, positions), whole),
     )
-    return dataclasses.replace(built, is_mla=True)
+    built = dataclasses.replace(built, is_mla=True)
+    moe, hidden = read_moe(experts, section), latent.hidden_size
+    body = (*expert_modules(experts, section, hidden, moe), *blocks.norms(hidden, *blocks.TWO_NORMS))
+    return with_drafts(built, section, LING_DRAFTS, with_modules(attending, *body))
 
 
+LING_DRAFTS: Final = DraftTraits(norms=("enorm", "hnorm", "final_layernorm"))
+"""Source: vllm/model_executor/models/bailing_moe_mtp.py, bailing_moe_v3_mtp.py (0.33)."""
 LATENT: Final = {"kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128}
 """Defaults of Ling's class. Source: vllm/model_executor/models/bailing_moe_linear.py (0.32)."""
 
@@ -285,7 +298,11 @@ def read_ling3(config: ModelConfig) -> arch.Architecture:
         width=section.integer("intermediate_size"),
         rotary_tables=(table,),
     )
-    return dataclasses.replace(built, is_mla=True)
+    built, experts = dataclasses.replace(built, is_mla=True), experts_of("BailingMoeV3ForCausalLM")
+    moe, hidden = read_moe(experts, section), latent.hidden_size
+    body = (*expert_modules(experts, section, hidden, moe), *blocks.norms(hidden, *blocks.TWO_NORMS))
+    traits = replace(LING_DRAFTS, is_quantized=True)
+    return with_drafts(built, section, traits, with_modules(attending, *body))
 
 
 def output_gate(section: Section, latent: Latent) -> tuple[arch.Module, ...]:

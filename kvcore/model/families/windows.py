@@ -12,8 +12,10 @@ from kvcore.model.architecture import CacheState, ChunkedLocal
 from kvcore.model.config import ModelConfig, Section
 from kvcore.model.families.decoder import DECODERS, by_row, experts_of, read_decoder
 from kvcore.model.parts import blocks
-from kvcore.model.parts.encoder import read_encoder
+from kvcore.model.parts.encoder import Scope, read_encoder
+from kvcore.model.parts.encoder_rows import ENCODERS
 from kvcore.model.parts.pattern import by_kind, layer_windows
+from kvcore.model.parts.vision import Encoder
 
 Pieces = tuple[arch.Module, ...]
 
@@ -239,14 +241,25 @@ def read_step_flash(config: ModelConfig) -> arch.Architecture:
         sparse=step_sparse_layers(section, count),
         width=width,
     )
-    sees = config.root.optional_section("vision_config") is not None
+    vision = config.root.optional_section("vision_config")
+    seen = step_images(config, heads.hidden_size) if vision is not None else None
     return dataclasses.replace(
         built,
-        is_multimodal=sees,
-        uncounted=("vision tower",) if sees else (),
+        is_multimodal=seen is not None,
+        every=seen.modules if seen else (),
+        vision=seen.vision if seen else None,
         draft_layers=tuple(step_draft(section, mixer, heads.hidden_size, width) for mixer in mixers[count:]),
         draft_steps=drafts,
     )
+
+
+def step_images(config: ModelConfig, text: int) -> Encoder:
+    """The encoder of Step 3.7 and its projector.
+
+    Source: vllm/model_executor/models/step3p7.py, step_vl.py:PerceptionEncoder (0.33).
+    """
+    sections = {"root": config.root, "own": config.root.section("vision_config")}
+    return Scope(ENCODERS["step_vision"], sections, {"text": text}).build()
 
 
 def step_draft(section: Section, mixer: arch.Layer, hidden: int, width: int) -> arch.Layer:

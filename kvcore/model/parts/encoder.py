@@ -122,7 +122,7 @@ class Scope:
         if key.kind is Kind.WORD:
             return section.string(name, str(key.default or "")) == key.word
         if key.kind is Kind.LENGTH:
-            return len(section.integers(name) or ())
+            return len(section.integers(name, minimum=-MAX_LAYERS) or ())
         default = None if key.default is None else self.value(key.default)
         if key.kind is Kind.FLAG:
             return section.boolean(name, None if default is None else bool(default))
@@ -261,6 +261,7 @@ class Scope:
             made = replace(made, split=Split.REPLICATED, quantizable=False, parts=())
         return replace(
             made,
+            dtype=part.dtype or made.dtype,
             quantizable=made.quantizable and bool(self.value(part.quantized)),
             whole_unless_divided=self.value(part.unless_divided),
         )
@@ -400,12 +401,25 @@ def deepseek_tokens(scope: Scope) -> int:
     return side * (side + 1) + largest + 1
 
 
+SHORT_VECTOR: Final = ("embed_dim", "dims", "dim", "projection_dim", "colbert_dim")
+
+
+def short_vector(scope: Scope) -> int:
+    """The width of the vector for each token; 0 where the config does not say it.
+
+    Source: vllm/model_executor/models/colqwen3.py:ColQwen3Model (0.33).
+    """
+    root = scope.section("root")
+    return next(filter(None, (root.optional_integer(key) for key in SHORT_VECTOR)), 0)
+
+
 COMPUTED: Final[Mapping[str, Callable[[Scope], int]]] = {
     "checked_head": head_size,
     "side": side,
     "features": features,
     "grouped_heads": grouped_heads,
     "aria_queries": aria_queries,
+    "short_vector": short_vector,
     "shuffle": lambda scope: int(downsampling(scope)),
     "nearest_shuffle": lambda scope: round(downsampling(scope)),
     "radio_side": radio_side,

@@ -36,6 +36,10 @@ class Latent(Struct, frozen=True, kw_only=True):
         return arch.Mla(kv_lora_rank=self.kv_lora_rank, qk_rope_head_dim=self.qk_rope_head_dim)
 
 
+NO_ROTATION: Final = "qk_rope_head_dim"
+"""The part of a latent vector that a model without positions has none of (GLM-5.3-Flash)."""
+
+
 def read_latent(section: Section, **defaults: int) -> Latent:
     """The latent geometry of a config, with the `defaults` of an engine's class for keys that it leaves out."""
     names = ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
@@ -43,7 +47,10 @@ def read_latent(section: Section, **defaults: int) -> Latent:
         hidden_size=section.integer("hidden_size"),
         num_heads=section.integer("num_attention_heads"),
         q_lora_rank=section.optional_integer("q_lora_rank", minimum=1),
-        **{name: section.integer(name, defaults.get(name)) for name in names},
+        **{
+            name: section.integer(name, defaults.get(name), minimum=int(name != NO_ROTATION))
+            for name in names
+        },
     )
 
 

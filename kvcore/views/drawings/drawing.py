@@ -16,6 +16,7 @@ KINDS: Final = {
     CacheKind.CHUNKED_LOCAL_ATTENTION: msg("attention in chunks"),
     CacheKind.MLA_ATTENTION: msg("latent vectors"),
     CacheKind.SLIDING_WINDOW_MLA: msg("window of latent vectors"),
+    CacheKind.CIRCULAR_BUFFER: msg("ring of tokens to be compressed"),
     CacheKind.MAMBA: msg("recurrent state"),
     CacheKind.CROSS_ATTENTION: msg("keys and values of the encoder"),
 }

@@ -16,7 +16,11 @@ from kvcore.workload.replay.settings import Group, Rules, Settings
 
 MAX_GROUPS: Final = 64
 MAX_BLOCK_TOKENS: Final = 1 << 26
-REPLAYED: Final = frozenset(CacheKind) - {CacheKind.CROSS_ATTENTION, CacheKind.SLIDING_WINDOW_MLA}
+REPLAYED: Final = frozenset(CacheKind) - {
+    CacheKind.CROSS_ATTENTION,
+    CacheKind.SLIDING_WINDOW_MLA,
+    CacheKind.CIRCULAR_BUFFER,
+}
 WINDOWS: Final = {
     CacheKind.SLIDING_WINDOW: "sliding_window",
     CacheKind.CHUNKED_LOCAL_ATTENTION: "attention_chunk_size",

@@ -11,7 +11,7 @@ from kvcore.engine.vllm.versions import assumed_version, planned_release
 from kvcore.errors import KvPlannerError, notice
 from kvcore.flags import Flag
 from kvcore.scenario import additional
-from kvcore.scenario.fields import MAX_ADDITIONAL_CHARACTERS
+from kvcore.scenario.fields import MAX_OBJECT_CHARACTERS
 from kvcore.texts.words import Words, listed
 from pages.ui.shared import net, problems, state
 from pages.ui.shared.state import seed
@@ -48,7 +48,7 @@ def _rest(shown: tuple[str, ...], t: Words) -> None:
         value=now,
         key=seed(REST, now),
         height="content",
-        max_chars=2 * MAX_ADDITIONAL_CHARACTERS,
+        max_chars=2 * MAX_OBJECT_CHARACTERS,
         placeholder='{"weight_prefetch_config": {"enabled": true}}',
         help=t(
             "Everything else that `--additional-config` says. The whole flag of a command can be pasted here."

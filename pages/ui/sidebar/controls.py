@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import streamlit as st
 
+from kvcore.engine.rooms import find_engine
 from kvcore.engine.vllm.versions import assumed_version
 from kvcore.errors import KvPlannerError
 from kvcore.flags import FLAGS, Flag, Kind, Shown, Widget, fields_of
@@ -238,8 +239,12 @@ def _engine(plan: Plan | None, t: Words) -> None:
 def _engine_version(plan: Plan | None, t: Words) -> None:
     del plan
     scenario = state.scenario()
-    now = scenario.engine_version or assumed_version(scenario)
-    _select("engine_version", edit.engine_versions(scenario.engine), now, t)
+    options, assumed = edit.engine_versions(scenario.engine), assumed_version(scenario)
+    if find_engine(scenario.engine).unstated is None:
+        _select("engine_version", options, scenario.engine_version or assumed, t)
+        return
+    now, names = scenario.engine_version or AUTO, {AUTO: t("not named: as {version}", version=assumed)}
+    _select("engine_version", (AUTO, *options), now, t, {AUTO: None}, names=names)
 
 
 def _every_kv_cache_dtype(plan: Plan | None, t: Words) -> None:

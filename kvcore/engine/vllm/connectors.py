@@ -1,0 +1,58 @@
+"""`--kv-transfer-config`: which server of several this is, and what its connector does to the KV cache."""
+
+from __future__ import annotations
+
+import json
+from functools import lru_cache
+from typing import Any
+
+from msgspec import Struct
+from packaging.version import Version
+
+from kvcore.engine.protocol import Role
+from kvcore.engine.rooms import find_engine
+from kvcore.engine.vllm.switches import ConnectorGroups
+from kvcore.scenario import Scenario
+
+
+class Transfer(Struct, frozen=True, kw_only=True):
+    """What is said of the connector."""
+
+    connector: str | None = None
+    role: Role = Role.NONE
+
+
+def transfer_of(scenario: Scenario) -> Transfer:
+    """The connector and the role of the server that `scenario` starts.
+
+    Source: vllm/config/kv_transfer.py:KVTransferConfig (0.10.2, 0.23.0): a connector has a role.
+
+    Example:
+        >>> from kvcore.scenario.request import scenario_from_request
+        >>> said = {"kv_connector": "MooncakeConnectorV1", "kv_role": "kv_consumer"}
+        >>> transfer_of(scenario_from_request({"model": "Qwen/Qwen3-8B", "kv_transfer_config": said})).role.value
+        'kv_consumer'
+    """
+    text = scenario.kv_transfer_config
+    return Transfer() if text is None else _read(text)
+
+
+@lru_cache(maxsize=256)
+def _read(text: str) -> Transfer:
+    said: dict[str, Any] = json.loads(text)
+    return Transfer(connector=said.get("kv_connector"), role=Role(said.get("kv_role", Role.BOTH)))
+
+
+def keeps_groups(scenario: Scenario, version: Version, rule: ConnectorGroups) -> bool:
+    """Whether layers keep groups of their own: with a connector the engine may join them, whatever they store.
+
+    Source: `Switches.connector_groups`.
+    """
+    asked, said = scenario.disable_hybrid_kv_cache_manager, transfer_of(scenario)
+    if asked or said.connector is None:
+        return not asked
+    if rule is ConnectorGroups.NEVER or asked is False:
+        return rule is not ConnectorGroups.NEVER
+    rows = find_engine(scenario.engine).connectors_with_groups
+    is_known = any(said.connector in row.names for row in rows if row.covers(version))
+    return rule is ConnectorGroups.BY_CONNECTOR and is_known
