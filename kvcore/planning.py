@@ -24,7 +24,7 @@ from kvcore.engine.vllm.storage import storage_of
 from kvcore.engine.vllm.stored import stored_architecture
 from kvcore.engine.vllm.versions import assumed_version, planned_release
 from kvcore.errors import Notice, notice
-from kvcore.memory.budget import rank_memory
+from kvcore.memory.budget import rank_memories
 from kvcore.memory.loaded import checkpoint_notices, loaded_bytes, uncounted_bytes
 from kvcore.memory.parts import RankMemory
 from kvcore.memory.shares import check_weight_shapes
@@ -131,17 +131,7 @@ def plan(scenario: Scenario) -> Plan:
     parallel = scenario.parallel
     resolved, specs, weights = prepared.resolved, prepared.specs, prepared.weights
     stages = range(parallel.pipeline_parallel_size)
-    memories = tuple(
-        rank_memory(
-            scenario=scenario,
-            architecture=architecture,
-            resolved=resolved,
-            accelerator=accelerator,
-            weights=weights[stage],
-            stage=stage,
-        )
-        for stage in stages
-    )
+    memories = rank_memories(scenario, architecture, resolved, accelerator, weights)
     given = scenario.measured.available_kv_gib
     available = tuple(int(memory.available_kv.value) for memory in memories)
     worst = min(stages, key=lambda stage: available[stage])

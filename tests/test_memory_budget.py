@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvcore.memory.budget import rank_memory
+from kvcore.memory.budget import rank_memories, rank_memory
 from kvcore.memory.parts import PART_NAMES, RankMemory
 from kvcore.memory.weights import WeightBytes
 from kvcore.quantity import Grade, Quantity, Unit
@@ -189,3 +189,16 @@ class TestRestart:
     def test_nothing_is_gained_where_compiling_does_not_set_the_peak(self, fields: dict[str, Any]) -> None:
         memory = memory_of(QWEN3_14B, 27.5, engine_version="0.28.0", accelerator=L40S, **fields)
         assert memory.notices == ()
+
+
+def test_stages_alike_have_the_memory_that_each_has_by_itself() -> None:
+    setting = setting_for(pipeline_parallel_size=5)
+    stored = [WeightBytes(parameters=size * GIB, buffers=0, loading=0) for size in (4, 3, 3, 2, 4)]
+    given = setting.scenario, setting.architecture, setting.resolved, setting.accelerator
+    for stage, (found, weights) in enumerate(zip(rank_memories(*given, stored), stored, strict=True)):
+        scenario, architecture, resolved, accelerator = given
+        assert found == rank_memory(
+            scenario=scenario, architecture=architecture, resolved=resolved, accelerator=accelerator,
+            weights=weights, stage=stage,
+        )  # fmt: skip
+    assert len({found.activations.value for found in rank_memories(*given, stored)}) > 1

@@ -10,7 +10,7 @@ from typing import assert_never
 from msgspec import Struct
 from msgspec.structs import replace
 
-from kvcore.cache.fit import Trace, fit_checks, group_blocks, longest_within
+from kvcore.cache.fit import Trace, fit_checks, group_blocks, longest_within, shortest_check
 from kvcore.cache.groups import StageGroup, StageSpecs, group_layers, v0_grouping
 from kvcore.cache.kv_figures import KvFigures
 from kvcore.cache.rules import ReportedConcurrency, ReportedTokens, planner_rules
@@ -124,8 +124,7 @@ def plan_cache(
     demand, length = trace.demand, resolved.max_model_len
     checks = fit_checks(specs_per_rank, available_bytes, trace)
     limit = max(length, resolved.derived_max_model_len)
-    lengths = [check.longest(limit, demand) for check in checks]
-    longest = min(lengths)
+    shortest, longest = shortest_check(checks, limit, demand)
     if resolved.max_model_len_auto and longest:
         length = min(length, longest)
     needs = [check.needed_bytes(length, demand) for check in checks]
@@ -148,7 +147,7 @@ def plan_cache(
         fits=length <= longest,
         longest_request_tokens=longest,
         max_model_len=length,
-        trace=replace(trace, tightest=checks[tightest], shortest=checks[lengths.index(longest)]),
+        trace=replace(trace, tightest=checks[tightest], shortest=shortest),
     )
 
 

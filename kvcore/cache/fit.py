@@ -106,6 +106,19 @@ def longest_within(needed_bytes: Callable[[int], int], budget_bytes: int, limit:
     return low
 
 
+def shortest_check(checks: Sequence[FitCheck], limit: int, demand: Demand) -> tuple[FitCheck, int]:
+    """The first check that allows the shortest request, and the tokens of the largest that it allows, up to `limit`.
+
+    A check that passes at the length that the ones before it allow needs no search: stages of a pipeline are alike.
+    """
+    shortest, longest = checks[0], limit
+    for check in checks:
+        allowed = check.longest(longest, demand)
+        if allowed < longest:
+            shortest, longest = check, allowed
+    return shortest, longest
+
+
 def group_blocks(members: tuple[LayerSpec, ...], length: int, demand: Demand) -> int:
     """Blocks that one request of `length` tokens may take of one group."""
     if len(members) == 1:

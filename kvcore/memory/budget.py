@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from typing import Final, NamedTuple
 
 from msgspec import Struct
 
 from kvcore.catalogue.accelerators import Accelerator
+from kvcore.engine import stage_layers
 from kvcore.engine.resolved import Resolved
 from kvcore.engine.rooms import find_engine
 from kvcore.engine.vllm.additional import additional_of
@@ -58,6 +59,37 @@ def rank_memory(
     """
     setting = setting_of(scenario, architecture, resolved, accelerator, stage)
     return find_engine(resolved.engine).rank_memory(setting, weights_of(setting, weights))
+
+
+def rank_memories(
+    scenario: Scenario,
+    architecture: Architecture,
+    resolved: Resolved,
+    accelerator: Accelerator,
+    weights: Sequence[WeightBytes],
+) -> tuple[RankMemory, ...]:
+    """`rank_memory` of each pipeline stage, whose weights are given in their order.
+
+    A setting takes of its stage where it stands and how many layers it has, so stages alike are worked out once: there
+    may be hundreds.
+    """
+    found: dict[Hashable, RankMemory] = {}
+
+    def memory(stage: int, stored: WeightBytes) -> RankMemory:
+        layers = len(stage_layers(architecture.num_layers, len(weights), stage))
+        alike = stage == 0, stage == len(weights) - 1, layers, stored
+        if alike not in found:
+            found[alike] = rank_memory(
+                scenario=scenario,
+                architecture=architecture,
+                resolved=resolved,
+                accelerator=accelerator,
+                weights=stored,
+                stage=stage,
+            )
+        return found[alike]
+
+    return tuple(memory(stage, stored) for stage, stored in enumerate(weights))
 
 
 def surrounding_terms(setting: Setting) -> Hashable:

@@ -30,7 +30,10 @@ class Setting(Struct, frozen=True, kw_only=True):
     accelerator: Accelerator
     parallel: Parallel
     switches: Switches
-    stage: int
+    is_first: bool
+    """Whether this stage embeds tokens and images."""
+    is_last: bool
+    """Whether this stage makes the logits."""
     runner: str
     """v0, v1, v2, or the engine's own overheads."""
     links: tuple[str, ...]
@@ -58,16 +61,6 @@ class Setting(Struct, frozen=True, kw_only=True):
         """Compute capability with a dot; "" where there is none."""
         return dotted(self.accelerator.compute_capability or ())
 
-    @property
-    def is_last(self) -> bool:
-        """Whether this stage makes the logits."""
-        return self.stage == self.parallel.pipeline_parallel_size - 1
-
-    @property
-    def is_first(self) -> bool:
-        """Whether this stage embeds tokens and images."""
-        return self.stage == 0
-
 
 def setting_of(
     scenario: Scenario, architecture: Architecture, resolved: Resolved, accelerator: Accelerator, stage: int
@@ -82,7 +75,8 @@ def setting_of(
         accelerator=accelerator,
         parallel=parallel,
         switches=switches_of(resolved.version),
-        stage=stage,
+        is_first=stage == 0,
+        is_last=stage == parallel.pipeline_parallel_size - 1,
         runner=_runner(resolved),
         links=links_of(scenario, accelerator),
         element_bytes=DTYPE_BYTES[resolved.dtype],
