@@ -19,7 +19,6 @@ from tests.page_app import (
     RULE_OF_THUMB,
     WORKED,
     checked,
-    curves,
     figures,
     metrics,
     open_app,
@@ -34,8 +33,7 @@ class TestFits:
         app = open_app()
         assert app.success[0].value.startswith("Fits: ")
         assert metrics(app)["Requests at once"] != DASH
-        assert (len(stacks(app)), len(curves(app))) == (1, 1)
-        assert not figures(app)
+        assert (len(stacks(app)), len(figures(app))) == (1, 1)
         assert params(app) == {}
 
     def test_what_is_folded_is_made_when_it_is_opened(self) -> None:
