@@ -36,6 +36,16 @@ class TestFits:
         assert (len(stacks(app)), len(figures(app))) == (1, 1)
         assert params(app) == {}
 
+    def test_a_chart_that_says_the_same_is_the_same_to_the_browser(self) -> None:
+        """Streamlit mounts a chart anew whose bytes differ."""
+        app = open_app()
+        (before,) = (chart.proto for chart in app.get("plotly_chart"))
+        (after,) = (chart.proto for chart in checked(app.run()).get("plotly_chart"))
+        assert (after.id, after.spec) == (before.id, before.spec)
+        app.number_input(key="gpu_memory_utilization").set_value(0.8)
+        (other,) = (chart.proto for chart in checked(app.run()).get("plotly_chart"))
+        assert other.id != before.id
+
     def test_what_is_folded_is_made_when_it_is_opened(self) -> None:
         app = open_app(opened=False)
         keys = {widget.key for widget in app.number_input}
