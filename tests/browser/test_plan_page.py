@@ -198,6 +198,7 @@ def test_charts_are_named_for_those_who_do_not_see_them(server: str, open_page: 
 
 def test_other_ways_are_filled_when_opened_by_key_and_stay_open(server: str, open_page: OpenPage) -> None:
     page = open_page(server)
+    settled(page)
     field = page.get_by_role("textbox", name="Model id on the Hugging Face Hub")
     assert page.get_by_test_id("stSelectbox").count() == 0
     page.get_by_role("button", name="Another model").focus()
@@ -212,13 +213,16 @@ def test_other_ways_are_filled_when_opened_by_key_and_stay_open(server: str, ope
     expect(area).to_have_value("hello")
     page.keyboard.press("Escape")
     expect(area).not_to_be_visible()
+    settled(page)
     page.get_by_role("button", name="Another model").press("Enter")
     expect(area).to_have_value("hello")
 
 
 def test_the_curve_says_its_figures_under_the_pointer(server: str, open_page: OpenPage) -> None:
     page = open_page(server + "/" + RULE_OF_THUMB)
+    settled(page)
     plot = page.locator(".st-key-concurrency .js-plotly-plot")
+    plot.scroll_into_view_if_needed()
     expect(plot).to_be_visible()
     spot = plot.evaluate(
         """plot => {
