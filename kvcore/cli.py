@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from kvcore.workload.records import RequestLog
 
 UNREADABLE_INPUT = 2
+HELP_COLUMNS = 100
 SWEPT_FLAGS = ("max_model_len", "gpu_memory_utilization", "kv_cache_dtype", "quantization", "engine_version")
 CURVE_LENGTHS = tuple(1 << power for power in range(9, 21))
 
@@ -46,16 +47,21 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parser(asked: str) -> argparse.ArgumentParser:
     """What reads the asked command alone, as argparse takes its time over each; all where none is known by the name."""
-    parser = argparse.ArgumentParser(prog="python -m kvcore", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m kvcore", description=__doc__, formatter_class=_help)
     commands = parser.add_subparsers(required=True, metavar="command", prog=parser.prog)
     for name, (run, text, arguments) in _COMMANDS.items():
         if asked in _COMMANDS and name != asked:
             continue
-        command = commands.add_parser(name, help=text)
+        command = commands.add_parser(name, help=text, formatter_class=_help)
         command.set_defaults(run=run)
         for argument, options in arguments.items():
             command.add_argument(argument, **options)
     return parser
+
+
+def _help(prog: str) -> argparse.HelpFormatter:
+    """Of a width that is given: argparse imports shutil for its own, and asks for it at each argument."""
+    return argparse.HelpFormatter(prog, width=HELP_COLUMNS)
 
 
 def _lengths(text: str) -> tuple[int, ...]:

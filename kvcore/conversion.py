@@ -122,8 +122,13 @@ def _generic(origin: Any, arguments: tuple[Any, ...]) -> _Read:
 def _annotated(read: _Read, checks: list[Callable[[Any], None]]) -> _Read:
     def checked(value: Any) -> Any:
         found = read(value)
-        for check in checks:
-            _checked(check, found)
+        try:
+            for check in checks:
+                check(found)
+        except TableError:
+            raise
+        except ValueError as error:
+            raise _RefusedError(str(error)) from None
         return found
 
     return checked
@@ -131,6 +136,8 @@ def _annotated(read: _Read, checks: list[Callable[[Any], None]]) -> _Read:
 
 def _union(readers: list[_Read]) -> _Read:
     """The first kind that the value is; the last one refuses."""
+    if len(readers) == 1:
+        return readers[0]
 
     def read(value: Any) -> Any:
         for reader in readers[:-1]:
@@ -156,7 +163,10 @@ def _items(kind: Any) -> _Read:
     item = _reader(kind)
 
     def read(value: Any) -> tuple[Any, ...]:
-        found = tuple(one for _, one in _each(item, enumerate(_list(value)), "[{}]"))
+        try:
+            found = tuple(map(item, _list(value)))
+        except _RefusedError:
+            found = tuple(one for _, one in _each(item, enumerate(_list(value)), "[{}]"))  # says where
         if kind is str and len(set(found)) < len(found):
             raise _RefusedError("a name is there twice")
         return found
@@ -188,7 +198,14 @@ def _table(value: Any) -> Mapping[str, Any]:
 
 def _mapping(key: Any, item: Any) -> _Read:
     name, row = _reader(key), _reader(item)
-    return lambda value: {name(one): found for one, found in _each(row, _table(value).items(), " {}")}
+
+    def read(value: Any) -> dict[Any, Any]:
+        try:
+            return {name(one): row(found) for one, found in _table(value).items()}
+        except _RefusedError:
+            return {name(one): found for one, found in _each(row, _table(value).items(), " {}")}  # says where
+
+    return read
 
 
 def _timeline(kind: Any) -> _Read:
@@ -241,7 +258,12 @@ def _record(kind: Any) -> _Read:
             except _RefusedError as error:
                 error.places.append(f" {name}")
                 raise
-        return _checked(lambda found: kind(**found), values)
+        try:
+            return kind(**values)
+        except TableError:
+            raise
+        except ValueError as error:
+            raise _RefusedError(str(error)) from None
 
     return read
 
@@ -335,12 +357,3 @@ def _plain(kind: type[Any]) -> _Read:
 
 
 _text: Final = _plain(str)
-
-
-def _checked(check: _Read, value: Any) -> Any:
-    try:
-        return check(value)
-    except TableError:
-        raise
-    except ValueError as error:
-        raise _RefusedError(str(error)) from None

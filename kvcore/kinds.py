@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from contextvars import ContextVar
+from functools import cache, lru_cache
 from typing import Annotated, Any, Final, Generic, NewType, TypeVar
 
 from msgspec import Struct
@@ -31,6 +32,10 @@ class Bounds(Struct, frozen=True):
             raise ValueError(f"{value} is not between {self.low:g} and {self.high:g}")
 
 
+_compiled: Final = cache(re.compile)
+"""Looked up once for each value of a file: `re.fullmatch` looks longer for what it compiled."""
+
+
 class Pattern(Struct, frozen=True):
     """What a text reads like, and how that is said."""
 
@@ -39,7 +44,7 @@ class Pattern(Struct, frozen=True):
 
     def check(self, value: Any) -> None:
         """Raises ValueError for another text."""
-        if re.fullmatch(self.pattern, value) is None:
+        if _compiled(self.pattern).fullmatch(value) is None:
             raise ValueError(f"{value!r} is not {self.meaning}")
 
 
@@ -122,13 +127,19 @@ class Timeline(Struct, Generic[T], frozen=True):
         return next(value for since, value in reversed(self.entries) if since <= version)
 
 
-class ByRelease(Struct, Generic[T], frozen=True):
+class ByRelease(Struct, Generic[T], frozen=True, eq=False):
     """Fields of a dataclass by release, each with a timeline of its own that names its source; those without one keep
-    their defaults."""
+    their defaults. It is itself the key of what was found, and asked often."""
 
     kind: type[T]
     timelines: Mapping[str, Timeline[Any]]
 
     def at(self, version: Version) -> T:
         """The dataclass in `version`."""
-        return self.kind(**{name: timeline.at(version) for name, timeline in self.timelines.items()})
+        found: T = _fields_at(self, version)
+        return found
+
+
+@lru_cache(maxsize=1024)
+def _fields_at(rules: ByRelease[Any], version: Version) -> Any:
+    return rules.kind(**{name: timeline.at(version) for name, timeline in rules.timelines.items()})

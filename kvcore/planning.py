@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from kvcore import catalogue
-from kvcore.cache.capacity import CachePlan, check_state_blocks, least_state_blocks, plan_cache
+from kvcore.cache.capacity import CachePlan, Pool, check_state_blocks, least_state_blocks, plan_cache
 from kvcore.cache.spec import LayerSpec
 from kvcore.cache.states import aligned_block_size, rank_layer_specs
 from kvcore.catalogue.accelerators import Accelerator, Vendor
@@ -349,12 +349,12 @@ def leaves_none(value: float, least: float, most: float | None = None) -> bool:
 
 def judged(
     resolved: Resolved,
-    cache: CachePlan | None,
+    cache: Pool | None,
     *,
     weights_fit: bool,
     least: tuple[int, ...],
     most: tuple[int, ...],
-    planned: Callable[[tuple[int, ...]], CachePlan],
+    planned: Callable[[tuple[int, ...]], Pool],
     has_room: bool = True,
     counts_states: bool = True,
     is_empty: bool = False,
@@ -373,10 +373,10 @@ def judged(
     GPUModelRunner.initialize_kv_cache (0.27.1, 0.32.0).
     """
 
-    def seats(one: CachePlan) -> int:
+    def seats(one: Pool) -> int:
         return least_state_blocks((group.kind for group in one.groups), resolved) if counts_states else 0
 
-    def starts(one: CachePlan) -> bool:
+    def starts(one: Pool) -> bool:
         return one.fits and one.num_blocks >= max(1, seats(one))
 
     if not weights_fit:

@@ -20,6 +20,9 @@ from importlib.util import cache_from_source
 from pathlib import Path
 from typing import Any, Final
 
+from msgspec import DecodeError
+from msgspec.json import decode
+
 _DATE: Final = "\0date"
 """The key of a date, which JSON has not; no key of a TOML file has that letter."""
 _WRITTEN_DATE: Final = json.dumps(_DATE)
@@ -73,13 +76,16 @@ def _place(path: str) -> str | None:
 
 def _kept(place: str, text: str) -> Mapping[str, Any] | None:
     """What was kept of exactly this text."""
-    with contextlib.suppress(OSError, ValueError), open(place, encoding="utf-8", newline="") as source:
+    with (
+        contextlib.suppress(OSError, ValueError, DecodeError),
+        open(place, encoding="utf-8", newline="") as source,
+    ):
         kept = source.read()
         head = f"{len(text)}\n{text}"
         if kept.startswith(head):
             document = kept[len(head) :]
-            said: Mapping[str, Any] = json.loads(
-                document, object_hook=_dated if _WRITTEN_DATE in document else None
+            said: Mapping[str, Any] = (
+                json.loads(document, object_hook=_dated) if _WRITTEN_DATE in document else decode(document)
             )
             return said
     return None

@@ -192,7 +192,7 @@ def test_every_absence_ends_after_it_begins() -> None:
 )
 def test_a_wrong_file_is_refused(old: str, new: str) -> None:
     whole = convert(tomllib.loads(TEXT), Registry, "classes.toml registry")
-    assert set(whole.absences()) == {"NewForCausalLM", "OldForCausalLM"}
+    assert set(whole.absences) == {"NewForCausalLM", "OldForCausalLM"}
     assert old in TEXT
     with pytest.raises(CatalogueError):
         convert(tomllib.loads(TEXT.replace(old, new)), Registry, "classes.toml registry")

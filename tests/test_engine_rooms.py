@@ -224,17 +224,23 @@ print([notice.code for notice in planned.notices])
     ]
 
 
+def forget_engines() -> None:
+    """Has the folders read again."""
+    for kept in (engines, rooms._rooms, rooms._engine):
+        kept.cache_clear()
+
+
 def test_the_engines_of_the_package_are_its_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     copied = tmp_path / "engine"
     shutil.copytree(FOLDERS, copied)
     shutil.rmtree(copied / "vllm_mindspore")
     monkeypatch.setattr("kvcore.engine.__path__", [str(copied)])
-    engines.cache_clear()
+    forget_engines()
     try:
         assert [engine.name for engine in engines()] == ["vllm", "vllm-ascend"]
     finally:
         monkeypatch.undo()
-        engines.cache_clear()
+        forget_engines()
     assert len(engines()) == 3
 
 
@@ -247,13 +253,13 @@ def test_overheads_of_an_engine_that_has_none_are_refused(
     text = file.read_text("utf-8").replace('overheads = "vllm-mindspore"', 'overheads = "vllm-ascent"')
     file.write_text(text.replace('"vllm-mindspore", ', '"vllm-ascent", "vllm-mindspore", '), "utf-8")
     monkeypatch.setattr("kvcore.engine.__path__", [str(copied)])
-    engines.cache_clear()
+    forget_engines()
     try:
         with pytest.raises(CatalogueError, match=r"vllm-mindspore memory overheads.*vllm-ascend"):
             engines()
     finally:
         monkeypatch.undo()
-        engines.cache_clear()
+        forget_engines()
 
 
 def test_a_plan_without_a_card_is_of_the_first_engine() -> None:

@@ -14,19 +14,22 @@ T = TypeVar("T")
 
 
 class Reads:
-    """Stands for a record, and notes what is read of it. As a whole it can be neither compared nor be a key."""
+    """Stands for a record, and notes what is read of it. As a whole it can be neither compared nor be a key.
 
+    What was read is its own `__dict__`, so that it is found there when it is read again.
+    """
+
+    __slots__ = ("__dict__", "__record")
     __hash__ = None  # type: ignore[assignment]
 
     def __init__(self, record: object) -> None:
-        self._record = record
-        self._read: dict[str, object] = {}
+        self.__record = record
 
     def __eq__(self, other: object) -> bool:
         raise TypeError("only what is read of a record may decide")
 
     def __getattr__(self, name: str) -> object:
-        value = self._read[name] = getattr(self._record, name)
+        value = self.__dict__[name] = getattr(self.__record, name)
         return value
 
 
@@ -53,5 +56,5 @@ class Answers(Generic[R, T]):
                 return found
         reads = Reads(record)
         found = question(cast(R, reads))
-        self._known.append((reads._read, found))
+        self._known.append((vars(reads), found))
         return found

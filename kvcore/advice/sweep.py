@@ -72,15 +72,16 @@ def sweep(
             is_own = named.runs_on(card)
             runs = (named.name, scenario.engine_version) if is_own else (engine_for(card).name, None)
             by_engine.setdefault(runs, []).append(index)
-        cells: dict[tuple[int, int], Cell] = {}
+        cells: dict[int, Cell] = {}
         for (engine, version), own in by_engine.items():
             on_engine = ModelSweep(known, replace(scenario, engine=engine, engine_version=version))
-            for size in sizes:
-                cells |= {(index, size): cell for index, cell in on_engine.cells(own, size)}
+            for place, size in enumerate(sizes):
+                for index, cell in on_engine.cells(own, size):
+                    cells[index * len(sizes) + place] = cell
         yield SweptModel(
             model=entry.id,
             max_model_len=scenario.max_model_len or 0,
-            cells=tuple(cells[index, size] for index in range(len(cards)) for size in sizes),
+            cells=tuple(cells[place] for place in range(len(cards) * len(sizes))),
         )
 
 

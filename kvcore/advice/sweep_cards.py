@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -15,11 +15,11 @@ from kvcore.memory.budget import budget_of, remainder_card_terms, total_of
 from kvcore.memory.framework import framework_card_terms, system_card_terms
 from kvcore.memory.graphs import graph_card_terms
 from kvcore.memory.setting import Setting, links_of
-from kvcore.quantity import Quantity
 
 
 class Terms(NamedTuple):
-    """What the parts of the memory take from a card whose flags are known: numbers that equal terms share."""
+    """What the parts of the memory take from a card whose flags are known: numbers that equal terms share. Cards that
+    agree in all of them differ in their budget alone."""
 
     framework: int
     system: int
@@ -27,13 +27,15 @@ class Terms(NamedTuple):
     graphs: int
     after_pool: int
     remainder: int
-    total: int
-    """Cards that agree in all of it have the same cell."""
 
-    @property
-    def of_remainder(self) -> tuple[int, int, int, int]:
-        """Those on which it depends what is left for the KV cache, but for the budget."""
-        return self.framework, self.activations, self.graphs, self.remainder
+
+class Budget(NamedTuple):
+    """Bytes of one card that an engine may spend, out of its total."""
+
+    total: int
+    bytes: int
+    most: float
+    """Where the total is as much higher as it may be."""
 
 
 class Cards:
@@ -41,11 +43,11 @@ class Cards:
 
     def __init__(self, cards: Sequence[Accelerator]) -> None:
         self.cards = tuple(cards)
-        self.totals = tuple(map(total_of, self.cards))
         self._views: dict[tuple[int, ...], dict[CardView, tuple[int, ...]]] = {}
-        self._budgets: dict[Hashable, tuple[Quantity, ...]] = {}
-        self._terms: dict[Hashable, dict[int, Terms]] = {}
-        self._numbers: dict[Hashable, int] = {}
+        self._budgets: dict[Hashable, tuple[Budget, ...]] = {}
+        self._terms: dict[Hashable, Mapping[int, Terms]] = {}
+        self.numbers: dict[Hashable, int] = {}
+        """Of what terms stand for."""
 
     def views(self, indices: Sequence[int]) -> dict[CardView, tuple[int, ...]]:
         """The indices by the view of their cards."""
@@ -57,28 +59,40 @@ class Cards:
             self._views[key] = {view: tuple(alike) for view, alike in found.items()}
         return self._views[key]
 
-    def budgets(self, resolved: Resolved) -> tuple[Quantity, ...]:
+    def budgets(self, resolved: Resolved) -> tuple[Budget, ...]:
         """The budget of each card."""
         key = (resolved.version, resolved.gpu_memory_utilization)
         if key not in self._budgets:
-            self._budgets[key] = tuple(budget_of(total, resolved) for total in self.totals)
+            found = ((total, budget_of(total, resolved)) for total in map(total_of, self.cards))
+            self._budgets[key] = tuple(
+                Budget(int(total.value), int(budget.value), budget.bounds[1]) for total, budget in found
+            )
         return self._budgets[key]
 
-    def terms(self, setting: Setting, index: int) -> Terms:
-        """The terms of one card with the engine, ranks and kind of model of `setting`.
+    def terms(self, setting: Setting) -> Mapping[int, Terms]:
+        """The terms of each card, by its index, with the engine, ranks and kind of model of `setting`.
 
         Terms know nothing else of a model than whether it has experts.
         """
         resolved, has_experts = setting.resolved, setting.architecture.moe is not None
         key = (resolved.engine, resolved.version, setting.runner, setting.parallel, has_experts)
-        known = self._terms.setdefault(key, {})
-        if index not in known:
-            known[index] = self._terms_of(setting, index)
-        return known[index]
+        return self._terms.setdefault(key, _Terms(self, setting))
 
-    def _terms_of(self, setting: Setting, index: int) -> Terms:
+    def on(self, setting: Setting, index: int) -> Setting:
+        """`setting` on another card."""
         card = self.cards[index]
-        own = replace(setting, accelerator=card, links=links_of(setting.scenario, card))
+        return replace(setting, accelerator=card, links=links_of(setting.scenario, card))
+
+
+class _Terms(dict[int, Terms]):
+    """The terms of cards, found when they are first asked for."""
+
+    def __init__(self, cards: Cards, setting: Setting) -> None:
+        super().__init__()
+        self._cards, self._setting = cards, setting
+
+    def __missing__(self, index: int) -> Terms:
+        own = self._cards.on(self._setting, index)
         parts = (
             framework_card_terms(own),
             system_card_terms(own),
@@ -86,6 +100,7 @@ class Cards:
             graph_card_terms(own),
             after_pool_card_terms(own),
             remainder_card_terms(own),
-            self.totals[index].bounds,
         )
-        return Terms(*(self._numbers.setdefault(part, len(self._numbers)) for part in parts))
+        numbers = self._cards.numbers
+        self[index] = found = Terms(*(numbers.setdefault(part, len(numbers)) for part in parts))
+        return found

@@ -52,13 +52,22 @@ class Cell(NamedTuple):
         """Requests at once over the GPUs; 0 where it does not start."""
         return self.requests / self.gpus if self.starts else 0.0
 
+    def on(self, card: Accelerator) -> Cell:
+        """The same on another card."""
+        return Cell(card.id, *self[1:])
+
+
+def refused_cell(card: Accelerator, size: int, error: KvPlannerError) -> Cell:
+    """The cell of a refusal."""
+    return Cell(accelerator=card.id, tensor_parallel_size=size, refusal=error.code)
+
 
 def planned_alone(scenario: Scenario, card: Accelerator, size: int) -> Cell:
     """The cell of one deployment on one card, planned by itself."""
     try:
         planned = plan(replace(scenario, accelerator=card))
     except KvPlannerError as error:
-        return Cell(accelerator=card.id, tensor_parallel_size=size, refusal=error.code)
+        return refused_cell(card, size, error)
     cell = Cell(
         accelerator=card.id,
         tensor_parallel_size=size,

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 from msgspec.structs import replace
 
 from kvcore.advice.reads import Answers
-from kvcore.advice.sweep_cards import Cards, Terms
-from kvcore.advice.sweep_cell import Cell, planned_alone
-from kvcore.cache.capacity import CachePlan, plan_cache, plan_pools
+from kvcore.advice.sweep_cards import Budget, Cards, Terms
+from kvcore.advice.sweep_cell import Cell, planned_alone, refused_cell
+from kvcore.cache.capacity import Pool, plan_cache, plan_pools
 from kvcore.engine import heads_per_rank
 from kvcore.engine.resolved import CardView, Resolved
 from kvcore.engine.rooms import find_engine
@@ -23,9 +23,9 @@ from kvcore.engine.vllm.versions import Release, planned_release
 from kvcore.errors import EngineRefusalError, KvPlannerError
 from kvcore.memory.activations import peak_activation_bytes
 from kvcore.memory.after_pool import after_pool_bytes, doubles_pool
-from kvcore.memory.budget import available_of, weights_of
-from kvcore.memory.framework import non_torch_bytes, pool_share, system_bytes
-from kvcore.memory.graphs import counted_graph_bytes, cuda_graph_bytes
+from kvcore.memory.budget import Remainder, remainder_of, weights_of
+from kvcore.memory.framework import non_torch_bytes, system_bytes
+from kvcore.memory.graphs import actual_graphs, captured_graphs, counted_graph_bytes
 from kvcore.memory.parts import least_room
 from kvcore.memory.setting import Setting, setting_of
 from kvcore.memory.unstated import may_be_other
@@ -56,9 +56,7 @@ class ModelSweep:
     def __init__(self, cards: Cards, scenario: Scenario) -> None:
         self.cards, self.scenario = cards, scenario
         self._flags: dict[tuple[CardView, int], Flags] = {}
-        self._resolved: list[Resolved] = []
-        self.parts: dict[Hashable, Answers[Resolved, Any]] = {}
-        """Of the memory, for flags that agree in what they take from them."""
+        self._resolved: dict[Resolved, Resolved] = {}
 
     def cells(self, own: Sequence[int], size: int) -> Iterator[tuple[int, Cell]]:
         """The cells at tensor parallel size `size` on the cards with the indices `own`."""
@@ -94,7 +92,7 @@ class ModelSweep:
             else:
                 same.extend(indices)
         for prepared, alike in groups:
-            yield from Group(self, scenario, architecture, prepared).cells(alike)
+            yield from Group(self.cards, scenario, architecture, prepared).cells(alike)
 
     def _resolved_on(
         self, view: CardView, scenario: Scenario, architecture: Architecture
@@ -108,9 +106,7 @@ class ModelSweep:
             except KvPlannerError as error:
                 return error
             found = replace(found, notices=())
-            if found not in self._resolved:
-                self._resolved.append(found)
-            return self._resolved[self._resolved.index(found)]
+            return self._resolved.setdefault(found, found)
 
         flags = self._flags.setdefault((view, id(architecture)), Answers())
         return flags.of(scenario.parallel, resolved)
@@ -119,7 +115,7 @@ class ModelSweep:
         """Cells of one refusal."""
         for index in indices:
             card = self.cards.cards[index]
-            yield index, Cell(accelerator=card.id, tensor_parallel_size=size, refusal=error.code)
+            yield index, refused_cell(card, size, error)
 
 
 def _prepared(
@@ -141,37 +137,36 @@ def _is_plain(scenario: Scenario, release: Release) -> bool:
     )
 
 
+class Spent(NamedTuple):
+    """What cards with the same terms spend memory on, whatever they have of it."""
+
+    remainder: Remainder
+    budget: int
+    """That it is left of; another leaves their difference more."""
+    room: Callable[[int], float]
+    """What stays free at the least beyond the total of a card, without the cache, by what that is planned in."""
+
+
 class Memory(NamedTuple):
     """What is left on one card for the KV cache, with its interval."""
 
     available: int
-    ends: tuple[int, int]
+    ends: tuple[float, float]
     room: float
     """What stays free of the card at the least, without the cache."""
-
-
-class Remainder(NamedTuple):
-    """What one budget leaves. Another leaves their difference more, unless only a share of it becomes the cache."""
-
-    budget: int
-    available: Quantity
-    share: int
 
 
 class Group:
     """Cards on which flags, cache specs and weights are the same."""
 
     def __init__(
-        self, sweep: ModelSweep, scenario: Scenario, architecture: Architecture, prepared: Prepared
+        self, cards: Cards, scenario: Scenario, architecture: Architecture, prepared: Prepared
     ) -> None:
-        self.sweep, self.cards, self.scenario, self.prepared = sweep, sweep.cards, scenario, prepared
-        self.architecture = architecture
-        self.setting = self._setting(prepared.resolved, 0)
+        self.cards, self.scenario, self.prepared = cards, scenario, prepared
+        self.setting = setting_of(scenario, architecture, prepared.resolved, cards.cards[0], 0)
         self.weights = weights_of(self.setting, prepared.weights[0])
-        self.budgets = self.cards.budgets(prepared.resolved)
-        self.doubles_pool = doubles_pool(self.setting)
+        self._spent: dict[Terms, Spent] = {}
         self._parts: dict[Hashable, Any] = {}
-        self._remainders: dict[Hashable, Remainder] = {}
 
     def cells(self, alike: Sequence[int]) -> Iterator[tuple[int, Cell]]:
         """One cell for each card."""
@@ -184,19 +179,20 @@ class Group:
             replicas=parallel.data_parallel_size,
             weights_gib=gib(self.weights.value),
         )
-        least, like = self.weights.bounds[LOW], dict[Terms, list[int]]()
+        least, like = self.weights.bounds[LOW], dict[tuple[Terms, Budget], list[int]]()
+        budgets, terms = self.cards.budgets(prepared.resolved), self.cards.terms(self.setting)
         for index in alike:
-            if least <= self.budgets[index].bounds[HIGH]:
-                like.setdefault(self.cards.terms(self.setting, index), []).append(index)
+            if least <= budgets[index].most:
+                like.setdefault((terms[index], budgets[index]), []).append(index)
             else:
-                yield index, failed._replace(accelerator=cards[index].id)
-        memories = [self.memory(terms, indices[0]) for terms, indices in like.items()]
+                yield index, failed.on(cards[index])
+        memories = [self.memory(*place, indices[0]) for place, indices in like.items()]
         pooled = [memory.available for memory in memories if memory.available > 0]
         try:
             pools = plan_pools(prepared.specs[0], pooled, prepared.resolved, parallel)
         except KvPlannerError as error:
-            for indices in like.values():
-                yield from self.sweep.refused(indices, failed.tensor_parallel_size, error)
+            for index in chain(*like.values()):
+                yield index, refused_cell(cards[index], failed.tensor_parallel_size, error)
             return
         if pools is None:
             for index in chain(*like.values()):
@@ -206,72 +202,80 @@ class Group:
         for memory, indices in zip(memories, like.values(), strict=True):
             cell = self.cell(failed, next(left) if memory.available > 0 else None, memory)
             for index in indices:
-                yield index, cell._replace(accelerator=cards[index].id)
+                yield index, cell.on(cards[index])
 
-    def memory(self, terms: Terms, index: int) -> Memory:
-        """What the card with that index has left. Its parts are those of another card with the same terms."""
-        peak = self._part(peak_activation_bytes, terms.activations, index)
-        framework = self._part(non_torch_bytes, terms.framework, index)
-        system = self._part(system_bytes, terms.system, index)
-        graphs, counted = self._part(_graphs, terms.graphs, index)
-        remainder, budget = self._remainders.get(terms.of_remainder), int(self.budgets[index].value)
-        if remainder is None or (remainder.share > 1 and remainder.budget != budget):
-            own = self._setting(self.prepared.resolved, index)
-            left = available_of(own, self.budgets[index], self.weights, peak, framework, counted)
-            remainder = Remainder(budget, left, pool_share(own))
-            self._remainders[terms.of_remainder] = remainder
-        more = budget - remainder.budget
-        available, (low, high) = int(remainder.available.value) + more, remainder.available.bounds
+    def memory(self, terms: Terms, budget: Budget, index: int) -> Memory:
+        """What the card with that index has left. Its parts are those of any other card with the same terms."""
+        spent = self._spent.get(terms)
+        if spent is None:
+            spent = self._spent[terms] = self._spent_on(terms, budget, index)
+        left = spent.remainder.with_more(budget.bytes - spent.budget)
+        available = left.available
+        return Memory(available, left.ends, budget.total + spent.room(available))
 
-        def after(own: Setting) -> Quantity:
-            return after_pool_bytes(own, peak, available)
-
-        sizes = peak.value, available if self.doubles_pool else 0
-        after_pool = self._part(after, (terms.after_pool, *sizes), index)
+    def _spent_on(self, terms: Terms, budget: Budget, index: int) -> Spent:
+        own = self.cards.on(self.setting, index)
+        peak = self._part("activations", terms.activations, peak_activation_bytes, own)
+        framework = self._part("framework", terms.framework, non_torch_bytes, own)
+        system = self._part("system", terms.system, system_bytes, own)
+        graphs, counted = self._part("graphs", terms.graphs, _graphs, own)
         taken = sum(part.value for part in (system, framework, self.weights, peak, graphs))
-        room = least_room(-taken, after_pool, (graphs, system))
-        ends = int(low + more), int(high + more)
-        return Memory(available, ends, self.cards.totals[index].value + room)
 
-    def _part(self, of: Callable[[Setting], T], terms: Hashable, index: int) -> T:
+        if doubles_pool(own):
+
+            def room(available: int) -> float:
+                return least_room(-taken, after_pool_bytes(own, peak, available), (graphs, system))
+
+        else:
+            after_pool = self._part(
+                "after_pool", (terms.after_pool, terms.activations), partial(_after_pool, peak), own
+            )
+            least = least_room(-taken, after_pool, (graphs, system))
+
+            def room(available: int) -> float:
+                del available
+                return least
+
+        left = remainder_of(own, budget.bytes, self.weights, peak, framework, counted)
+        return Spent(left, budget.bytes, room)
+
+    def _part(self, name: str, terms: Hashable, of: Callable[[Setting], T], own: Setting) -> T:
         """A part of the memory, found once for the cards with the same terms of it."""
-        key = (of.__name__, terms)
-        if key not in self._parts:
-            known = self.sweep.parts.setdefault((self.scenario.parallel, *key), Answers())
-            resolved = self.prepared.resolved
-            self._parts[key] = known.of(resolved, lambda resolved: of(self._setting(resolved, index)))
-        found: T = self._parts[key]
+        found: T | None = self._parts.get((name, terms))
+        if found is None:
+            found = self._parts[name, terms] = of(own)
         return found
 
-    def _setting(self, resolved: Resolved, index: int) -> Setting:
-        card = self.cards.cards[index]
-        scenario = replace(self.scenario, accelerator=card)
-        return setting_of(scenario, self.architecture, resolved, card, 0)
-
-    def most_of(self, memory: Memory) -> int | None:
+    def most_of(self, memory: Memory) -> float | None:
         """The upper end of what releases leave that may all be meant; None of a release that is known."""
         return memory.ends[HIGH] if may_be_other(self.scenario) else None
 
-    def cell(self, failed: Cell, pool: CachePlan | None, memory: Memory) -> Cell:
+    def cell(self, failed: Cell, pool: Pool | None, memory: Memory) -> Cell:
         """The cell of one pool, judged as `plan` judges it."""
         resolved, specs, parallel = self.prepared.resolved, self.prepared.specs, self.scenario.parallel
+        low, high = memory.ends
         try:
             verdict = judged(
                 resolved,
                 pool,
                 weights_fit=True,
-                least=memory.ends[:1],
-                most=memory.ends[1:],
+                least=(int(low),),
+                most=(int(high),),
                 planned=lambda available: plan_cache(specs, available, resolved, parallel),
                 has_room=pool is None or memory.room >= pool.num_blocks * pool.bytes_per_block,
-                is_empty=leaves_none(memory.available, memory.ends[LOW], self.most_of(memory)),
+                is_empty=leaves_none(memory.available, low, self.most_of(memory)),
             )
         except EngineRefusalError as error:
             return Cell("", failed.tensor_parallel_size, refusal=error.code)
         if pool is None:
             return failed._replace(verdict=verdict)
-        return failed._replace(
-            verdict=verdict,
+        return Cell(
+            "",
+            failed.tensor_parallel_size,
+            verdict,
+            gpus=failed.gpus,
+            replicas=failed.replicas,
+            weights_gib=failed.weights_gib,
             kv_cache_gib=gib(pool.num_blocks * pool.bytes_per_block),
             tokens=pool.tokens,
             max_concurrency=pool.max_concurrency,
@@ -281,5 +285,11 @@ class Group:
 
 def _graphs(setting: Setting) -> tuple[Quantity, Quantity]:
     """What captured graphs take, and what of it the engine takes off the budget."""
-    graphs = cuda_graph_bytes(setting)
-    return graphs, counted_graph_bytes(setting, graphs)
+    captured = captured_graphs(setting)
+    graphs = actual_graphs(setting, captured)
+    return graphs, counted_graph_bytes(setting, graphs, captured)
+
+
+def _after_pool(activations: Quantity, setting: Setting) -> Quantity:
+    """What comes after a cache that is allotted once."""
+    return after_pool_bytes(setting, activations, 0)

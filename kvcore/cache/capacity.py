@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import assert_never
 
 from msgspec import Struct
@@ -42,12 +40,8 @@ class CacheGroup(Struct, frozen=True, kw_only=True):
     num_checkpoint_blocks: int = 0
 
 
-@dataclass(frozen=True, kw_only=True)
-class CachePlan:
-    """The KV plan of one replica, as the engine's planner computes it; the smallest rank wins.
-
-    Plain numbers, for those who plan thousands; `figures` are the same with the rules that gave them.
-    """
+class Pool(Struct, frozen=True, kw_only=True):
+    """What one pool of blocks has room for: the figures by which a start is judged."""
 
     num_blocks: int
     tokens: int
@@ -57,10 +51,6 @@ class CachePlan:
     groups: tuple[CacheGroup, ...]
     bytes_per_block: int
     """On the rank with the largest blocks."""
-    bytes_per_token: float
-    """Slope: bytes per further token of one request, on that rank."""
-    request_fixed_bytes: int
-    """What a request of max_model_len takes whatever its further length, on that rank."""
     needed_bytes: int
     """What the engine's start-up check says one request of max_model_len needs, on the rank that has least to
     spare."""
@@ -69,9 +59,6 @@ class CachePlan:
     longest_request_tokens: int
     """The largest max_model_len that passes the check, at most the larger of the asked one and the model's
     own; 0 when none does."""
-    max_model_len: int
-    """As planned: shrunk when max_model_len is auto."""
-    trace: Trace = field(compare=False, repr=False)
 
     @property
     def holds_one(self) -> bool:
@@ -84,6 +71,21 @@ class CachePlan:
         if not self.max_concurrency:
             return 0
         return math.ceil(self.num_blocks / self.max_concurrency) * self.bytes_per_block
+
+
+class CachePlan(Pool, frozen=True, kw_only=True, dict=True):
+    """The KV plan of one replica, as the engine's planner computes it; the smallest rank wins.
+
+    Plain numbers, for those who plan thousands; `figures` are the same with the rules that gave them.
+    """
+
+    bytes_per_token: float
+    """Slope: bytes per further token of one request, on that rank."""
+    request_fixed_bytes: int
+    """What a request of max_model_len takes whatever its further length, on that rank."""
+    max_model_len: int
+    """As planned: shrunk when max_model_len is auto."""
+    trace: Trace
 
     @cached_property
     def figures(self) -> KvFigures:
@@ -161,7 +163,7 @@ def _trace(specs_per_rank: StageSpecs, resolved: Resolved, parallel: Parallel) -
     return Trace(resolved=resolved, demand=demand, grouping=grouping, stage=largest)
 
 
-def check_state_blocks(cache: CachePlan, resolved: Resolved) -> None:
+def check_state_blocks(cache: Pool, resolved: Resolved) -> None:
     """Refuses, as the engine does when it captures graphs, more sequences than there are state blocks.
 
     Raises EngineRefusalError in versions that check, where full graphs are captured for a model with
@@ -180,8 +182,8 @@ def check_state_blocks(cache: CachePlan, resolved: Resolved) -> None:
 
 def least_state_blocks(kinds: Iterable[CacheKind], resolved: Resolved) -> int:
     """Blocks below which `check_state_blocks` refuses a model with groups of these kinds; 0 where it does not."""
-    checks = planner_rules(resolved.version).state_blocks_check and "FULL" in resolved.cudagraph_modes
-    return resolved.max_num_seqs if checks and CacheKind.MAMBA in kinds else 0
+    checks = "FULL" in resolved.cudagraph_modes and CacheKind.MAMBA in kinds
+    return resolved.max_num_seqs if checks and planner_rules(resolved.version).state_blocks_check else 0
 
 
 def max_concurrency_at(
@@ -206,18 +208,17 @@ def max_concurrency_at(
 
 def plan_pools(
     specs: tuple[LayerSpec, ...], available_bytes: Sequence[int], resolved: Resolved, parallel: Parallel
-) -> tuple[CachePlan, ...] | None:
-    """`plan_cache` of a rank with `specs` for each of `available_bytes`, at the cost of little more than one.
+) -> list[Pool] | None:
+    """The pool of a rank with `specs` for each of `available_bytes`, as `plan_cache` has it for little more than one.
 
-    The figures of a pool have their numbers, not their formulas. None where that cannot be had so: V0, automatic
-    lengths, a given number of blocks, a model without a cache.
+    None where that cannot be had so: V0, automatic lengths, a given number of blocks, a model without a cache.
 
     Raises EngineRefusalError as `plan_cache` does.
     """
     if resolved.is_v0 or resolved.max_model_len_auto or resolved.num_gpu_blocks_override is not None:
         return None
     if not available_bytes:
-        return ()
+        return []
     first = plan_cache((specs,), available_bytes[:1], resolved, parallel)
     trace, check, length = first.trace, first.trace.tightest, resolved.max_model_len
     if check is None:
@@ -225,25 +226,29 @@ def plan_pools(
     overhead = check.budget_bytes - available_bytes[0]
     limit = max(length, resolved.derived_max_model_len)
     tokens_or_one, divisor = _share_of_block(length, trace)
+    needed: dict[int, int] = {length: first.needed_bytes}
 
-    @lru_cache(maxsize=4096)
-    def needed(tokens: int) -> int:
-        return check.needed_bytes(tokens, trace.demand)
+    def needed_bytes(tokens: int) -> int:
+        if tokens not in needed:
+            needed[tokens] = check.needed_bytes(tokens, trace.demand)
+        return needed[tokens]
 
-    def pool(available: int) -> CachePlan:
+    def pool(available: int) -> Pool:
         num_blocks = max(0, available // first.bytes_per_block)
         concurrency = num_blocks * tokens_or_one / divisor
-        longest = longest_within(needed, available + overhead, limit)
-        return dataclasses.replace(
-            first,
+        longest = longest_within(needed_bytes, available + overhead, limit)
+        return Pool(
             num_blocks=num_blocks,
             tokens=_reported_tokens(num_blocks, concurrency, length, trace),
             max_concurrency=concurrency,
-            longest_request_tokens=longest,
+            groups=first.groups,
+            bytes_per_block=first.bytes_per_block,
+            needed_bytes=first.needed_bytes,
             fits=length <= longest,
+            longest_request_tokens=longest,
         )
 
-    return tuple(map(pool, available_bytes))
+    return [pool(available) for available in available_bytes]
 
 
 def _num_blocks(available_bytes: Sequence[int], trace: Trace) -> int:

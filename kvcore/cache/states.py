@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from functools import lru_cache
 from typing import Final
 
@@ -38,6 +38,9 @@ from kvcore.model.architecture import (
     SlidingWindow,
     SparseIndexer,
     TokenRing,
+    by_identity,
+    caches_of,
+    layer_counts,
 )
 from kvcore.model.families.eagle import Draft
 from kvcore.quantity import Quantity
@@ -75,8 +78,7 @@ def aligned_block_size(architecture: Architecture, parallel: Parallel, resolved:
 
     Raises EngineRefusalError when the tensor parallel size does not divide the states.
     """
-    layers = {id(layer): layer for layer in architecture.layers}.values()
-    return _hybrid_pages(architecture, layers, parallel, resolved).block_size
+    return _hybrid_pages(architecture, parallel, resolved).block_size
 
 
 def rank_layer_specs(
@@ -96,28 +98,21 @@ def rank_layer_specs(
     Source: vllm/model_executor/layers/attention/attention.py:get_kv_cache_spec (0.32.0) and its relatives.
     """
     _check_context_parallel(architecture, parallel)
-    distinct = {id(layer): layer for layer in architecture.layers}.values()
-    placement = _placement(architecture, distinct, parallel, resolved)
+    placement = _placement(architecture, parallel, resolved)
     indices = stage_layers(architecture.num_layers, parallel.pipeline_parallel_size, stage)
-    layers = architecture.layers[indices.start : indices.stop]
-    own = len(layers)
-    if draft is not None and stage == parallel.pipeline_parallel_size - 1:
-        layers += draft.layers
-    boundary = kv_format(placement.kv_cache_dtype).boundary_layers
-    kept: Collection[int] = ()
-    if boundary and not _states(distinct):
-        attention = [index for index, layer in enumerate(architecture.layers) if layer.caches]
-        kept = {*attention[:boundary], *attention[-boundary:]}
-    by_id = {id(layer): layer for layer in layers}
-    alike = Counter(
-        (id(layer), index + indices.start in kept, index >= own) for index, layer in enumerate(layers)
-    )
+    alike = _alike(architecture, indices, kv_format(placement.kv_cache_dtype).boundary_layers)
+    is_last = stage == parallel.pipeline_parallel_size - 1
+    drafts = by_identity(draft.layers) if draft is not None and is_last else ()
     plain = replace(placement, kv_cache_dtype=placement.dtype)
     counts: dict[LayerSpec, int] = {}
-    for (layer, keeps_dtype, is_draft), count in alike.items():
-        for state in as_kept(by_id[layer].caches, placement.kept):
+    for layer, count, keeps_dtype in alike:
+        for state in as_kept(layer.caches, placement.kept):
             spec = _layer_spec(state, plain if keeps_dtype else placement)
-            if is_draft and placement.kept.compressed.counts_vectors:
+            counts[spec] = counts.get(spec, 0) + count
+    for layer, count in drafts:
+        for state in as_kept(layer.caches, placement.kept):
+            spec = _layer_spec(state, placement)
+            if placement.kept.compressed.counts_vectors:
                 spec = dataclasses.replace(spec, is_draft=True)
             counts[spec] = counts.get(spec, 0) + count
     ordered = list(counts)
@@ -126,16 +121,29 @@ def rank_layer_specs(
     return tuple(_counted(spec, counts[spec]) for spec in ordered)
 
 
+def _alike(architecture: Architecture, indices: range, boundary: int) -> list[tuple[Layer, int, bool]]:
+    """The layers with `indices`, equal objects together with their count, and whether they keep the model's dtype: the
+    first and last `boundary` attention layers of the model do."""
+    keeps: Collection[int] = ()
+    if boundary and not _states(architecture):
+        attention = [index for index, layer in enumerate(architecture.layers) if layer.caches]
+        keeps = {*attention[:boundary], *attention[-boundary:]}
+    if not keeps and len(indices) == architecture.num_layers:
+        return [(layer, count, False) for layer, count in layer_counts(architecture)]
+    layers = architecture.layers
+    by_id = {id(layer): layer for layer in layers}
+    counts = Counter((id(layers[index]), index in keeps) for index in indices)
+    return [(by_id[layer], count, keeps_dtype) for (layer, keeps_dtype), count in counts.items()]
+
+
 @lru_cache(maxsize=2048)
 def _counted(spec: LayerSpec, layers: int) -> LayerSpec:
     return dataclasses.replace(spec, layers=layers)
 
 
-def _placement(
-    architecture: Architecture, distinct: Iterable[Layer], parallel: Parallel, resolved: Resolved
-) -> _Placement:
-    pages = _hybrid_pages(architecture, distinct, parallel, resolved)
-    states = _states(distinct)
+def _placement(architecture: Architecture, parallel: Parallel, resolved: Resolved) -> _Placement:
+    pages = _hybrid_pages(architecture, parallel, resolved)
+    states = _states(architecture)
     return _Placement(
         rules=planner_rules(resolved.version),
         kept=find_engine(resolved.engine).cache.at(resolved.version),
@@ -155,12 +163,12 @@ def _placement(
     )
 
 
-def _states(distinct: Iterable[Layer]) -> list[RecurrentState]:
-    return [state for layer in distinct for state in layer.caches if isinstance(state, RecurrentState)]
+def _states(architecture: Architecture) -> list[RecurrentState]:
+    return [state for state in caches_of(architecture) if isinstance(state, RecurrentState)]
 
 
-def _pooled(distinct: Iterable[Layer]) -> Iterator[PooledKeys]:
-    return (state for layer in distinct for state in layer.caches if isinstance(state, PooledKeys))
+def _pooled(architecture: Architecture) -> Iterator[PooledKeys]:
+    return (state for state in caches_of(architecture) if isinstance(state, PooledKeys))
 
 
 def _state_block_size(block_size: int, resolved: Resolved, is_hybrid: bool) -> int:
@@ -173,22 +181,18 @@ def _state_block_size(block_size: int, resolved: Resolved, is_hybrid: bool) -> i
     return block_size if is_hybrid else resolved.mamba_block_size or block_size
 
 
-def _hybrid_pages(
-    architecture: Architecture, distinct: Iterable[Layer], parallel: Parallel, resolved: Resolved
-) -> HybridPages:
+def _hybrid_pages(architecture: Architecture, parallel: Parallel, resolved: Resolved) -> HybridPages:
     """The block size, and what pages are padded to in a hybrid model."""
-    states = _states(distinct)
+    states = _states(architecture)
     if not states or not architecture.is_hybrid:
         return HybridPages(block_size=resolved.block_size, page_size_bytes=0)
     ranks, drafts = parallel.tensor_parallel_size, resolved.num_speculative_tokens
     dtype, ssm_dtype = resolved.mamba_cache_dtype or resolved.dtype, resolved.mamba_ssm_cache_dtype
-    sizes = [state_tensor_bytes(state, ranks, dtype, drafts, ssm_dtype) for state in dict.fromkeys(states)]
+    sizes = [state_tensor_bytes(state, ranks, dtype, drafts, ssm_dtype) for state in states]
     largest = max(sizes, key=sum)
-    token_bytes = _attention_token_bytes(architecture, distinct, parallel, resolved)
+    token_bytes = _attention_token_bytes(architecture, parallel, resolved)
     if _has_contiguous_states(resolved) and any(largest):
-        ranks_of = [
-            state.kv_lora_rank for layer in distinct for state in layer.caches if isinstance(state, Mla)
-        ]
+        ranks_of = [state.kv_lora_rank for state in caches_of(architecture) if isinstance(state, Mla)]
         storage = kv_format(resolved.kv_cache_dtype)
         key_bytes = storage.latent_vector_bytes(ranks_of[0]) if ranks_of else token_bytes // 2
         return contiguous_pages(
@@ -200,7 +204,7 @@ def _hybrid_pages(
         is_mla=architecture.is_mla,
         resolved=resolved,
         chunk_size=resolved.mamba_block_size or max(state.chunk_size for state in states),
-        key_tokens=math.lcm(*(keys.page_keys * keys.tokens_per_state for keys in _pooled(distinct))),
+        key_tokens=math.lcm(*(keys.page_keys * keys.tokens_per_state for keys in _pooled(architecture))),
     )
     return HybridPages(block_size=block_size, page_size_bytes=block_size * token_bytes)
 
@@ -211,15 +215,12 @@ def _has_contiguous_states(resolved: Resolved) -> bool:
     return rules.contiguous_states and not resolved.on_310p
 
 
-def _attention_token_bytes(
-    architecture: Architecture, distinct: Iterable[Layer], parallel: Parallel, resolved: Resolved
-) -> int:
+def _attention_token_bytes(architecture: Architecture, parallel: Parallel, resolved: Resolved) -> int:
     """Bytes of one token in one attention layer on a rank, from the model's own head count and size."""
     storage = kv_format(resolved.kv_cache_dtype)
-    for layer in distinct:
-        for state in layer.caches:
-            if isinstance(state, Mla):
-                return storage.latent_vector_bytes(state.kv_lora_rank + state.qk_rope_head_dim)
+    for state in caches_of(architecture):
+        if isinstance(state, Mla):
+            return storage.latent_vector_bytes(state.kv_lora_rank + state.qk_rope_head_dim)
     heads = units_per_rank(architecture.num_kv_heads, parallel.tensor_parallel_size, replicable=True)
     return heads * storage.head_bytes(architecture.head_dim, architecture.head_dim)
 

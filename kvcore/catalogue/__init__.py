@@ -1,5 +1,8 @@
 """The bundled facts: models and accelerators, each with its source and the date it was checked."""
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
 from kvcore.catalogue.accelerators import (
     accelerator_from_facts,
     bundled_accelerator,
@@ -7,9 +10,7 @@ from kvcore.catalogue.accelerators import (
     load_accelerators,
     with_interconnect,
 )
-from kvcore.catalogue.documented import license_of
 from kvcore.catalogue.models import bundled_model, find_model, load_models, model_ids
-from kvcore.catalogue.search import search_accelerators, search_models
 
 __all__ = [
     "accelerator_from_facts",
@@ -25,3 +26,16 @@ __all__ = [
     "search_models",
     "with_interconnect",
 ]
+
+_HOMES: Final = {"license_of": "documented", "search_accelerators": "search", "search_models": "search"}
+"""The modules of names that a plan does not need: imported when they are first asked for."""
+
+if TYPE_CHECKING:
+    from kvcore.catalogue.documented import license_of
+    from kvcore.catalogue.search import search_accelerators, search_models
+else:
+
+    def __getattr__(name: str) -> Any:
+        if name not in _HOMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cache
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 from msgspec import Struct
 from msgspec.structs import asdict
@@ -106,21 +106,36 @@ def load_accelerators() -> tuple[Accelerator, ...]:
 
     Raises CatalogueError `invalid-catalogue-entry` naming file and entry when the file is not as it has to be.
     """
-    text = file_text("kvcore.catalogue", FILE)
     order = list(Vendor)
-    return tuple(
-        sorted(read_accelerators(text), key=lambda card: (order.index(card.vendor), card.memory_gib, card.id))
-    )
+    cards = _checked([_card(name) for name in _rows()])
+    return tuple(sorted(cards, key=lambda card: (order.index(card.vendor), card.memory_gib, card.id)))
 
 
 def read_accelerators(text: str) -> tuple[Accelerator, ...]:
     """Accelerators of a TOML text, checked strictly: keys, types, ranges, and that no two are spelt alike."""
-    cards = []
-    for name, table in read_toml(text, FILE).items():
-        if ID.fullmatch(name) is None:
-            raise wrong(f"{FILE}:{name}", "an id has only letters, digits, dots, dashes and underscores")
-        row: CardRow = convert(table, CardRow, f"{FILE}:{name}")
-        cards.append(row.card(name))
+    return _checked([_read_card(name, table) for name, table in read_toml(text, FILE).items()])
+
+
+@cache
+def _rows() -> Mapping[str, Any]:
+    return read_toml(file_text("kvcore.catalogue", FILE), FILE)
+
+
+@cache
+def _card(name: str) -> Accelerator:
+    """A card of the file, without the others: a plan of one needs no more."""
+    return _read_card(name, _rows()[name])
+
+
+def _read_card(name: str, table: Any) -> Accelerator:
+    if ID.fullmatch(name) is None:
+        raise wrong(f"{FILE}:{name}", "an id has only letters, digits, dots, dashes and underscores")
+    row: CardRow = convert(table, CardRow, f"{FILE}:{name}")
+    return row.card(name)
+
+
+def _checked(cards: list[Accelerator]) -> tuple[Accelerator, ...]:
+    """The same, where no two are spelt alike."""
     owners: dict[str, str] = {}
     for card in cards:
         for key in map(spelling, card.names):
@@ -138,7 +153,7 @@ def find_accelerator(text: str) -> Accelerator:
         >>> find_accelerator("NVIDIA H100 80GB HBM3").id, find_accelerator("h100-80gb").id
         ('H100-80GB', 'H100-80GB')
     """
-    found = spellings().get(spelling(text))
+    found = bundled_accelerator(text) or spellings().get(spelling(text))
     if found is None:
         ids = {spelling(card.id): card.id for card in load_accelerators()}
         from difflib import get_close_matches
@@ -155,12 +170,7 @@ def find_accelerator(text: str) -> Accelerator:
 
 def bundled_accelerator(card_id: str) -> Accelerator | None:
     """The accelerator with exactly this id; None for any other."""
-    return _by_id().get(card_id)
-
-
-@cache
-def _by_id() -> Mapping[str, Accelerator]:
-    return {card.id: card for card in load_accelerators()}
+    return _card(card_id) if card_id in _rows() else None
 
 
 @cache
@@ -196,11 +206,11 @@ _NOISE: Final = frozenset(
     "nvidia amd intel huawei geforce tesla instinct generation edition gpu card npu hbm3 hbm2e hbm3e under wsl2 gib"
     " board accelerator".split()
 )
-_WORD: Final = re.compile(r"[a-z]+\d*[a-z]*|\d+(?:\.\d+)?(?:gb|gib|mib|g)?")
-_SIZE: Final = re.compile(r"\d+(?:\.\d+)?(?:gb|gib|mib|g)|\d{1,3}(?:\.\d+)?")
+_WORD: Final = r"[a-z]+\d*[a-z]*|\d+(?:\.\d+)?(?:gb|gib|mib|g)?"
+_SIZE: Final = r"\d+(?:\.\d+)?(?:gb|gib|mib|g)|\d{1,3}(?:\.\d+)?"
 """A word that is a size, not the number of a model such as 4090."""
 LONGEST_NAME: Final = 120
-_NOT_IN_A_NAME: Final = re.compile(r"[^\w ./,()+@-]+")
+_NOT_IN_A_NAME: Final = r"[^\w ./,()+@-]+"
 """A name is shown wherever its card is, in markup too: what could be read as markup is left out of it."""
 _MARKETED_SIZE: Final = re.compile(r"(?<![\w.])(\d{1,3})\s*GB?\b", re.IGNORECASE)
 
@@ -219,7 +229,10 @@ def accelerator_from_facts(memory_gib: float | None, vendor: str | None, name: s
         (79.18, (9, 0), 'nvlink')
     """
     known_vendor = _vendor(vendor)
-    name = " ".join(_NOT_IN_A_NAME.sub(" ", (name or "")[: 10 * LONGEST_NAME]).split())[:LONGEST_NAME] or None
+    name = (
+        " ".join(re.sub(_NOT_IN_A_NAME, " ", (name or "")[: 10 * LONGEST_NAME]).split())[:LONGEST_NAME]
+        or None
+    )
     match = _best_match(memory_gib, known_vendor, name or "")
     if match is not None and memory_gib is None:
         return replace(match, memory_grade=Grade.ASSUMED)
@@ -308,13 +321,13 @@ def _best_named(memory_gib: float | None, vendor: Vendor | None, name: str) -> A
 
 
 def _tells_cards_apart(word: str, is_number_needed: bool) -> bool:
-    if _SIZE.fullmatch(word) is not None:
+    if re.fullmatch(_SIZE, word) is not None:
         return False
     return not is_number_needed or any(character.isdigit() for character in word)
 
 
 def _words(text: str) -> frozenset[str]:
-    return frozenset(word for word in _WORD.findall(text[:200].lower()) if word not in _NOISE)
+    return frozenset(word for word in re.findall(_WORD, text[:200].lower()) if word not in _NOISE)
 
 
 @cache

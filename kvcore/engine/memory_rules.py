@@ -202,8 +202,9 @@ class SamplerRow(ReleaseRange, frozen=True, kw_only=True):
     is_flashinfer: bool = False
 
 
-class OverheadRow(ReleaseRange, frozen=True, kw_only=True):
-    """A figure in GiB for one era, runner, vendor, link and compute capability; None matches any."""
+class OverheadRow(ReleaseRange, frozen=True, kw_only=True, eq=False):
+    """A figure in GiB for one era, runner, vendor, link and compute capability; None matches any. It is itself the key
+    of what is made of it: a table has it once."""
 
     source: Source
     gib: Amount

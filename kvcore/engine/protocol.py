@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import StrEnum
-from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
+from functools import cache
+from importlib import import_module
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from msgspec import Struct, field
 from packaging.version import Version
@@ -379,10 +380,17 @@ class Engine(Struct, frozen=True, kw_only=True):
 
     def resolve(self, scenario: Scenario, architecture: Architecture, card: CardView) -> Resolved:
         """`ResolveFlags` of this engine."""
-        function: ResolveFlags = resolve_name(self.functions.resolve)
+        function: ResolveFlags = _function(self.functions.resolve)
         return function(without_card(scenario), architecture, card)
 
     def rank_memory(self, setting: Setting, weights: Quantity) -> RankMemory:
         """`FindMemory` of this engine."""
-        function: FindMemory = resolve_name(self.functions.memory)
+        function: FindMemory = _function(self.functions.memory)
         return function(setting, weights)
+
+
+@cache
+def _function(place: str) -> Any:
+    """What stands at `module:name`."""
+    module, _, name = place.partition(":")
+    return getattr(import_module(module), name)

@@ -25,13 +25,27 @@ FILE: Final = "engine.toml"
 @cache
 def engines() -> tuple[Engine, ...]:
     """All engines, in their order. Raises CatalogueError `invalid-catalogue-entry` for a file of any other shape."""
-    files = (file for folder in kvcore.engine.__path__ for file in sorted(Path(folder).glob(f"*/{FILE}")))
-    found = [read_engine(text_at(file), f"{file.parent.name}/{FILE}") for file in files]
+    found = tuple(map(_engine, _rooms()))
     fitted = {engine.name for engine in found if engine.overheads is not None}
     for engine in found:
         if engine.memory.overheads not in (None, *fitted):
             raise wrong(f"{engine.name} memory overheads", f"it is none of {', '.join(sorted(fitted))}")
-    return tuple(sorted(found, key=lambda engine: engine.order))
+    return found
+
+
+@cache
+def _rooms() -> Mapping[str, Path]:
+    """The engines' files by name, in their order."""
+    files = [file for folder in kvcore.engine.__path__ for file in sorted(Path(folder).glob(f"*/{FILE}"))]
+    said = [(read_toml(text_at(file), str(file)), file) for file in files]
+    return {room["name"]: file for room, file in sorted(said, key=lambda one: int(one[0]["order"]))}
+
+
+@cache
+def _engine(name: str) -> Engine:
+    """An engine without the others: a plan needs no more."""
+    file = _rooms()[name]
+    return read_engine(text_at(file), f"{file.parent.name}/{FILE}")
 
 
 def engine_names() -> tuple[str, ...]:
@@ -41,7 +55,7 @@ def engine_names() -> tuple[str, ...]:
         >>> engine_names()
         ('vllm', 'vllm-ascend', 'vllm-mindspore')
     """
-    return tuple(engine.name for engine in engines())
+    return tuple(_rooms())
 
 
 def find_engine(name: str) -> Engine:
@@ -51,15 +65,9 @@ def find_engine(name: str) -> Engine:
         >>> find_engine("vllm-ascend").launch.program
         ('vllm', 'serve')
     """
-    known = _by_name().get(name)
-    if known is None:
+    if name not in _rooms():
         raise invalid("engine", name, f"it must be one of {', '.join(engine_names())}")
-    return known
-
-
-@cache
-def _by_name() -> Mapping[str, Engine]:
-    return {engine.name: engine for engine in engines()}
+    return _engine(name)
 
 
 def engine_for(card: Accelerator | CardView) -> Engine:
@@ -70,7 +78,7 @@ def engine_for(card: Accelerator | CardView) -> Engine:
         >>> engine_for(catalogue.find_accelerator("Ascend-910B3-64GB")).name
         'vllm-ascend'
     """
-    return next(engine for engine in engines() if engine.runs_on(card))
+    return next(engine for engine in map(_engine, _rooms()) if engine.runs_on(card))
 
 
 def server_commands() -> tuple[str, ...]:

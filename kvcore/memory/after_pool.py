@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable
-from typing import Annotated, Final
+from functools import lru_cache
+from typing import Annotated, Final, NamedTuple
 
 from kvcore.engine.memory_rules import RunnerKind
 from kvcore.memory.setting import Setting
@@ -45,6 +46,22 @@ class Taken(ReleaseRange, frozen=True, kw_only=True):
     formats: tuple[Format, ...] = ()
 
 
+class _Part(NamedTuple):
+    """One of what a start takes, in bytes: as a rule, and from the least to the most."""
+
+    name: str
+    source: str
+    value: float
+    least: float
+    most: float
+
+    @property
+    def quantity(self) -> Quantity:
+        """The same, in whole bytes."""
+        interval = self.least, self.most
+        return figure(self.name, int(self.value), grade=Grade.FITTED, source=self.source, interval=interval)
+
+
 class AfterPoolTables(Reviewed, frozen=True, kw_only=True):
     """after_pool.toml."""
 
@@ -72,28 +89,34 @@ def after_pool_bytes(setting: Setting, activations: Quantity, pool_bytes: float)
             logits = warm_up_rows(setting) * setting.architecture.vocab_size
             rates = row.bytes_per_logit, row.least, row.most
             beyond = (max(0.0, rate * logits - activations.value) for rate in rates)
-            parts.append(_part("warm_up", row.source, *beyond))
+            parts.append(_Part("warm_up", row.source, *beyond))
     reserve = table.reserve
     most = reserve.least if expands_segments(setting) else reserve.most
     sizes = min(reserve.gib, most), min(reserve.least, most), most
-    parts.append(_part("reserve", reserve.source, *(GIB * size for size in sizes)))
+    parts.append(_Part("reserve", reserve.source, *(GIB * size for size in sizes)))
     major = _major_capability(setting)
     parts += [
-        _part("tuning", one.source, *(GIB * size for size in (one.gib, one.least, one.most)))
+        _Part("tuning", one.source, *(GIB * size for size in (one.gib, one.least, one.most)))
         for one in table.tuning
         if one.major == major and one.covers(version) and any(name in setting.storage for name in one.formats)
     ]
     parts += [mask for mask in (mask_bytes(setting),) if mask is not None]
     if doubles_pool(setting):
         again = max(0.0, pool_bytes)
-        parts.append(_part("second_pool", setting.rules.source, again, again, again))
-    value = sum(part.value for part in parts)
-    less, more = (math.hypot(*(part.value - part.bounds[end] for part in parts)) for end in (0, 1))
+        parts.append(_Part("second_pool", setting.rules.source, again, again, again))
+    return _in_all(tuple(parts))
+
+
+@lru_cache(maxsize=1024)
+def _in_all(parts: tuple[_Part, ...]) -> Quantity:
+    quantities = [part.quantity for part in parts]
+    value = sum(part.value for part in quantities)
+    less, more = (math.hypot(*(part.value - part.bounds[end] for part in quantities)) for end in (0, 1))
     return figure(
         "after_pool",
         value,
         " + ".join(f"{{{part.name}}}" for part in parts),
-        *parts,
+        *quantities,
         source="; ".join(part.source for part in parts),
         interval=(max(0.0, value - less), value + more),
     )
@@ -114,7 +137,7 @@ def doubles_pool(setting: Setting) -> bool:
     return setting.resolved.version < below and setting.architecture.is_hybrid
 
 
-def mask_bytes(setting: Setting) -> Quantity | None:
+def mask_bytes(setting: Setting) -> _Part | None:
     """The attention mask of max_model_len × max_model_len, while it is made; None where none is.
 
     Source: `Mask` of the engine.
@@ -126,7 +149,7 @@ def mask_bytes(setting: Setting) -> Quantity | None:
         return None
     pairs = setting.resolved.max_model_len**2
     sizes = (rate * pairs for rate in (row.bytes_per_pair, row.least, row.most))
-    return _part("mask", row.source, *sizes)
+    return _Part("mask", row.source, *sizes)
 
 
 def warm_up_rows(setting: Setting) -> int:
@@ -145,7 +168,3 @@ def expands_segments(setting: Setting) -> bool:
     if OPTION in written:
         return EXPANDABLE in written
     return setting.resolved.version >= setting.rules.expands_segments_since
-
-
-def _part(name: str, source: str, value: float, least: float, most: float) -> Quantity:
-    return figure(name, int(value), grade=Grade.FITTED, source=source, interval=(least, most))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable
-from typing import Final
+from typing import Final, NamedTuple
 
 from msgspec import Struct
 
@@ -24,7 +24,7 @@ from kvcore.memory.framework import (
     system_bytes,
     taken_bytes,
 )
-from kvcore.memory.graphs import counted_graph_bytes, cuda_graph_bytes, driver_factors
+from kvcore.memory.graphs import actual_graphs, captured_graphs, counted_graph_bytes, driver_factors
 from kvcore.memory.intervals import available_interval
 from kvcore.memory.loaded import loaded_quantity
 from kvcore.memory.parts import Parts, RankMemory, given_kv, half_width, measured_or, rank_parts
@@ -124,12 +124,13 @@ def profile_of(setting: Setting) -> Profile:
     """The parts of one rank that the profile run finds, those in `scenario.measured` as they are given."""
     measured = setting.scenario.measured
     peak = reserved_bytes(setting, peak_activation_bytes(setting))
-    graphs = measured_or(measured, "cuda_graph_gib", cuda_graph_bytes(setting))
+    captured = captured_graphs(setting)
+    graphs = measured_or(measured, "cuda_graph_gib", actual_graphs(setting, captured))
     return Profile(
         framework=measured_or(measured, "non_torch_gib", non_torch_bytes(setting)),
         activations=measured_or(measured, "peak_activation_gib", peak),
         cuda_graphs=graphs,
-        counted_graphs=counted_graph_bytes(setting, graphs),
+        counted_graphs=counted_graph_bytes(setting, graphs, captured),
     )
 
 
@@ -165,6 +166,69 @@ def budget_of(total: Quantity, resolved: Resolved) -> Quantity:
     )
 
 
+class Remainder(NamedTuple):
+    """What the parts leave of the budget of one rank, in bytes; a share of it becomes the KV cache."""
+
+    left: int
+    share: int
+    ends: tuple[float, float]
+    """Of the interval of what is available."""
+
+    def with_more(self, more: int) -> Remainder:
+        """The same of a budget with so many bytes more."""
+        low, high = self.ends
+        return Remainder(self.left + more, self.share, (low + more / self.share, high + more / self.share))
+
+    @property
+    def available(self) -> int:
+        """What the KV cache is planned in."""
+        return self.left // self.share
+
+
+def remainder_of(
+    setting: Setting,
+    budget_bytes: float,
+    weights: Quantity,
+    activations: Quantity,
+    framework: Quantity,
+    counted: Quantity,
+) -> Remainder:
+    """budget − weights − activations − framework − counted graphs, and how far that may be off.
+
+    Where nobody states the release, the interval spans those of all that may be meant.
+    """
+    found = _remainder(setting, budget_bytes, weights, activations, framework, counted)
+    low, high = found.ends
+    for other in other_settings(setting):
+        total, profiled = total_of(setting.accelerator), profile_of(other)
+        inside = profiled.activations, profiled.framework, profiled.counted_graphs
+        ends = _remainder(other, budget_of(total, other.resolved).value, weights, *inside).ends
+        low, high = min(low, ends[0]), max(high, ends[1])
+    return found._replace(ends=(low, high))
+
+
+def _remainder(
+    setting: Setting,
+    budget_bytes: float,
+    weights: Quantity,
+    activations: Quantity,
+    framework: Quantity,
+    counted: Quantity,
+) -> Remainder:
+    """The same on one release."""
+    parts = {
+        "weights_gib": weights,
+        "peak_activation_gib": activations,
+        "non_torch_gib": framework,
+        "cuda_graph_gib": counted,
+    }
+    total_spread = ASSUMED_TOTAL_SPREAD * GIB if setting.accelerator.memory_grade is Grade.ASSUMED else 0.0
+    left = int(budget_bytes - sum(part.value for part in parts.values()))
+    low, high = available_interval(setting, left, parts, total_spread)
+    share, unsized = pool_share(setting), unsized_bytes(setting)
+    return Remainder(left, share, ((low - unsized) / share, (high + unsized) / share))
+
+
 def available_of(
     setting: Setting,
     budget: Quantity,
@@ -186,46 +250,18 @@ def available_of(
             source="vllm/config/cache.py:CacheConfig.kv_cache_memory_bytes (0.10.2)",
         )
     parts = weights, activations, framework, counted
-    share = pool_share(setting)
+    found = remainder_of(setting, budget.value, *parts)
     what = "{budget} − {weights} − {activations} − {framework} − {counted_graphs}"
-    low, high = _ends(setting, budget, *parts)
-    for other in other_settings(setting):
-        total, profiled = total_of(setting.accelerator), profile_of(other)
-        inside = profiled.activations, profiled.framework, profiled.counted_graphs
-        ends = _ends(other, budget_of(total, other.resolved), weights, *inside)
-        low, high = min(low, ends[0]), max(high, ends[1])
     return figure(
         "available_kv",
-        int(budget.value - sum(part.value for part in parts)) // share,
-        what if share == 1 else f"({what}) / {share}",
+        found.available,
+        what if found.share == 1 else f"({what}) / {found.share}",
         budget,
         *parts,
         grade=Grade.ASSUMED if weights.grade is Grade.ASSUMED else Grade.FITTED,
         source="vllm/v1/worker/gpu_worker.py:Worker.determine_available_memory (0.32.0)",
-        interval=(low, high),
+        interval=found.ends,
     )
-
-
-def _ends(
-    setting: Setting,
-    budget: Quantity,
-    weights: Quantity,
-    activations: Quantity,
-    framework: Quantity,
-    counted: Quantity,
-) -> tuple[float, float]:
-    """The interval of what the parts leave on one release."""
-    parts = {
-        "weights_gib": weights,
-        "peak_activation_gib": activations,
-        "non_torch_gib": framework,
-        "cuda_graph_gib": counted,
-    }
-    total_spread = ASSUMED_TOTAL_SPREAD * GIB if setting.accelerator.memory_grade is Grade.ASSUMED else 0.0
-    value = int(budget.value - sum(part.value for part in parts.values()))
-    low, high = available_interval(setting, value, parts, total_spread)
-    share, unsized = pool_share(setting), unsized_bytes(setting)
-    return (low - unsized) / share, (high + unsized) / share
 
 
 def unsized_bytes(setting: Setting) -> int:
@@ -234,7 +270,7 @@ def unsized_bytes(setting: Setting) -> int:
 
 
 def remainder_card_terms(setting: Setting) -> Hashable:
-    """What of a card `available_of` depends on, for a scenario, flags and parts that are the same.
+    """What of a card `remainder_of` depends on but for the budget, for flags and parts that are the same.
 
     Releases that nobody chose between may spend another share of the total: each card by itself there.
     """

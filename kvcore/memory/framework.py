@@ -271,17 +271,23 @@ def _spanned(
     spread: tuple[int, int] = (0, 0),
 ) -> Quantity:
     """The figure with the likeliest link; its interval spans that of every link."""
+    found = (overhead_rows(setting, link) for link in setting.links)
+    rows = tuple(tuple(of_link[table] for table in tables) for of_link in found)
+    return _span(name, rows, tuple(workspaces), buffer_bytes, taken, spread)
+
+
+@lru_cache(maxsize=4096)
+def _span(
+    name: str,
+    rows_by_link: tuple[tuple[OverheadRow, ...], ...],
+    workspaces: tuple[int, ...],
+    buffer_bytes: int,
+    taken: int,
+    spread: tuple[int, int],
+) -> Quantity:
     cases = [
-        _case(
-            name,
-            [found[table] for table in tables],
-            workspace,
-            buffer_bytes,
-            taken,
-            spread,
-        )
-        for link, workspace in zip(setting.links, workspaces, strict=True)
-        for found in (overhead_rows(setting, link),)
+        _case(name, rows, workspace, buffer_bytes, taken, spread)
+        for rows, workspace in zip(rows_by_link, workspaces, strict=True)
     ]
     if len(cases) == 1:
         return cases[0]
@@ -290,7 +296,12 @@ def _spanned(
 
 
 def _case(
-    name: str, rows: list[OverheadRow], workspace: int, buffer_bytes: int, taken: int, spread: tuple[int, int]
+    name: str,
+    rows: tuple[OverheadRow, ...],
+    workspace: int,
+    buffer_bytes: int,
+    taken: int,
+    spread: tuple[int, int],
 ) -> Quantity:
     parts = {
         "measured": figure("measured", int(sum(row.gib for row in rows) * GIB), grade=Grade.FITTED),

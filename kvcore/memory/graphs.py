@@ -14,7 +14,7 @@ from kvcore.engine.vllm.switches import GraphEstimate as EstimateRule
 from kvcore.kept import kept
 from kvcore.memory.activations import ACTIVATIONS, FLOAT32_BYTES, layer_elements
 from kvcore.memory.setting import Setting, has_indexer, own_overheads
-from kvcore.model.architecture import Architecture, ChunkedLocal, FullAttention, Mla, SlidingWindow
+from kvcore.model.architecture import Architecture, ChunkedLocal, FullAttention, Mla, SlidingWindow, caches_of
 from kvcore.quantity import Grade, Quantity, Unit, figure, given
 from kvcore.units import KIB, ceil_div
 from kvcore.versioned import (
@@ -124,6 +124,8 @@ class CapturedGraphs(Struct, frozen=True, kw_only=True):
     attention_splits: int = 0
     workspaces: int = 0
     """Of cuBLAS, and of an attention that allocates its own."""
+    estimated_workspaces: int = 0
+    """What the engine's own estimate finds of them: it runs first, and allots what the process shares."""
     perhaps: int = 0
     """What may come on top: an older driver's, a workspace of their own, piecewise graphs next to full ones."""
 
@@ -163,15 +165,22 @@ def cuda_graph_bytes(setting: Setting) -> Quantity:
     Source: vllm/v1/worker/gpu_model_runner.py:GPUModelRunner.capture_model, vllm/compilation/cuda_graph.py:
     CUDAGraphWrapper (0.19.0).
     """
+    return actual_graphs(setting, captured_graphs(setting))
+
+
+def actual_graphs(setting: Setting, captured: CapturedGraphs) -> Quantity:
+    """`cuda_graph_bytes` of what is captured."""
     kind = graph_rate(setting)
-    return captured_graphs(setting).quantity("cuda_graphs", setting.layers, kind.spread_share, kind.source)
+    return captured.quantity("cuda_graphs", setting.layers, kind.spread_share, kind.source)
 
 
-def counted_graph_bytes(setting: Setting, actual: Quantity) -> Quantity:
+def counted_graph_bytes(
+    setting: Setting, actual: Quantity, captured: CapturedGraphs | None = None
+) -> Quantity:
     """Bytes that the engine's own estimate takes off the budget: 0 before 0.20; a given figure stands for both.
 
     It captures the two largest graphs of each mode and multiplies: the same figure, with a scatter of its own. The V2
-    runner multiplies only full graphs, and finds less for each.
+    runner multiplies only full graphs, and finds less for each. `captured`: what is captured, where that is known.
 
     Source: vllm/v1/worker/gpu_model_runner.py:GPUModelRunner.profile_cudagraph_memory (0.18.1, 0.20.2), vllm/v1/worker/
     gpu/cudagraph_utils.py:profile_cudagraph_memory (0.32.0).
@@ -185,7 +194,8 @@ def counted_graph_bytes(setting: Setting, actual: Quantity) -> Quantity:
         spread = row.spread_share * actual.value
         interval = (actual.value - spread, actual.value + spread)
         return replace(actual, name="counted_graphs", source=row.source, interval=interval)
-    return estimated_graphs(setting).quantity("counted_graphs", setting.layers, row.spread_share, row.source)
+    estimated = estimated_graphs(setting, captured)
+    return estimated.quantity("counted_graphs", setting.layers, row.spread_share, row.source)
 
 
 def captured_graphs(setting: Setting) -> CapturedGraphs:
@@ -194,9 +204,8 @@ def captured_graphs(setting: Setting) -> CapturedGraphs:
     rate = graph_rate(setting).of(setting.architecture.hidden_size)
     if not count:
         return CapturedGraphs(bytes_per_graph_and_layer=rate)
-    workspaces = gemm_workspace_bytes(setting) + wrapper_bytes(setting)
     own, shared = attention_workspace_bytes(setting), shared_workspace(setting)
-    workspaces += own if shared is None else 0
+    workspaces = gemm_workspace_bytes(setting) + wrapper_bytes(setting, own)
     factor, most = driver_factors(setting)
     apart = len(setting.resolved.cudagraph_modes) > 1 and not captures_piecewise(setting)
     graphs = count * (most - factor) + len(setting.resolved.cudagraph_capture_sizes) * apart
@@ -206,21 +215,20 @@ def captured_graphs(setting: Setting) -> CapturedGraphs:
         bytes_per_graph_and_layer=rate * factor,
         largest_batch=largest_batch_bytes(setting),
         attention_splits=attention_split_bytes(setting),
-        workspaces=workspaces,
+        workspaces=workspaces + (own if shared is None else 0),
+        estimated_workspaces=workspaces + own,
         perhaps=perhaps,
     )
 
 
-def estimated_graphs(setting: Setting) -> CapturedGraphs:
+def estimated_graphs(setting: Setting, captured: CapturedGraphs | None = None) -> CapturedGraphs:
     """What the engine's own estimate finds, whether or not it is taken off the budget."""
-    captured = captured_graphs(setting)
+    captured = captured or captured_graphs(setting)
     share = GRAPHS.load().estimate.v2_share if setting.runner == "v2" else 1.0
     return replace(
         captured,
         bytes_per_graph_and_layer=captured.bytes_per_graph_and_layer * share,
-        workspaces=sum(
-            of(setting) for of in (gemm_workspace_bytes, wrapper_bytes, attention_workspace_bytes)
-        ),
+        workspaces=captured.estimated_workspaces,
         perhaps=0,
     )
 
@@ -262,8 +270,7 @@ def output_head_size(architecture: Architecture) -> int:
     return max(
         (
             cache.kv_lora_rank if isinstance(cache, Mla) else cache.head_size_v
-            for layer in dict.fromkeys(architecture.layers)
-            for cache in layer.caches
+            for cache in caches_of(architecture)
             if isinstance(cache, FullAttention | SlidingWindow | ChunkedLocal | Mla)
         ),
         default=0,
@@ -294,9 +301,10 @@ def attention_workspace_bytes(setting: Setting) -> int:
     return max(given_bytes, elements * row.batch_bytes)
 
 
-def wrapper_bytes(setting: Setting) -> int:
-    """The workspaces of FlashInfer's decode wrappers: one for each batch that is captured in full."""
-    is_own = attention_workspace_bytes(setting) and not decodes_elsewhere(setting)
+def wrapper_bytes(setting: Setting, attention_bytes: int) -> int:
+    """The workspaces of FlashInfer's decode wrappers, if its own takes any: one for each batch that is captured in
+    full."""
+    is_own = attention_bytes and not decodes_elsewhere(setting)
     return GRAPHS.load().flashinfer.wrapper_kib * KIB * full_count(setting) if is_own else 0
 
 

@@ -108,22 +108,22 @@ def reach_of(setting: Setting, parts: Mapping[str, Quantity], total_spread: floa
     takes more than predicted leaves less: the upper side of its interval is the lower one of the KV memory.
     """
     measured, tables = setting.scenario.measured, INTERVALS.load()
-    given = [
-        spread_in_sum(measured, field, part) for field, part in parts.items() if _is_given(setting, field)
-    ]
-    sides = [_sides(setting, field, part) for field, part in parts.items() if not _is_given(setting, field)]
-    is_profiled = all(_is_given(setting, field) for field in PROFILED)
+    estimates = below = above = 0.0
+    given = []
+    for field, part in parts.items():
+        if getattr(measured, field) is None:
+            less, more = _sides(setting, field, part)
+            either = min(less, more)
+            estimates += either
+            below += more - either
+            above += less - either
+        else:
+            given.append(spread_in_sum(measured, field, part))
+    is_profiled = all(getattr(measured, field) is not None for field in PROFILED)
     floor = 0.0 if is_profiled else tables.floor_gib * GIB
     return Reach(
-        estimates=floor + sum(map(min, sides)),
-        below=sum(more - min(less, more) for less, more in sides),
-        above=sum(less - min(less, more) for less, more in sides),
-        given=math.hypot(*given, total_spread),
+        estimates=floor + estimates, below=below, above=above, given=math.hypot(*given, total_spread)
     )
-
-
-def _is_given(setting: Setting, field: str) -> bool:
-    return getattr(setting.scenario.measured, field) is not None
 
 
 def _sides(setting: Setting, field: str, part: Quantity) -> tuple[float, float]:

@@ -27,13 +27,12 @@ from kvcore.memory.weights import (
     Rank,
     WeightBytes,
     allocated_bytes,
-    by_identity,
     layer_buffer_bytes,
     loading_split_bytes,
     scale_bytes,
     weight_bytes,
 )
-from kvcore.model.architecture import Architecture, Module, VocabEmbedding
+from kvcore.model.architecture import Architecture, Module, VocabEmbedding, by_identity
 from kvcore.model.families.eagle import Draft
 from kvcore.model.quantization import Quantization
 from kvcore.quantity import Grade, Quantity, figure

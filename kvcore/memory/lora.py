@@ -14,8 +14,8 @@ from kvcore.engine.vllm.classes import CLASSES, AdaptedRow, End, LoraLimits, lan
 from kvcore.errors import EngineRefusalError
 from kvcore.kept import kept
 from kvcore.memory.stages import on_every_stage, stores
-from kvcore.memory.weights import DTYPE_BYTES, Rank, by_identity, stage_of
-from kvcore.model.architecture import Architecture, Experts, Layer, Linear, Split
+from kvcore.memory.weights import DTYPE_BYTES, Rank, stage_of
+from kvcore.model.architecture import Architecture, Experts, Layer, Linear, Split, by_identity
 from kvcore.model.config import ModelConfig
 from kvcore.model.quantization import Quantization
 from kvcore.scenario import Parallel

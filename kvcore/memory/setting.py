@@ -17,7 +17,7 @@ from kvcore.engine.vllm.switches import Switches
 from kvcore.engine.vllm.versions import switches_of
 from kvcore.kept import kept
 from kvcore.memory.weights import DTYPE_BYTES
-from kvcore.model.architecture import Architecture, SparseIndexer
+from kvcore.model.architecture import Architecture, SparseIndexer, caches_of
 from kvcore.scenario import Host, Link, Parallel, Scenario
 
 
@@ -40,11 +40,8 @@ class Setting(Struct, frozen=True, kw_only=True):
     """Decoder layers of this stage."""
     storage: str
     """The storage format of the weights: method and detail, lower case."""
-
-    @property
-    def rules(self) -> MemoryRules:
-        """What is the engine's own."""
-        return find_engine(self.resolved.engine).memory
+    rules: MemoryRules
+    """What is the engine's own."""
 
     @property
     def link(self) -> str:
@@ -91,6 +88,7 @@ def setting_of(
         element_bytes=DTYPE_BYTES[resolved.dtype],
         storage=f"{quantization.method} {quantization.detail}".lower(),
         layers=len(stage_layers(architecture.num_layers, parallel.pipeline_parallel_size, stage)),
+        rules=find_engine(resolved.engine).memory,
     )
 
 
@@ -139,5 +137,4 @@ def links_of(scenario: Scenario, accelerator: Accelerator) -> tuple[str, ...]:
 @kept
 def has_indexer(architecture: Architecture) -> bool:
     """Whether some layer has a sparse-attention indexer."""
-    layers = dict.fromkeys(architecture.layers)
-    return any(isinstance(cache, SparseIndexer) for layer in layers for cache in layer.caches)
+    return any(isinstance(cache, SparseIndexer) for cache in caches_of(architecture))

@@ -12,7 +12,7 @@ from kvcore.engine.resolved import Resolved
 from kvcore.engine.vllm.switches import AttentionBackend, SparseQueries, Switches
 from kvcore.engine.vllm.versions import switches_of
 from kvcore.memory.weights import allocated_bytes, loading_split_bytes
-from kvcore.model.architecture import Architecture, CompressedLatent, LatentWindow, Mla
+from kvcore.model.architecture import Architecture, CompressedLatent, LatentWindow, Mla, caches_of
 from kvcore.scenario import Parallel
 from kvcore.units import ceil_div
 
@@ -59,7 +59,7 @@ def reserved_bytes(architecture: Architecture, parallel: Parallel, resolved: Res
     """
     if resolved.attention_backend != AttentionBackend.FLASHMLA_SPARSE:
         return 0
-    latent = next((c for layer in architecture.layers for c in layer.caches if isinstance(c, Mla)), None)
+    latent = next((cache for cache in caches_of(architecture) if isinstance(cache, Mla)), None)
     if latent is None or architecture.token_choice is None:
         return 0
     switches, is_packed = switches_of(resolved.version), resolved.kv_cache_dtype == PACKED
@@ -94,7 +94,7 @@ def stream_attention_bytes(architecture: Architecture, parallel: Parallel, resol
     Source: vllm/models/deepseek_v4/attention.py:DeepseekV4MultiHeadLatentAttentionWrapper.forward (0.22.0, 0.27.1),
     _fused_qnorm_rope_kv_insert (0.22.0), nvidia/flashmla.py:get_padded_num_q_heads (0.22.0: 64 or 128).
     """
-    if not any(isinstance(cache, LatentWindow) for layer in architecture.layers for cache in layer.caches):
+    if not any(isinstance(cache, LatentWindow) for cache in caches_of(architecture)):
         return 0
     heads = ceil_div(architecture.num_attention_heads, parallel.tensor_parallel_size)
     padded = ceil_div(heads, KERNEL_HEADS) * KERNEL_HEADS
@@ -110,7 +110,7 @@ def gathered_bytes(architecture: Architecture, resolved: Resolved) -> int:
 
     Source: vllm/models/deepseek_v4/nvidia/flashmla.py:DeepseekV4FlashMLASparseImpl.forward_mqa (0.22.0).
     """
-    caches = {cache for layer in dict.fromkeys(architecture.layers) for cache in layer.caches}
+    caches = caches_of(architecture)
     ratios = [cache.tokens_per_state for cache in caches if isinstance(cache, CompressedLatent)]
     windows = [cache.sliding_window for cache in caches if isinstance(cache, LatentWindow)]
     if not ratios or not windows:

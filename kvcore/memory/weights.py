@@ -33,6 +33,7 @@ from kvcore.model.architecture import (
     SlidingWindow,
     Split,
     VocabEmbedding,
+    by_identity,
 )
 from kvcore.model.quantization import Quantization
 from kvcore.model.quantization.formats import ExpertsShape, LinearShape
@@ -221,13 +222,6 @@ def counted_layers(
         return [(layer, f"{prefix}.0.", count) for layer, count in by_identity(layers)]
     first = stage_layers(architecture.num_layers, parallel.pipeline_parallel_size, stage).start
     return [(layer, f"{prefix}.{index}.", 1) for index, layer in enumerate(layers, first)]
-
-
-def by_identity(layers: Sequence[Layer]) -> list[tuple[Layer, int]]:
-    """Distinct layer objects with their counts, in order of first use."""
-    counts = Counter(map(id, layers))
-    objects = {id(layer): layer for layer in layers}
-    return [(objects[key], count) for key, count in counts.items()]
 
 
 def scale_bytes(layers: Sequence[Layer], quantization: Quantization) -> int:

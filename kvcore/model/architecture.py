@@ -10,6 +10,8 @@ Cache states are not yet per rank: `kvcore.cache.states` turns them into pages o
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TypeAlias
@@ -17,7 +19,7 @@ from typing import TypeAlias
 from msgspec import Struct
 
 from kvcore.errors import Notice
-from kvcore.kept import Keeper
+from kvcore.kept import Keeper, kept
 
 
 class Split(StrEnum):
@@ -465,5 +467,23 @@ class Architecture(Keeper):
     @property
     def is_hybrid(self) -> bool:
         """Whether some layer keeps a recurrent state with attention caches."""
-        kinds = {isinstance(cache, RecurrentState) for layer in self.layers for cache in layer.caches}
-        return kinds == {True, False}
+        return {isinstance(cache, RecurrentState) for cache in caches_of(self)} == {True, False}
+
+
+def by_identity(layers: Sequence[Layer]) -> list[tuple[Layer, int]]:
+    """Distinct layer objects with their counts, in order of first use."""
+    counts = Counter(map(id, layers))
+    objects = {id(layer): layer for layer in layers}
+    return [(objects[key], count) for key, count in counts.items()]
+
+
+@kept
+def layer_counts(architecture: Architecture) -> tuple[tuple[Layer, int], ...]:
+    """Its distinct layer objects with their counts, in order of first use."""
+    return tuple(by_identity(architecture.layers))
+
+
+@kept
+def caches_of(architecture: Architecture) -> tuple[CacheState, ...]:
+    """What its layers keep, each once, in order of first use."""
+    return tuple(dict.fromkeys(cache for layer, _ in layer_counts(architecture) for cache in layer.caches))

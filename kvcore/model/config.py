@@ -14,13 +14,15 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from kvcore.errors import ModelError
 from kvcore.kept import Keeper
-from kvcore.model.headers import Headers
 from kvcore.model.side_files import condensed
 from kvcore.versioned import wrong
+
+if TYPE_CHECKING:
+    from kvcore.model.headers import Headers
 
 ALIASES: Final[Mapping[str, tuple[str, ...]]] = {
     "hidden_size": ("n_embd", "n_embed", "d_model"),

@@ -22,7 +22,6 @@ from kvcore.engine.vllm.versions import find_release
 from kvcore.errors import CatalogueError, KvPlannerError, ScenarioError, invalid, shorten
 from kvcore.flags import ENVIRONMENT_NAME, FLAGS, Kind
 from kvcore.model.config import ModelConfig
-from kvcore.model.headers import read_headers
 from kvcore.model.rope import read_yarn
 from kvcore.scenario import (
     DEFAULT_ENGINE,
@@ -112,6 +111,8 @@ def scenario_from_request(
     model, config, checkpoint = _model(asked, fetch, read_config)
     headers = asked.read("headers")
     if headers is not None:
+        from kvcore.model.headers import read_headers  # which few requests have
+
         config = dataclasses.replace(config, headers=read_headers(headers))
     accelerator = _accelerator(asked)
     engine = asked.read("engine")

@@ -89,7 +89,7 @@ def read(release: Version, before: Version) -> Iterator[Chapter]:
     """What the source of one release has that the one before it, or our tables, have not."""
     old, new = (Source(index.source_of("vllm", version, KEPT)) for version in (before, release))
     is_read = {name for name in new.supported_classes if {name, *generating_names(name)} & READERS.keys()}
-    absences = CLASSES.load().registry.absences()
+    absences = CLASSES.load().registry.absences
     yield Chapter(title="Model classes", lines=list(learn.classes(old, new, release, absences, is_read)))
     yield Chapter(title="Flags", lines=list(learn.flags(old, new, FLAGS, release)))
     yield Chapter(title="Defaults", lines=list(learn.defaults(old, new, FLAGS)))

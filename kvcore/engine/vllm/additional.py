@@ -77,6 +77,10 @@ class Additional(Struct, frozen=True, kw_only=True):
     """By how much the largest of them may."""
 
 
+NOTHING: Final = Additional()
+"""Said by a scenario without it."""
+
+
 def additional_of(scenario: Scenario, version: Version) -> Additional:
     """What the engine of `scenario` reads on vLLM `version`.
 
@@ -90,7 +94,7 @@ def additional_of(scenario: Scenario, version: Version) -> Additional:
         ('enable_flashcomm1',)
     """
     text = scenario.additional_config
-    return Additional() if text is None else _read(text, scenario.engine, version)
+    return NOTHING if text is None else _read(text, scenario.engine, version)
 
 
 @lru_cache(maxsize=256)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Annotated, Final, Literal
 
 from msgspec import Struct
@@ -129,11 +129,16 @@ def former_flag(flag: str) -> FormerFlag | None:
 def _asked(scenario: Scenario) -> dict[str, str]:
     """The flags of `scenario` that some release does not have, where they are set, as text."""
     asked = {}
-    for field in dict.fromkeys(known.field for known in AVAILABILITY.load().value):
+    for field in _changing_fields():
         flag, value = FLAGS[field], value_of(scenario, field)
         if value is not None and value != flag.default:
             asked[field] = "auto" if flag.auto is not None and value == flag.auto else str(value)
     return asked
+
+
+@cache
+def _changing_fields() -> tuple[str, ...]:
+    return tuple(dict.fromkeys(known.field for known in AVAILABILITY.load().value))
 
 
 class MetricRole(StrEnum):

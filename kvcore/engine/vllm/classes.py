@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
-from functools import cache
+from functools import cached_property
 from typing import Annotated, Final
 
 from msgspec import Struct
@@ -67,7 +67,7 @@ class GoneRow(Struct, frozen=True, kw_only=True):
     back: Published | None = None
 
 
-class Registry(Table, frozen=True, kw_only=True):
+class Registry(Table, frozen=True, kw_only=True, dict=True):
     """Classes by release."""
 
     read: tuple[Published, ...]
@@ -78,8 +78,9 @@ class Registry(Table, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if list(self.read) != sorted(set(self.read)):
             raise ValueError("read holds each release once, oldest first")
-        self.absences()
+        self.absences  # noqa: B018 - what is wrong in the lists is found with them
 
+    @cached_property
     def absences(self) -> Mapping[str, tuple[Absence, ...]]:
         """Absences by class. Raises ValueError for a class that is listed twice, or not where it has to be."""
         earlier = by_class(self.transformers)
@@ -99,9 +100,14 @@ class Registry(Table, frozen=True, kw_only=True):
 
     def before(self, version: Published) -> Published:
         """The read release before that one. Raises ValueError for one that was not read, or is the first."""
-        if version not in self.read[1:]:
+        found = self._earlier.get(version)
+        if found is None:
             raise ValueError(f"{version} is not a release that was read, with one before it")
-        return self.read[self.read.index(version) - 1]
+        return found
+
+    @cached_property
+    def _earlier(self) -> Mapping[Published, Published]:
+        return dict(zip(self.read[1:], self.read, strict=False))
 
 
 def by_class(table: Mapping[Published, tuple[str, ...]]) -> dict[str, Published]:
@@ -242,10 +248,9 @@ def language_class(model_type: str) -> str:
     return CLASSES.load().language.classes.get(model_type, "")
 
 
-@cache
 def known_absences() -> Mapping[str, tuple[Absence, ...]]:
     """Which releases lack a class, by class."""
-    return CLASSES.load().registry.absences()
+    return CLASSES.load().registry.absences
 
 
 def check_architectures(names: tuple[str, ...], engine: str, version: Version) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Final
 
 from msgspec import Struct
@@ -101,7 +102,7 @@ def _attention_kind(architecture: Architecture, kinds: set[type]) -> AttentionKi
     return AttentionKind.PLAIN
 
 
-class Start(Struct, frozen=True, kw_only=True):
+class Start(Struct, frozen=True, kw_only=True, dict=True):
     """One start: what is asked for, of which model, on which card, in which release."""
 
     scenario: Scenario
@@ -124,22 +125,22 @@ class Start(Struct, frozen=True, kw_only=True):
         """What the release does."""
         return self.release.switches
 
-    @property
+    @cached_property
     def kept(self) -> CacheRules:
         """Where the engine's cache differs from that of the release that it runs on."""
         return find_engine(self.scenario.engine).cache.at(self.version)
 
-    @property
+    @cached_property
     def graphs(self) -> GraphRules:
         """Where the engine's graphs differ from those of the release that it runs on."""
         return find_engine(self.scenario.engine).graphs.at(self.version)
 
-    @property
+    @cached_property
     def own_scheduler(self) -> OwnScheduler | None:
         """The plug-in's scheduler where it runs in place of vLLM's."""
         return None if self.is_v0 else additional_of(self.scenario, self.version).scheduler
 
-    @property
+    @cached_property
     def traits(self) -> Traits:
         """Of the model."""
         return traits_of(self.architecture)

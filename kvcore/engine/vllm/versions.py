@@ -169,8 +169,8 @@ def _assumed_release(config: ModelConfig, asks_for_v0: bool) -> Release:
     releases = vllm_releases()
     if asks_for_v0:
         releases = tuple(one for one in releases if switches_of(one).v1_engine is not V1Engine.ONLY)
-    fitting = [version for version in releases if is_surely_there(architectures, version)]
-    used = (fitting or releases)[-1]
+    fitting = (version for version in reversed(releases) if is_surely_there(architectures, version))
+    used = next(fitting, releases[-1])
     notices = [_said("v0-release-assumed", used)] if asks_for_v0 else []
     if used != releases[-1]:
         notices.append(_said("release-assumed-for-model", used, value=architectures[0]))
