@@ -34,8 +34,8 @@ VISITS = 3
 LINK = "/?model=Qwen/Qwen3-32B&accelerator=H100-80GB&tensor_parallel_size=2&gpu_memory_utilization=0.7"
 BARE_SLIDER = '[role="slider"], input[type="range"]'
 PLAN_SLIDER = '[class*="st-key-gpu_memory_utilization-slider"] input[type="range"]'
-DRAWN = {"charts": ".js-plotly-plot .main-svg >> nth=3", "plan": ".kv-curve"}
-"""What a page draws last: the second chart, which has two layers, and the curve of Plan, which is HTML."""
+CHARTS = {"empty": 0, "charts": 2, "plan": 1}
+"""Plotly charts of each page."""
 COUNT_CHANGES = """() => {
     window.__changes = 0;
     const main = document.querySelector('[data-testid="stMain"]');
@@ -91,8 +91,8 @@ def first_visit(browser: Browser, address: str, name: str) -> tuple[float, float
     start = time.perf_counter()
     page.goto(address)
     page.wait_for_selector(PLAN_SLIDER if name == "plan" else BARE_SLIDER, timeout=60_000)
-    if name in DRAWN:
-        page.locator(DRAWN[name]).wait_for(state="attached")
+    if CHARTS[name]:
+        page.locator(".js-plotly-plot .main-svg").nth(2 * CHARTS[name] - 1).wait_for(state="attached")
     settle(page)
     seconds = time.perf_counter() - start
     context.close()

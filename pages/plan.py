@@ -1,4 +1,7 @@
-"""Plan: what one deployment takes of each GPU, what fits in the rest, and what to change when it does not start."""
+"""Plan: what one deployment takes of each GPU, what fits in the rest, and what to change when it does not start.
+
+The chart comes last, though it stands in the middle: the browser shows every figure before it draws one.
+"""
 
 import streamlit as st
 
@@ -8,10 +11,10 @@ from kvcore.errors import KvPlannerError
 from kvcore.explain import numbers as figures
 from kvcore.planning import Verdict
 from kvcore.scenario import settings
-from kvcore.views import charts, drawn, summary
+from kvcore.views import charts, summary
 from kvcore.workload.limits import is_above_model
 from pages.ui.plan import groups, lengths, numbers, share
-from pages.ui.shared import cards, drawings, notes, shell, state, undo
+from pages.ui.shared import cards, drawings, figure, notes, shell, state, undo
 from pages.ui.shared.fold import fold
 
 shell.guard()
@@ -40,15 +43,8 @@ drawings.memory(plan, sentence.text, t)
 curve = concurrency_curve(plan, charts.curve_lengths(plan))
 cards.row("plan", summary.cards(plan, curve, t))
 
-curves = tensor_parallel_curves(plan, curve.lengths, curve)
-figure = charts.with_length_marks(charts.concurrency_chart(plan, curves, t), lengths.chart_marks(plan))
-drawings.side_by_side(
-    drawings.head(t("Requests at once by context length"))
-    + drawn.html(figure, t("Requests that fit at once, by context length and tensor parallel size"))
-    + drawings.caption(notes.curve_caption(curves, t)),
-    drawings.head(t("One request")) + drawings.request(plan, t) + groups.drawing(plan, t),
-)
-lengths.ways(t)
+left, right = st.columns([5, 3], gap="medium")
+right.html(drawings.head(t("One request")) + drawings.request(plan, t) + groups.drawing(plan, t))
 
 shown_above = (notes.ENGINE_NOT_ON_CARD, *((notes.ABOVE_MODEL,) if is_above_model(plan) else ()))
 notes.notices([one for one in plan.notices if one.code not in shown_above], t)
@@ -59,3 +55,14 @@ if is_opened:
     with box:
         numbers.table(figures.number_rows(plan, t), t)
         numbers.downloads(plan, t)
+
+with left:
+    st.html(drawings.head(t("Requests at once by context length")))
+    curves = tensor_parallel_curves(plan, curve.lengths, curve)
+    figure.chart(
+        charts.with_length_marks(charts.concurrency_chart(plan, curves, t), lengths.chart_marks(plan)),
+        "concurrency",
+        t("Requests that fit at once, by context length and tensor parallel size"),
+    )
+    st.html(drawings.caption(notes.curve_caption(curves, t)))
+    lengths.ways(t)

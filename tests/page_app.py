@@ -58,11 +58,6 @@ def figures(app: AppTest) -> list[dict]:
     return [json.loads(chart.proto.spec) for chart in app.get("plotly_chart")]
 
 
-def curves(app: AppTest) -> list[str]:
-    """The drawings of lines, as HTML."""
-    return [element.proto.body for element in app.get("html") if 'class="kv-curve' in element.proto.body]
-
-
 def stacks(app: AppTest) -> list[str]:
     """The drawings of memory, as HTML."""
     return [element.proto.body for element in app.get("html") if 'class="kv-stack' in element.proto.body]
@@ -70,6 +65,6 @@ def stacks(app: AppTest) -> list[str]:
 
 def seen(app: AppTest) -> str:
     kinds = (app.caption, app.markdown, app.success, app.warning, app.error, app.text, app.subheader)
-    drawn = [element.proto.body for element in app.get("html") if 'class="kv-columns' in element.proto.body]
+    drawn = [element.proto.body for element in app.get("html") if 'class="kv-head' in element.proto.body]
     texts = [unescape(re.sub(r"<[^>]*>", "\n", body)) for body in drawn]
     return "\n".join((*(element.value for kind in kinds for element in kind), *texts))

@@ -19,6 +19,8 @@ CURVE_HEIGHT: Final = 380
 DASHES: Final = ("dot", "dashdot", "dash", "longdash", "longdashdot")
 LINE_NAME_PIXELS: Final = 20
 """Names closer than this would run into each other."""
+OVERFLOW: Final = "allow"
+"""The margins have room for every label; else Plotly measures each, a seventh of the drawing's time."""
 SHORTEST_CURVE_LENGTH: Final = 512
 SEATS_DECADES: Final = 0.4
 """A point that is closer to the line of max_num_seqs would cover its name at the right end."""
@@ -104,6 +106,7 @@ def concurrency_chart(plan: Plan, curves: Sequence[ConcurrencyCurve], t: Words) 
             tickangle=0,
             showgrid=False,
             automargin=False,
+            ticklabeloverflow=OVERFLOW,
             **draw.power_ticks(max(left, SHORTEST_CURVE_LENGTH), right),
         ),
         yaxis=draw.log_axis(
@@ -114,6 +117,7 @@ def concurrency_chart(plan: Plan, curves: Sequence[ConcurrencyCurve], t: Words) 
             ticktext=[f"{height:,g}" for height in heights],
             zeroline=False,
             automargin=False,
+            ticklabeloverflow=OVERFLOW,
         ),
         shapes=shapes,
         annotations=notes,

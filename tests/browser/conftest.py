@@ -193,11 +193,11 @@ def moved(page: Page, key: str) -> None:
 
 
 def settled(page: Page) -> None:
-    """Waits for the end of the run, the cards, the bar and the curve."""
+    """Waits for the end of the run, the cards, the bar and the chart."""
     at_rest(page)
     page.locator("[data-testid=stMetric]").nth(3).wait_for()
     page.locator(".kv-memory-bar").wait_for()
-    page.locator(".kv-curve").wait_for()
+    page.locator(".js-plotly-plot .main-svg").first.wait_for()
 
 
 def metrics(page: Page) -> dict[str, str]:

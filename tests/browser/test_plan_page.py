@@ -168,8 +168,14 @@ def test_dark_is_dark_and_its_text_is_light(server: str, open_page: OpenPage) ->
         return sum(float(part) for part in re.findall(r"[\d.]+", color)[:3]) / 3
 
     assert lightness("[data-testid=stApp]", "backgroundColor") < 60
-    for selector in (".kv-legend li", ".kv-request dd", ".kv-axis", ".kv-note", ".kv-title-x", ".kv-tick-y"):
+    for selector in (".kv-legend li", ".kv-request dd", ".kv-axis", ".kv-note"):
         assert lightness(selector, "color") > 180
+    titles = page.eval_on_selector_all(
+        ".js-plotly-plot .xtitle", "es => es.map(e => getComputedStyle(e).fill)"
+    )
+    assert len(titles) == 1
+    for fill in titles:
+        assert sum(float(part) for part in re.findall(r"[\d.]+", fill)[:3]) / 3 > 130
 
 
 def test_chinese_from_the_browser_and_switching_keeps_the_selection(server: str, open_page: OpenPage) -> None:
@@ -187,11 +193,12 @@ def test_chinese_from_the_browser_and_switching_keeps_the_selection(server: str,
 def test_charts_are_named_for_those_who_do_not_see_them(server: str, open_page: OpenPage) -> None:
     page = open_page(server + "/" + TOO_LONG)
     expect(page.get_by_role("img", name=re.compile("^Memory of one GPU: Starts only"))).to_be_visible()
-    expect(page.get_by_role("img", name=re.compile("^Requests that fit at once"))).to_be_visible()
+    expect(page.get_by_role("figure", name=re.compile("^Requests that fit at once"))).to_be_visible()
 
 
 def test_other_ways_are_filled_when_opened_by_key_and_stay_open(server: str, open_page: OpenPage) -> None:
     page = open_page(server)
+    settled(page)
     field = page.get_by_role("textbox", name="Model id on the Hugging Face Hub")
     assert page.get_by_test_id("stSelectbox").count() == 0
     page.get_by_role("button", name="Another model").focus()
@@ -206,18 +213,40 @@ def test_other_ways_are_filled_when_opened_by_key_and_stay_open(server: str, ope
     expect(area).to_have_value("hello")
     page.keyboard.press("Escape")
     expect(area).not_to_be_visible()
+    settled(page)
     page.get_by_role("button", name="Another model").press("Enter")
     expect(area).to_have_value("hello")
 
 
 def test_the_curve_says_its_figures_under_the_pointer(server: str, open_page: OpenPage) -> None:
     page = open_page(server + "/" + RULE_OF_THUMB)
-    columns = page.locator(".kv-column")
-    now = columns.filter(visible=True).and_(page.locator('[data-said*="TP 8: 20 requests of 8,192 tokens"]'))
-    now.hover()
-    said = "e => getComputedStyle(e, '::after').content"
-    assert "TP 8: 20 requests of 8,192 tokens" in now.evaluate(said)
-    assert columns.first.evaluate(said) == "none"
+    settled(page)
+    plot = page.locator(".st-key-concurrency .js-plotly-plot")
+    plot.scroll_into_view_if_needed()
+    expect(plot).to_be_visible()
+    spot = plot.evaluate(
+        """plot => {
+            const {xaxis, yaxis, _size} = plot._fullLayout, box = plot.getBoundingClientRect();
+            const line = plot.data.find(trace => trace.name === 'TP 8'), at = line.x.indexOf(4096);
+            return {x: box.x + _size.l + xaxis.d2p(4096), y: box.y + _size.t + yaxis.d2p(line.y[at])};
+        }"""
+    )
+    page.mouse.move(spot["x"] - 2, spot["y"])
+    page.mouse.move(spot["x"], spot["y"])
+    expect(plot.locator(".hovertext")).to_contain_text("TP 8: 40 requests of 4,096 tokens")
+
+
+def test_the_curve_is_as_wide_as_its_column(server: str, open_page: OpenPage) -> None:
+    page = open_page(server + "/" + RULE_OF_THUMB)
+    settled(page)
+    fits = """() => {
+        const drawn = document.querySelector('.st-key-concurrency .main-svg')?.getBoundingClientRect().width;
+        const room = document.querySelector('.st-key-concurrency')?.getBoundingClientRect().width;
+        return Math.abs(drawn - room) < 2 && room;
+    }"""
+    wide = page.wait_for_function(fits).json_value()
+    page.set_viewport_size({"width": 400, "height": 800})
+    page.wait_for_function(f"() => {{ const room = ({fits})(); return room && room < {wide}; }}")
 
 
 def test_nothing_is_asked_of_other_hosts(server: str, browser: Browser) -> None:

@@ -80,10 +80,8 @@ def test_from_the_question_to_a_shared_plan(server: str, open_page: OpenPage) ->
     settled(broken)
     broken.wait_for_function(
         """() => {
-            const names = [...document.querySelectorAll('.kv-mark-name')].map((name) => name.innerText);
-            const said = [...document.querySelectorAll('.kv-column')].map((column) => column.dataset.said).join('\\n');
-            const marks = [...said.matchAll(/P\\d\\d: ([\\d,]+) →/g)].map((found) => found[1]);
-            return names.at(-1) === 'P99' && String(marks) === '1,512,1,692,1,708';
+            const mark = document.querySelector('.st-key-concurrency .js-plotly-plot')?.data.at(-1);
+            return mark?.text?.at(-1) === '<b>P99</b>' && String(mark.x) === '1512,1692,1708';
         }"""
     )
 

@@ -15,7 +15,7 @@ from kvcore.texts.palette import PARTS
 from kvcore.texts.words import MINUS, Words, gib_text, listed
 from kvcore.units import GB, GIB
 from kvcore.views import charts, summary
-from pages.ui.shared import drawings
+from pages.ui.shared import drawings, figure
 
 
 def memory(step: Step, is_revealed: bool, t: Words) -> None:
@@ -80,7 +80,8 @@ def curve(step: Step, t: Words) -> None:
     if step.name is not StepName.REQUESTS or step.content.missing:
         return
     lengths = charts.curve_lengths(plan)
-    drawings.curve(
+    figure.chart(
         charts.concurrency_chart(plan, [concurrency_curve(plan, lengths)], t),
+        "learn_curve",
         t("Requests that fit at once, by context length") + ": " + summary.verdict_sentence(plan, t).text,
     )

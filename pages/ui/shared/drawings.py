@@ -1,4 +1,4 @@
-"""Drawings in HTML: the memory bar with its legend, the curve, and one request in its pool.
+"""Drawings in HTML: the memory bar with its legend, and one request in its pool.
 
 Everything in them is a number of ours or a text of the catalogue, and is escaped all the same.
 """
@@ -26,10 +26,8 @@ from kvcore.texts.words import (
     spread_text,
 )
 from kvcore.units import GIB
-from kvcore.views import drawn
 from kvcore.views.bar import difference_name, shortage
 from kvcore.views.memory_bars import memory_bar
-from kvcore.views.plotting import Figure
 
 SMALLEST_HALF_WIDTH = GIB / 50
 """A narrower interval says nothing at the precision shown."""
@@ -103,11 +101,6 @@ def swatches(parts: Iterable[Part], t: Words, *, has_missing: bool = False) -> N
     st.html(f'<ul class="kv-legend">{items}</ul>')
 
 
-def curve(figure: Figure, said: str) -> None:
-    """A figure of lines; `said` is what it shows, for those who do not see it."""
-    st.html(drawn.html(figure, said))
-
-
 def head(text: str) -> str:
     """The heading of a part of the page."""
     return f'<h3 class="kv-head">{escape(text)}</h3>'
@@ -116,11 +109,6 @@ def head(text: str) -> str:
 def caption(text: str) -> str:
     """Words below a drawing, in small print."""
     return f'<p class="kv-caption">{escape(text)}</p>'
-
-
-def side_by_side(left: str, right: str) -> None:
-    """Two columns of drawings, one below the other on a phone. They are one element: a browser pays for each."""
-    st.html(f'<div class="kv-columns"><div>{left}</div><div>{right}</div></div>')
 
 
 def request(plan: Plan, t: Words) -> str:

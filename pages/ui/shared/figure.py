@@ -8,7 +8,8 @@ from typing import Any, Final
 import streamlit as st
 from plotly.basedatatypes import BaseFigure
 
-CONFIG = {"displayModeBar": False, "responsive": True}
+CONFIG: Final = {"displayModeBar": False}
+"""Not `responsive`: Streamlit measures its own column and draws the chart again when that changes."""
 TEMPLATE: Final = {"data": {}, "layout": {}}
 """Streamlit's own has 3.7 kB of colours for traces that do not name theirs: all of ours do."""
 
