@@ -62,6 +62,13 @@ def test_sides_are_kept_apart() -> None:
     assert interval_of(0.0, Reach(estimates=4.0, below=0.0, above=8.0, given=5.0), row) == (-13.0, 13.0)
 
 
+def test_a_factor_below_one_brings_no_other_case_nearer() -> None:
+    row = replace(INTERVALS.load().factor[-1], less=0.5, more=0.5)
+    # The case below lies 3 + 6 away, as its part says; where there is none, half of the 4 that parts are unsure of.
+    reach = Reach(estimates=4.0, below=6.0, above=0.0, given=0.0, to_below=3.0)
+    assert interval_of(0.0, reach, row) == (-(0.5 * 1.0 + 3.0 + 6.0), 2.0)
+
+
 @pytest.mark.parametrize(
     ("storage", "share"),
     [

@@ -77,6 +77,9 @@ class Reach(NamedTuple):
     """How much further cases of unknown surroundings reach below the KV memory."""
     above: float
     given: float
+    to_below: float = 0.0
+    """Of the estimates, what leads to a case below, which no factor brings nearer."""
+    to_above: float = 0.0
 
 
 def available_interval(
@@ -97,18 +100,21 @@ def interval_of(value: float, reach: Reach, factor: FactorRow) -> tuple[float, f
         >>> interval_of(100.0, Reach(estimates=10.0, below=0.0, above=7.0, given=0.0), row)
         (80.0, 112.0)
     """
-    below = math.hypot(factor.less * reach.estimates + reach.below, reach.given)
-    return value - below, value + math.hypot(factor.more * reach.estimates + reach.above, reach.given)
+    less, more = factor.less, factor.more
+    below = less * reach.estimates + max(1.0 - less, 0.0) * reach.to_below + reach.below
+    above = more * reach.estimates + max(1.0 - more, 0.0) * reach.to_above + reach.above
+    return value - math.hypot(below, reach.given), value + math.hypot(above, reach.given)
 
 
 def reach_of(setting: Setting, parts: Mapping[str, Quantity], total_spread: float = 0.0) -> Reach:
     """What the parts are unsure of. Estimates are added: nothing says that their errors cancel.
 
-    A part whose interval reaches further on one side spans another case there: that is added as it is. A part that
-    takes more than predicted leaves less: the upper side of its interval is the lower one of the KV memory.
+    A part whose interval reaches further on one side spans another case there: that is added as it is, and the way to
+    it is not shortened. A part that takes more than predicted leaves less: the upper side of its interval is the lower
+    one of the KV memory.
     """
     measured, tables = setting.scenario.measured, INTERVALS.load()
-    estimates = below = above = 0.0
+    estimates = below = above = to_below = to_above = 0.0
     given = []
     for field, part in parts.items():
         if getattr(measured, field) is None:
@@ -117,12 +123,19 @@ def reach_of(setting: Setting, parts: Mapping[str, Quantity], total_spread: floa
             estimates += either
             below += more - either
             above += less - either
+            to_below += either if more > less else 0.0
+            to_above += either if less > more else 0.0
         else:
             given.append(spread_in_sum(measured, field, part))
     is_profiled = all(getattr(measured, field) is not None for field in PROFILED)
     floor = 0.0 if is_profiled else tables.floor_gib * GIB
     return Reach(
-        estimates=floor + estimates, below=below, above=above, given=math.hypot(*given, total_spread)
+        estimates=floor + estimates,
+        below=below,
+        above=above,
+        given=math.hypot(*given, total_spread),
+        to_below=to_below,
+        to_above=to_above,
     )
 
 
