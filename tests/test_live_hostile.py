@@ -21,7 +21,7 @@ import pytest
 
 from tests import hostile_inputs as hostile
 from tools.server import Server, running_server
-from tools.soak.visitor import Visitor
+from tools.soak.visitor import MODEL_SOURCES, Visitor
 
 HEALTH_SECONDS = 0.5
 TIMES = 2
@@ -109,6 +109,7 @@ def config(name: str) -> Send:
 
     async def send(visitor: Visitor) -> None:
         await visitor.visit(WORK)
+        await visitor.set(MODEL_SOURCES, True)
         await visitor.upload("config_file", ("config.json", text.encode()))
 
     return send
@@ -125,6 +126,7 @@ def log(name: str) -> Send:
 def command(name: str) -> Send:
     async def send(visitor: Visitor) -> None:
         await visitor.visit(WORK)
+        await visitor.set(MODEL_SOURCES, True)
         await visitor.set("command_text", hostile.COMMANDS[name])
         await visitor.press("use_command")
 

@@ -24,7 +24,7 @@ from kvcore.scenario import link
 from kvcore.texts.words import Language, words
 from kvcore.views import charts, summary
 from tools.server import ROOT
-from tools.soak.visitor import Visitor
+from tools.soak.visitor import MODEL_SOURCES, Visitor
 
 SENTINEL = re.compile(rb"soak-[0-9a-f]{8}")
 PAGES = ("", "explore", "compare", "workload", "check", "learn", "reference", "accuracy")
@@ -145,6 +145,7 @@ class Guest:
     async def upload_config(self) -> None:
         """A config.json under the guest's own name."""
         config = catalogue.find_model(self.random.choice(MODELS)).config
+        await self.timed("unfold", self.visitor.set(MODEL_SOURCES, True))
         await self.timed("name a config", self.visitor.set("config_name", f"acme/{self.sentinel}"))
         await self._upload("config_file", f"{self.sentinel}.json", config.text.encode())
 

@@ -34,6 +34,8 @@ TEXTS = {
     "code": "code_text",
 }
 """Elements that are read -> their field."""
+MODEL_SOURCES = "model_sources"
+"""The popover of the sidebar with the other ways to a model; it is filled when it is opened."""
 ACTION_SECONDS = 120
 """Longer than any action takes on a busy machine: only a server that hangs reaches it."""
 
