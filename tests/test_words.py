@@ -136,6 +136,7 @@ def test_a_crowd_reads_the_texts_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(pofile, "read_po", counted)
     _read.cache_clear()
+    platform_words.cache_clear()
     gate = Barrier(8)
 
     def ask(_: int) -> Words:
