@@ -35,8 +35,8 @@ from kvcore.quantity import Grade
 from kvcore.scenario import KEPT_AS_JSON, Parallel, Scenario, value_of
 from kvcore.scenario.link_config import LEFT_OUT, PACKED, encode_config
 from kvcore.scenario.page_parameters import Repair, full_name, full_names, is_ours
-from kvcore.scenario.request import parse_request, scenario_from_request
-from kvcore.untrusted import unpack
+from kvcore.scenario.request import scenario_from_request
+from kvcore.untrusted import parse_json_object, unpack
 
 VERSION: Final = "1"
 MAX_UNKNOWN: Final = 20
@@ -215,10 +215,10 @@ def _scenario(given: Mapping[str, str]) -> Scenario:
     for name, text in given.items():
         head, dot, tail = name.partition(".")
         if name in _PACKED_TEXTS:
-            value: object = parse_request(unpack(text, name))
+            value: object = parse_json_object(unpack(text, name), field=name)
             head, dot, tail = name.removesuffix(PACKED).partition(".")
         else:
-            value = parse_request(text) if name in _JSON_TEXTS else _value(name, text)
+            value = parse_json_object(text, field=name) if name in _JSON_TEXTS else _value(name, text)
         if not dot:
             request[head] = value
         elif head != "accelerator":
