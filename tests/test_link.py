@@ -640,7 +640,9 @@ def test_a_value_that_was_not_usable_is_quoted_as_it_stands_in_the_link(text: st
 
 
 @pytest.mark.parametrize("text", ["nonsense", "[1]", "1" * 5000])
-@pytest.mark.parametrize("name", ["additional_config", "kv_transfer_config", "config", "hf_quant_config", "headers"])
+@pytest.mark.parametrize(
+    "name", ["additional_config", "kv_transfer_config", "config", "hf_quant_config", "headers"]
+)
 def test_an_object_that_is_none_takes_nothing_else_along(name: str, text: str) -> None:
     decoded = link.decode(
         {"model": "Qwen/Qwen3-32B", "accelerator": "RTX-4090-24GB", "tensor_parallel_size": "8", name: text}
