@@ -102,9 +102,13 @@ def watched_browser(path: str | Path) -> Iterator[Browser]:
         started.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def browser() -> Iterator[Browser]:
-    """Chromium; where there is none, a skip that says how to get one, and in CI a failure."""
+    """Chromium; where there is none, a skip that says how to get one, and in CI a failure.
+
+    For this folder, not for the session: Playwright leaves a running event loop in the thread, and the worker of a
+    busy machine goes on with tests that need one of their own.
+    """
     path = find_browser()
     if path is None:
         if os.environ.get("CI"):
@@ -121,9 +125,9 @@ def fresh_server(tmp_path: Path) -> Iterator[str]:
         yield address
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A server for all tests of the session."""
+    """A server for all tests of this folder."""
     with running_server(tmp_path_factory.mktemp("server") / "server.log") as address:
         yield address
 
