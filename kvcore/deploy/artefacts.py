@@ -81,7 +81,7 @@ def _command(start: Start) -> str:
         f"# {number} / {len(machines)}\n{network}{exports}"
         + "".join(f"{line}\n" for line in machine.before)
         + (
-            _folded(map(_shell_words, (start.program, *start.flags, *_own(machine))))
+            _folded(_on_machine(start.program, start.flags, machine))
             if machine.serves
             else ""
         )
@@ -94,9 +94,11 @@ def _own(machine: Machine) -> list[list[str]]:
     return [launch_words(name, value) for name, value in machine.flags.items()]
 
 
-def _shell_words(words: Iterable[str]) -> str:
-    """Quoted, but for the variable with the first machine's address."""
-    return shlex.join(words).replace(f"'{FIRST}'", f'"{FIRST}"')
+def _on_machine(program: list[str], flags: Iterable[list[str]], machine: Machine) -> list[str]:
+    """The shell's words for one of several machines. The variable with the first one's address is expanded in what we
+    say of the machine alone: a model may be called like it."""
+    own = (shlex.join(words).replace(f"'{FIRST}'", f'"{FIRST}"') for words in _own(machine))
+    return [*map(shlex.join, filter(None, (program, *flags))), *own]
 
 
 def _yaml(start: Start) -> str:
@@ -131,19 +133,17 @@ def _docker(start: Start) -> str:
         return _folded([*parts, image_name, *map(shlex.join, filter(None, (program, *flags)))])
     return "\n".join(
         f"# {number} / {len(machines)}\n"
-        + _folded([*parts, image_name, *map(_shell_words, _inside(start, machine))])
+        + _folded([*parts, image_name, *_inside(start, machine)])
         for number, machine in enumerate(machines, start=1)
     )
 
 
-def _inside(start: Start, machine: Machine) -> Iterable[list[str]]:
-    """The words inside the container of one of several machines."""
-    program, flags = start.container
+def _inside(start: Start, machine: Machine) -> list[str]:
+    """The shell's words inside the container of one of several machines."""
     if not machine.before:
-        return filter(None, (program, *flags, *_own(machine)))
-    server = chain(start.program, *start.flags, *_own(machine))
-    line = " && ".join((*machine.before, _shell_words(server) if machine.serves else "sleep infinity"))
-    return (["bash", "-c", line],)
+        return _on_machine(*start.container, machine)
+    server = " ".join(_on_machine(start.program, start.flags, machine)) if machine.serves else "sleep infinity"
+    return [shlex.join(("bash", "-c", " && ".join((*machine.before, server))))]
 
 
 def _mount(path: str) -> str:

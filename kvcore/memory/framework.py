@@ -224,7 +224,6 @@ def overhead_rows(setting: Setting, link: str) -> Mapping[str, OverheadRow]:
     return _rows_of(start, link)
 
 
-@lru_cache(maxsize=1024)
 def _cards_in(runner: str, label: str) -> frozenset[str]:
     return frozenset(name for name in _card_names(runner) if name in label)
 

@@ -146,7 +146,6 @@ def _sides(setting: Setting, field: str, part: Quantity) -> tuple[float, float]:
     return reaches(part)
 
 
-@lru_cache(maxsize=256)
 def storage_share(storage: str) -> float:
     """The share of the weights that a storage format may be off by: of the first row that matches.
 

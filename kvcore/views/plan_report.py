@@ -350,7 +350,6 @@ def _indented(*lines: str) -> list[str]:
     return [f"    {line}" for line in lines]
 
 
-@lru_cache(maxsize=8)
 def qr_image(text: str) -> str:
     """The address of an SVG of the code, black on white in every theme, of any size; "" for too long a text.
 

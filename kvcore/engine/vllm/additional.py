@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from functools import lru_cache
 from typing import Any, Final
 
 from msgspec import Struct
@@ -97,7 +96,6 @@ def additional_of(scenario: Scenario, version: Version) -> Additional:
     return NOTHING if text is None else _read(text, scenario.engine, version)
 
 
-@lru_cache(maxsize=256)
 def _read(text: str, engine: str, version: Version) -> Additional:
     rules = find_engine(engine).additional
     said: dict[str, Any] = json.loads(text)
