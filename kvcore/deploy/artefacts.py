@@ -80,11 +80,7 @@ def _command(start: Start) -> str:
     texts = (
         f"# {number} / {len(machines)}\n{network}{exports}"
         + "".join(f"{line}\n" for line in machine.before)
-        + (
-            _folded(_on_machine(start.program, start.flags, machine))
-            if machine.serves
-            else ""
-        )
+        + (_folded(_on_machine(start.program, start.flags, machine)) if machine.serves else "")
         for number, machine in enumerate(machines, start=1)
     )
     return _exports(start.places, "export ") + "\n".join(texts)
@@ -132,8 +128,7 @@ def _docker(start: Start) -> str:
     if not several:
         return _folded([*parts, image_name, *map(shlex.join, filter(None, (program, *flags)))])
     return "\n".join(
-        f"# {number} / {len(machines)}\n"
-        + _folded([*parts, image_name, *_inside(start, machine)])
+        f"# {number} / {len(machines)}\n" + _folded([*parts, image_name, *_inside(start, machine)])
         for number, machine in enumerate(machines, start=1)
     )
 
@@ -142,7 +137,9 @@ def _inside(start: Start, machine: Machine) -> list[str]:
     """The shell's words inside the container of one of several machines."""
     if not machine.before:
         return _on_machine(*start.container, machine)
-    server = " ".join(_on_machine(start.program, start.flags, machine)) if machine.serves else "sleep infinity"
+    server = (
+        " ".join(_on_machine(start.program, start.flags, machine)) if machine.serves else "sleep infinity"
+    )
     return [shlex.join(("bash", "-c", " && ".join((*machine.before, server))))]
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from functools import cache, lru_cache
+from functools import cache
 from html import escape
 from importlib import resources
 from string import Template

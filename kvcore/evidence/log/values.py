@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from kvcore.errors import shorten
-from kvcore.flags import FLAGS, Flag, Kind, LogRule, fields_of, read_whole
+from kvcore.flags import FLAGS, WORD, Flag, Kind, LogRule, fields_of, read_whole
 from kvcore.model.rope import LARGEST_FACTOR, YARN, Yarn
 from kvcore.scenario import KEPT_AS_JSON, CudagraphMode, Runner, SpeculativeConfig
 
@@ -265,9 +265,13 @@ def _by_kind(flag: Flag) -> Reader:
     if flag.kind is Kind.ANY:
         return _literal
     if flag.kind is Kind.TEXT:
-        return lambda text: said if (said := read_text(text)) and len(said) <= flag.characters else None
+        return lambda text: said if (said := read_text(text)) and _may_be(flag, said) else None
     # Any other word, the flag's default among them, says nothing.
     return lambda text: word if (word := read_word(text)) in flag.common else None
+
+
+def _may_be(flag: Flag, text: str) -> bool:
+    return len(text) <= flag.characters and not (flag.is_word and re.fullmatch(WORD, text) is None)
 
 
 _NUMBER: Final = re.compile(r"-?\d{1,18}(\.\d{1,12})?")

@@ -11,8 +11,6 @@ from kvcore.advice.sweep_cell import Cell
 from kvcore.catalogue.accelerators import Accelerator, Interconnect, Vendor
 from kvcore.catalogue.models import ModelEntry
 from kvcore.errors import KvPlannerError
-from kvcore.model.families import read_architecture
-from kvcore.planning import config_in_force
 from kvcore.scenario import Scenario, edit
 from kvcore.scenario.page_parameters import GPU_LIMITS, MEMORY_BANDS, Order
 from kvcore.texts.words import DASH, Words, concurrency_text, count
@@ -31,7 +29,7 @@ from kvcore.views.matrix import (
     smallest_answer,
 )
 from pages.ui.explore import explored, machines, prices
-from pages.ui.shared import figure, net, notes, state, undo
+from pages.ui.shared import figure, labels, net, notes, state, undo
 
 MATRIX = "explore_matrix"
 MAX_WANTED = 1_000_000
@@ -123,7 +121,7 @@ def show(t: Words) -> None:
     with st.expander(t("The same as a table"), icon=":material/table:"):
         _table(rows, target, t)
     prices.show(rows, t)
-    if read_architecture(config_in_force(scenario)).moe is not None:
+    if edit.has_experts(scenario):
         machines.show(scenario, entry_of(scenario), _shared_among(scenario, shown, filters), wanted, t)
 
 
@@ -235,6 +233,7 @@ def _switch(field: str, label: str, options: tuple[str, ...], now: str) -> None:
         default=now,
         key=key,
         required=True,
+        format_func=labels.plain,
         on_change=_set_precision,
         args=(field, key),
     )
