@@ -14,6 +14,7 @@ from kvcore.errors import KvPlannerError
 from kvcore.scenario import edit, link
 from kvcore.scenario.request import scenario_from_request
 from kvcore.untrusted import pack
+from pages.ui.check.log import SAMPLES
 from pages.ui.shared.labels import plain
 from pages.ui.shared.shell import PAGES
 from tests.page_app import CONFIG, checked, open_app
@@ -136,3 +137,24 @@ def test_a_link_says_which_word_it_could_not_take():
     decoded = link.decode(QWEN | {"quantization": HOSTILE})
     assert [repair.error.code for repair in decoded.repairs] == ["invalid-value"]
     assert decoded.scenario.quantization is None
+
+
+def test_what_a_log_says_is_nowhere_read_as_markdown():
+    text = (SAMPLES / "start.log").read_text("utf-8").replace("Qwen/Qwen2.5-72B-Instruct", HOSTILE)
+    said = f"'kv_transfer_config': {{'kv_connector': '{HOSTILE}'}}, 'quantization': '{HOSTILE}', 'x': '{HOSTILE}', "
+    app = open_app(QWEN)
+    checked(app.switch_page("pages/check.py").run())
+    text = text.replace("'max_model_len'", f"{said}'max_model_len'")
+    checked(app.text_area(key="check.text").set_value(text).run())
+    assert any("hostile.example" in shown for _, shown in all_texts(app))
+    assert not read_as_markdown(app)
+
+
+def test_what_a_pasted_command_says_is_nowhere_read_as_markdown():
+    app = open_app(QWEN)
+    command = f"docker run -e 'A={HOSTILE}' x vllm serve 'Qwen/{HOSTILE}' -q '{HOSTILE}' --x '{HOSTILE}'"
+    checked(app.text_area(key="command_text").set_value(command).run())
+    for button in [button.key for button in app.button if button.key and "command" in button.key]:
+        checked(app.button(key=button).click().run())
+    assert any("hostile.example" in shown for _, shown in all_texts(app))
+    assert not read_as_markdown(app)
