@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import subprocess
 from typing import Any
 
 import pytest
@@ -254,3 +255,29 @@ def test_the_model_share_above_the_budget_is_said_with_the_plan() -> None:
     # 64 × 0.9 = 57.6
     assert "model-memory-above-budget" not in codes["57"]
     assert "model-memory-above-budget" in codes["58"]
+
+
+EXPANDING = """{ vllm() { printf '%s\\0' "$@"; }; ray() { :; }; sleep() { :; }
+docker() { printf '%s\\0' "$@"; }; }; NODE0_IP=10.0.0.1; """
+
+
+@pytest.mark.parametrize("name", ["$NODE0_IP", "'$NODE0_IP'", '"$NODE0_IP"', "${NODE0_IP}/$NODE0_IP"])
+@pytest.mark.parametrize("kind", [Artefact.COMMAND, Artefact.DOCKER])
+@pytest.mark.parametrize(
+    "size", [{"data_parallel_size": 16}, {"tensor_parallel_size": 8, "pipeline_parallel_size": 2}]
+)
+def test_a_shell_expands_our_own_places_alone(name: str, kind: Artefact, size: dict[str, int]) -> None:
+    found = planned(model="Qwen/Qwen3-8B", accelerator="H100-80GB", **size)
+    text = artefact(kind, replace(found, scenario=replace(found.scenario, model=name)))
+    script = EXPANDING + text.replace("export NODE0_IP=", ": ")
+    said = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True).stdout.split(
+        "\0"
+    )
+    # What a container runs in a shell of its own is expanded there.
+    inner = [word for word in said if "vllm serve" in word]
+    for line in inner:
+        told = subprocess.run(["bash", "-c", EXPANDING + line], capture_output=True, text=True, check=True)
+        said += told.stdout.split("\0")
+    assert name in said
+    if "data_parallel_size" in size:
+        assert said[said.index("--data-parallel-address") + 1] == "10.0.0.1"
