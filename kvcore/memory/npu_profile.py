@@ -6,6 +6,7 @@ from typing import Final
 
 from kvcore.memory.communicators import exchanges_tokens, is_sequence_parallel
 from kvcore.memory.setting import Setting
+from kvcore.memory.weights import expert_slices
 from kvcore.units import ceil_div
 
 FLOAT32_BYTES: Final = 4
@@ -44,8 +45,7 @@ def routed_bytes(setting: Setting) -> int:
     if exchanges_tokens(setting):
         tokens, gathered = ceil_div(batch, ranks), 0
     inner = 0 if is_quantized(setting) else 3 * moe.moe_intermediate_size
-    if not parallel.enable_expert_parallel:
-        inner //= ranks
+    inner //= expert_slices(parallel)
     return (tokens * moe.top_k * (2 * hidden + inner) + gathered) * setting.element_bytes
 
 
