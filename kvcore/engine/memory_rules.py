@@ -98,8 +98,8 @@ class Streams(Struct, frozen=True, kw_only=True):
     """Models with several residual streams keep those of a whole batch for their draft, and peak by them."""
 
     source: Source
-    more_share: Share
-    """How far above the figure the peak may be."""
+    spread_share: Share
+    """Of the peak: how far off it may be where streams set it."""
 
 
 class HalvedPool(ReleaseRange, frozen=True, kw_only=True):

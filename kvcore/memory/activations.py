@@ -18,7 +18,7 @@ from kvcore.kept import kept
 from kvcore.memory.audio_profile import AudioConstants, profiled_bytes
 from kvcore.memory.communicators import exchange_row
 from kvcore.memory.encoder_profile import EncoderConstants, sees, takes_pixel_bounds, unexplained_share
-from kvcore.memory.npu_profile import routed_bytes, stream_bytes
+from kvcore.memory.npu_profile import StreamPeak, routed_bytes, stream_peak
 from kvcore.memory.setting import Setting, has_indexer, own_overheads
 from kvcore.memory.sparse_attention import (
     LONG_TOKENS,
@@ -159,24 +159,29 @@ def _peak_with(setting: Setting, row: SamplerRow) -> Quantity:
     stays = setting.switches.expert_workspace_stays
     kept = outputs + (shared_bytes(setting, experts) if stays else indexer_bytes(setting))
     layers = body + (0 if stays else experts)
+    streams = StreamPeak(0, 0)
     if not setting.rules.has_expert_workspace:
         experts = routed_bytes(setting)
-        layers = max(body + experts, stream_bytes(setting, experts))
+        streams = stream_peak(setting, experts)
+        layers = max(body + experts, streams.value)
     compiling = compiling_bytes(setting)
     sizes = {"layers": layers, "pooling" if pools else "sampling": sampler, "encoder": encoder}
     if compiling:
         sizes["compiling"] = compiling
     value = max(sizes.values()) + kept
-    spread = max(row.spread_gib * GIB, row.spread_share * value)
+    share = row.spread_share
+    if setting.rules.streams is not None and value == streams.value + kept:
+        share = setting.rules.streams.spread_share
+    spread = max(row.spread_gib * GIB, share * value)
     low = value - spread
+    if streams.least < streams.value:
+        low -= streams.value - max(streams.least, body + experts)
     if encoder > max(layers, sampler, compiling):
         spread = tables.encoder.spread_share * value
         is_bounded = setting.scenario.mm_processor_kwargs is not None or not takes_pixel_bounds(setting)
         low = value - spread if is_bounded else max(layers, sampler, compiling) + kept - outputs
         spread = max(spread, unexplained_share(setting, tables.encoder) * value)
     high = value + spread
-    if setting.rules.streams is not None and setting.architecture.residual_streams > 1:
-        high = max(high, value * (1 + setting.rules.streams.more_share))
     parts = [figure(name, size, grade=Grade.FITTED) for name, size in (*sizes.items(), ("kept", kept))]
     peaks = ", ".join(f"{{{name}}}" for name in sizes)
     found = figure(
