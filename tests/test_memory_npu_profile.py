@@ -7,6 +7,7 @@ import pytest
 from kvcore import catalogue
 from kvcore.memory.activations import body_bytes, peak_activation_bytes
 from kvcore.memory.after_pool import expands_segments, mask_bytes
+from kvcore.memory.budget import lost_on_loading_bytes
 from kvcore.memory.framework import budget_kind, pool_share
 from kvcore.memory.graphs import counts_estimate, cuda_graph_bytes
 from kvcore.memory.npu_profile import kept_stream_bytes, routed_bytes
@@ -72,7 +73,9 @@ def test_a_draft_runs_as_it_is_written_where_it_is_told_to(
 ) -> None:
     tokens, ranks = 45_056, 2
     own = tokens // ranks
-    setting = streamed(tokens, ranks, 8, speculative_config={"method": "mtp", "num_speculative_tokens": 1, **draft})
+    setting = streamed(
+        tokens, ranks, 8, speculative_config={"method": "mtp", "num_speculative_tokens": 1, **draft}
+    )
     wanted = own * (vectors + RETURNED) * VECTOR + tokens * gathered * VECTOR
     logits = own * ROUTER if draft["enforce_eager"] else 0
     peak = peak_activation_bytes(setting)
@@ -89,7 +92,8 @@ def test_a_draft_that_nobody_speaks_of_may_be_compiled() -> None:
         for said in ({"enforce_eager": True}, {})
     )
     assert silent.value == spoken.value
-    assert silent.interval is not None and spoken.interval is not None
+    assert silent.interval is not None
+    assert spoken.interval is not None
     assert silent.interval[1] == spoken.interval[1]
     compiled = 45_056 // 2 * 26 * VECTOR + 45_056 * 4 * VECTOR
     assert spoken.interval[0] - silent.interval[0] == pytest.approx(spoken.value - compiled, rel=1e-3)
@@ -241,3 +245,19 @@ def test_before_0_16_a_hybrid_model_s_pool_is_allotted_twice() -> None:
         ("0.16.0rc1", 0.85): "fits",
         ("0.16.0rc1", 0.7): "fits",
     }
+
+
+@pytest.mark.parametrize(
+    ("version", "config", "quantization", "lost_gib"),
+    [
+        ("0.7.3", QWEN3_30B_A3B, "ascend", 19.0),
+        ("0.8.5rc1", QWEN3_30B_A3B, "ascend", 0.0),
+        ("0.7.3", QWEN3_30B_A3B, None, 0.0),
+        ("0.7.3", LLAMA_8B, "ascend", 0.0),
+    ],
+)
+def test_what_mixtures_lost_while_mindie_turbo_loaded_them(
+    version: str, config: dict[str, Any], quantization: str | None, lost_gib: float
+) -> None:
+    setting = ascend(config, engine_version=version, quantization=quantization)
+    assert gib(lost_on_loading_bytes(setting)) == lost_gib

@@ -118,6 +118,16 @@ class AbsoluteBudget(ReleaseRange, frozen=True, kw_only=True):
     """A part of the names of the cards; empty: any."""
 
 
+class LostOnLoading(ReleaseRange, frozen=True, kw_only=True):
+    """Mixtures in a storage format whose loading took so much that no source explains: in the interval, not in the
+    figure."""
+
+    source: Source
+    storage: Text
+    """A part of the format's name."""
+    gib: Amount
+
+
 class Mask(ReleaseRange, frozen=True, kw_only=True):
     """An attention mask of max_model_len × max_model_len, made after the KV cache; bytes for each pair of tokens."""
 
@@ -151,6 +161,7 @@ class MemoryRules(Struct, frozen=True, kw_only=True):
     graph_estimates: GraphEstimates | None = None
     """None as vLLM's release says."""
     halved_pool: HalvedPool | None = None
+    lost_on_loading: LostOnLoading | None = None
     masks: tuple[Mask, ...] = ()
     """The first that matches; none where attention masks take nothing to speak of."""
     doubles_hybrid_pool_below: Published = OLDEST

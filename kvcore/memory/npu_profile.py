@@ -76,13 +76,22 @@ def stream_peak(setting: Setting, experts: int) -> StreamPeak:
     architecture, element = setting.architecture, setting.element_bytes
     if architecture.residual_streams == 1:
         return StreamPeak(0, 0)
-    tokens, batch, hidden = own_tokens(setting), setting.resolved.max_num_batched_tokens, architecture.hidden_size
+    tokens, batch, hidden = (
+        own_tokens(setting),
+        setting.resolved.max_num_batched_tokens,
+        architecture.hidden_size,
+    )
     streams = architecture.residual_streams * hidden
     joined = tokens * streams * (2 * element + 2 * FLOAT32_BYTES) + tokens * hidden * FLOAT32_BYTES
     if tokens < batch:
         joined += batch * streams * element
     is_eager = setting.resolved.enforce_eager
-    written = tokens * layer_elements_alive(architecture.residual_streams, is_compiled=not is_eager) * hidden * element
+    written = (
+        tokens
+        * layer_elements_alive(architecture.residual_streams, is_compiled=not is_eager)
+        * hidden
+        * element
+    )
     main = max(joined, written + router_bytes(setting) + experts)
     if not setting.resolved.speculative_method:
         return StreamPeak(main, main)
