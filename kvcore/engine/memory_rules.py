@@ -118,6 +118,24 @@ class AbsoluteBudget(ReleaseRange, frozen=True, kw_only=True):
     """A part of the names of the cards; empty: any."""
 
 
+class BalancingGroup(ReleaseRange, frozen=True, kw_only=True):
+    """The group that moves experts, in releases whose profile run uses it."""
+
+    source: Source
+    mib: Count | None = None
+    """Of one of its buffers; None: as the variable of communicators says."""
+
+
+class Balancing(Struct, frozen=True, kw_only=True):
+    """Experts that move between ranks while an engine serves pass through as many buffers as a rank has experts of one
+    layer."""
+
+    source: Source
+    profiled_since: Published
+    """From this vLLM on they are there before the profile run, else they come after the KV cache."""
+    group: tuple[BalancingGroup, ...]
+
+
 class LostOnLoading(ReleaseRange, frozen=True, kw_only=True):
     """Mixtures in a storage format whose loading took so much that no source explains: in the interval, not in the
     figure."""
@@ -161,6 +179,8 @@ class MemoryRules(Struct, frozen=True, kw_only=True):
     graph_estimates: GraphEstimates | None = None
     """None as vLLM's release says."""
     halved_pool: HalvedPool | None = None
+    balancing: Balancing | None = None
+    """None where experts move in no buffers of their own, or nobody knows."""
     lost_on_loading: LostOnLoading | None = None
     masks: tuple[Mask, ...] = ()
     """The first that matches; none where attention masks take nothing to speak of."""

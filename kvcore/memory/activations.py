@@ -16,6 +16,7 @@ from kvcore.engine.vllm.classes import CLASSES
 from kvcore.engine.vllm.switches import AttentionBackend
 from kvcore.kept import kept
 from kvcore.memory.audio_profile import AudioConstants, profiled_bytes
+from kvcore.memory.balancing import profiled_buffer_bytes
 from kvcore.memory.communicators import exchange_row
 from kvcore.memory.encoder_profile import EncoderConstants, sees, takes_pixel_bounds, unexplained_share
 from kvcore.memory.npu_profile import StreamPeak, routed_bytes, stream_peak
@@ -158,6 +159,7 @@ def _peak_with(setting: Setting, row: SamplerRow) -> Quantity:
     experts = expert_workspace_bytes(setting)
     stays = setting.switches.expert_workspace_stays
     kept = outputs + (shared_bytes(setting, experts) if stays else indexer_bytes(setting))
+    kept += profiled_buffer_bytes(setting)
     layers = body + (0 if stays else experts)
     streams = StreamPeak(0, 0)
     if not setting.rules.has_expert_workspace:
