@@ -206,6 +206,8 @@ class WeightRules(Struct, frozen=True, kw_only=True):
     context_parallel: ContextParallel = ContextParallel.NEVER
     cuts_tokens_for_whole: bool = False
     """Shared experts that are to be whole on each rank ask for FlashComm too."""
+    unpacks_fp8_of: Annotated[str, Named("[a-z0-9_]*", "a type of model")] = ""
+    """A type of model whose FP8 checkpoints are loaded in 16 bits; empty: none."""
 
 
 class ReadKeys(ReleaseRange, frozen=True, kw_only=True):
@@ -271,7 +273,7 @@ class RankTable(ReleaseRange, frozen=True, kw_only=True):
     variable: Annotated[str, Named("[A-Z_]+", "an environment variable")]
     """Names the variable with the path of the file."""
     script: Annotated[str, Named("/[a-z0-9_./-]+", "a path")]
-    """What writes it, in the image; the file is beside it."""
+    """What writes it, in the image, and into whose folder."""
 
     @property
     def path(self) -> str:

@@ -68,6 +68,8 @@ class Additional(Struct, frozen=True, kw_only=True):
     """Experts move between ranks while the engine serves."""
     gates_apart: bool = False
     """The router and the shared experts run on a stream of their own, with a group of their own."""
+    overlaps_experts: bool = False
+    """Shared experts run on a stream of their own."""
     packs_index_keys: bool = False
     """Keys of a sparse indexer in 8 bits."""
     ranks: ModuleRanks = ModuleRanks()
@@ -116,6 +118,7 @@ def _read(text: str, engine: str, version: Version) -> Additional:
         redundant_experts=_redundant(read, version >= rules.redundant_need_balancing_since),
         balances=_balances(read),
         gates_apart=bool(read.get("multistream_overlap_gate", False)),
+        overlaps_experts=bool(read.get("multistream_overlap_shared_expert", False)),
         packs_index_keys=any(read.get(name, False) for name in PACKED),
         ranks=_module_ranks(read, read.get("finegrained_tp_config", {})),
         scheduler=_scheduler(read.get("ascend_scheduler_config"), version >= rules.scheduler_switch_since),
