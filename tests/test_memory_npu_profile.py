@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 
 from kvcore import catalogue
-from kvcore.memory.activations import body_bytes, peak_activation_bytes
+from kvcore.memory.activations import ACTIVATIONS, body_bytes, peak_activation_bytes
 from kvcore.memory.after_pool import expands_segments, mask_bytes
+from kvcore.memory.audio_profile import profiled_bytes
 from kvcore.memory.budget import lost_on_loading_bytes
 from kvcore.memory.framework import budget_kind, pool_share
 from kvcore.memory.graphs import counts_estimate, cuda_graph_bytes
@@ -261,3 +262,24 @@ def test_what_mixtures_lost_while_mindie_turbo_loaded_them(
 ) -> None:
     setting = ascend(config, engine_version=version, quantization=quantization)
     assert gib(lost_on_loading_bytes(setting)) == lost_gib
+
+
+@pytest.mark.parametrize(
+    ("version", "embeds"),
+    [
+        ("0.7.3", True),
+        ("0.8.5rc1", True),
+        ("0.9.1", False),
+        ("0.11.0", False),
+        ("0.12.0rc1", False),
+        ("0.13.0", True),
+        ("0.23.0", True),
+    ],
+)
+def test_which_releases_embed_images_in_the_profile_run(version: str, embeds: bool) -> None:
+    """vllm_ascend/worker/model_runner_v1.py:profile_run of each: a comment or nothing from 0.9.1 to 0.12.0rc1."""
+    images = dict(catalogue.find_model("Qwen/Qwen2.5-VL-7B-Instruct").config.raw)
+    own = ACTIVATIONS.load()
+    setting = ascend(images, engine_version=version, max_num_batched_tokens=8192, max_model_len=8192)
+    peak, kept = profiled_bytes(setting, own.encoder, own.audio)
+    assert (peak > 0, kept > 0) == (embeds, embeds)

@@ -118,6 +118,12 @@ class AbsoluteBudget(ReleaseRange, frozen=True, kw_only=True):
     """A part of the names of the cards; empty: any."""
 
 
+class WithoutEncoder(ReleaseRange, frozen=True, kw_only=True):
+    """Releases of vLLM on which the profile run of the V1 engine embeds no images, video or recordings."""
+
+    source: Source
+
+
 class BalancingGroup(ReleaseRange, frozen=True, kw_only=True):
     """The group that moves experts, in releases whose profile run uses it."""
 
@@ -179,6 +185,8 @@ class MemoryRules(Struct, frozen=True, kw_only=True):
     graph_estimates: GraphEstimates | None = None
     """None as vLLM's release says."""
     halved_pool: HalvedPool | None = None
+    without_encoder: WithoutEncoder | None = None
+    """None where the profile run embeds what the model takes."""
     balancing: Balancing | None = None
     """None where experts move in no buffers of their own, or nobody knows."""
     lost_on_loading: LostOnLoading | None = None
