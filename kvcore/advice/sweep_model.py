@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 from msgspec.structs import replace
 
 from kvcore.advice.reads import Answers
-from kvcore.advice.sweep_cards import Budget, Cards, Terms
+from kvcore.advice.sweep_cards import Cards, Terms
 from kvcore.advice.sweep_cell import Cell, planned_alone, refused_cell
 from kvcore.cache.capacity import Pool, plan_cache, plan_pools
 from kvcore.engine import heads_per_rank
@@ -23,12 +23,12 @@ from kvcore.engine.vllm.versions import Release, planned_release
 from kvcore.errors import EngineRefusalError, KvPlannerError
 from kvcore.memory.activations import peak_activation_bytes
 from kvcore.memory.after_pool import after_pool_bytes, doubles_pool
-from kvcore.memory.budget import Remainder, remainder_of, weights_of
+from kvcore.memory.budget import Remainder, release_remainder, weights_of
 from kvcore.memory.framework import non_torch_bytes, system_bytes
 from kvcore.memory.graphs import actual_graphs, captured_graphs, counted_graph_bytes
 from kvcore.memory.parts import least_room
 from kvcore.memory.setting import Setting, setting_of
-from kvcore.memory.unstated import may_be_other
+from kvcore.memory.unstated import may_be_other, other_settings
 from kvcore.model.architecture import Architecture
 from kvcore.model.families import read_architecture
 from kvcore.planning import (
@@ -140,11 +140,14 @@ def _is_plain(scenario: Scenario, release: Release) -> bool:
 class Spent(NamedTuple):
     """What cards with the same terms spend memory on, whatever they have of it."""
 
+    setting: Setting
+    """On one of them."""
     remainder: Remainder
     budget: int
     """That it is left of; another leaves their difference more."""
-    room: Callable[[int], float]
-    """What stays free at the least beyond the total of a card, without the cache, by what that is planned in."""
+    activations: Quantity
+    framework: Quantity
+    graphs: Quantity
 
 
 class Memory(NamedTuple):
@@ -156,6 +159,59 @@ class Memory(NamedTuple):
     """What stays free of the card at the least, without the cache."""
 
 
+class Spending:
+    """What one release spends memory on, with the flags and weights of a group: found once for cards with the same
+    terms."""
+
+    def __init__(self, cards: Cards, setting: Setting, weights: Quantity) -> None:
+        self.cards, self.setting, self.weights = cards, setting, weights
+        self.budgets, self.terms = cards.budgets(setting.resolved), cards.terms(setting)
+        self.doubles_pool = doubles_pool(setting)
+        self._spent: dict[Terms, Spent] = {}
+        self._room: dict[Terms, float] = {}
+        self._parts: dict[Hashable, Any] = {}
+
+    def left(self, index: int) -> Remainder:
+        """What is left of the budget of the card with that index."""
+        terms, budget = self.terms[index], self.budgets[index].bytes
+        spent = self._spent.get(terms)
+        if spent is None:
+            spent = self._spent[terms] = self._spent_on(terms, self.cards.on(self.setting, index), budget)
+        return spent.remainder.with_more(budget - spent.budget)
+
+    def room(self, index: int, available: int) -> float:
+        """What stays free at the least beyond the total of that card, with `available` for the cache and none of it."""
+        terms = self.terms[index]
+        if self.doubles_pool:
+            return self._room_on(terms, available)
+        if terms not in self._room:
+            self._room[terms] = self._room_on(terms, 0)
+        return self._room[terms]
+
+    def _spent_on(self, terms: Terms, own: Setting, budget: int) -> Spent:
+        peak = self._part("activations", terms.activations, peak_activation_bytes, own)
+        framework = self._part("framework", terms.framework, non_torch_bytes, own)
+        graphs, counted = self._part("graphs", terms.graphs, _graphs, own)
+        left = release_remainder(own, budget, self.weights, peak, framework, counted)
+        return Spent(own, left, budget, peak, framework, graphs)
+
+    def _room_on(self, terms: Terms, available: int) -> float:
+        spent = self._spent[terms]
+        own, peak, graphs = spent.setting, spent.activations, spent.graphs
+        system = self._part("system", terms.system, system_bytes, own)
+        both = terms.after_pool, terms.activations, available
+        after_pool = self._part("after_pool", both, partial(_after_pool, peak, available), own)
+        taken = sum(part.value for part in (system, spent.framework, self.weights, peak, graphs))
+        return least_room(-taken, after_pool, (graphs, system))
+
+    def _part(self, name: str, terms: Hashable, of: Callable[[Setting], T], own: Setting) -> T:
+        """A part of the memory, found once for the cards with the same terms of it."""
+        found: T | None = self._parts.get((name, terms))
+        if found is None:
+            found = self._parts[name, terms] = of(own)
+        return found
+
+
 class Group:
     """Cards on which flags, cache specs and weights are the same."""
 
@@ -163,10 +219,11 @@ class Group:
         self, cards: Cards, scenario: Scenario, architecture: Architecture, prepared: Prepared
     ) -> None:
         self.cards, self.scenario, self.prepared = cards, scenario, prepared
-        self.setting = setting_of(scenario, architecture, prepared.resolved, cards.cards[0], 0)
-        self.weights = weights_of(self.setting, prepared.weights[0])
-        self._spent: dict[Terms, Spent] = {}
-        self._parts: dict[Hashable, Any] = {}
+        setting = setting_of(scenario, architecture, prepared.resolved, cards.cards[0], 0)
+        self.weights = weights_of(setting, prepared.weights[0])
+        self.planned = Spending(cards, setting, self.weights)
+        self.others = [Spending(cards, other, self.weights) for other in other_settings(setting)]
+        """The releases that may be meant where none is stated."""
 
     def cells(self, alike: Sequence[int]) -> Iterator[tuple[int, Cell]]:
         """One cell for each card."""
@@ -179,14 +236,17 @@ class Group:
             replicas=parallel.data_parallel_size,
             weights_gib=gib(self.weights.value),
         )
-        least, like = self.weights.bounds[LOW], dict[tuple[Terms, Budget], list[int]]()
-        budgets, terms = self.cards.budgets(prepared.resolved), self.cards.terms(self.setting)
+        least, like = self.weights.bounds[LOW], dict[Hashable, list[int]]()
+        budgets, terms, others = self.planned.budgets, self.planned.terms, self.others
         for index in alike:
             if least <= budgets[index].most:
-                like.setdefault((terms[index], budgets[index]), []).append(index)
+                same: Hashable = budgets[index], terms[index]
+                if others:
+                    same = same, *(other.terms[index] for other in others)
+                like.setdefault(same, []).append(index)
             else:
                 yield index, failed.on(cards[index])
-        memories = [self.memory(*place, indices[0]) for place, indices in like.items()]
+        memories = [self.memory(indices[0]) for indices in like.values()]
         pooled = [memory.available for memory in memories if memory.available > 0]
         try:
             pools = plan_pools(prepared.specs[0], pooled, prepared.resolved, parallel)
@@ -204,47 +264,15 @@ class Group:
             for index in indices:
                 yield index, cell.on(cards[index])
 
-    def memory(self, terms: Terms, budget: Budget, index: int) -> Memory:
-        """What the card with that index has left. Its parts are those of any other card with the same terms."""
-        spent = self._spent.get(terms)
-        if spent is None:
-            spent = self._spent[terms] = self._spent_on(terms, budget, index)
-        left = spent.remainder.with_more(budget.bytes - spent.budget)
-        available = left.available
-        return Memory(available, left.ends, budget.total + spent.room(available))
-
-    def _spent_on(self, terms: Terms, budget: Budget, index: int) -> Spent:
-        own = self.cards.on(self.setting, index)
-        peak = self._part("activations", terms.activations, peak_activation_bytes, own)
-        framework = self._part("framework", terms.framework, non_torch_bytes, own)
-        system = self._part("system", terms.system, system_bytes, own)
-        graphs, counted = self._part("graphs", terms.graphs, _graphs, own)
-        taken = sum(part.value for part in (system, framework, self.weights, peak, graphs))
-
-        if doubles_pool(own):
-
-            def room(available: int) -> float:
-                return least_room(-taken, after_pool_bytes(own, peak, available), (graphs, system))
-
-        else:
-            after_pool = self._part(
-                "after_pool", (terms.after_pool, terms.activations), partial(_after_pool, peak), own
-            )
-            least = least_room(-taken, after_pool, (graphs, system))
-
-            def room(available: int) -> float:
-                del available
-                return least
-
-        left = remainder_of(own, budget.bytes, self.weights, peak, framework, counted)
-        return Spent(left, budget.bytes, room)
-
-    def _part(self, name: str, terms: Hashable, of: Callable[[Setting], T], own: Setting) -> T:
-        """A part of the memory, found once for the cards with the same terms of it."""
-        found: T | None = self._parts.get((name, terms))
-        if found is None:
-            found = self._parts[name, terms] = of(own)
-        return found
+    def memory(self, index: int) -> Memory:
+        """What the card with that index has left, its interval spanning all releases that may be meant."""
+        found = self.planned.left(index)
+        available, (low, high) = found.available, found.ends
+        for other in self.others:
+            ends = other.left(index).ends
+            low, high = min(low, ends[LOW]), max(high, ends[HIGH])
+        room = self.planned.budgets[index].total + self.planned.room(index, available)
+        return Memory(available, (low, high), room)
 
     def most_of(self, memory: Memory) -> float | None:
         """The upper end of what releases leave that may all be meant; None of a release that is known."""
@@ -290,6 +318,5 @@ def _graphs(setting: Setting) -> tuple[Quantity, Quantity]:
     return graphs, counted_graph_bytes(setting, graphs, captured)
 
 
-def _after_pool(activations: Quantity, setting: Setting) -> Quantity:
-    """What comes after a cache that is allotted once."""
-    return after_pool_bytes(setting, activations, 0)
+def _after_pool(activations: Quantity, available: int, setting: Setting) -> Quantity:
+    return after_pool_bytes(setting, activations, available)

@@ -181,7 +181,7 @@ class MemoryRules(Struct, frozen=True, kw_only=True):
 
     def budget_in(self, version: Version, card_label: str) -> Budget | None:
         """How the budget is made up on vLLM `version` and a card; None as vLLM's release says."""
-        is_absolute = any(row.covers(version) and row.card in card_label for row in self.absolute)
+        is_absolute = any(row.card in card_label and row.covers(version) for row in self.absolute)
         return Budget.ABSOLUTE if is_absolute else self.budget
 
     def table_copies_in(self, version: Version) -> int:

@@ -194,13 +194,14 @@ def sampler_rows(setting: Setting) -> tuple[SamplerRow, ...]:
     Source: the rows of `flashinfer`.
     """
     version, asked = setting.resolved.version, setting.scenario.env.get(FLASHINFER_VARIABLE)
-    rows = ACTIVATIONS.load().flashinfer
-    rule = next((row for row in rows if row.covers(version)), None)
     runs = (
-        setting.accelerator.vendor is Vendor.NVIDIA
+        setting.runner == "v1"
+        and setting.accelerator.vendor is Vendor.NVIDIA
         and (setting.accelerator.compute_capability or FLASHINFER_CAPABILITY) >= FLASHINFER_CAPABILITY
     )
-    if setting.runner != "v1" or rule is None or not runs:
+    rows = ACTIVATIONS.load().flashinfer if runs else ()
+    rule = next((row for row in rows if row.covers(version)), None)
+    if rule is None:
         return (sampler_row(setting.runner, version),)
     wants = rule.is_default if asked is None else asked == "1"
     place = setting.scenario.surroundings.installation

@@ -31,7 +31,7 @@ from kvcore.memory.loaded import loaded_quantity
 from kvcore.memory.parts import Parts, RankMemory, given_kv, half_width, measured_or, rank_parts
 from kvcore.memory.pool_blocks import reserved_bytes
 from kvcore.memory.setting import Setting, setting_of
-from kvcore.memory.unstated import may_be_other, other_settings
+from kvcore.memory.unstated import other_settings
 from kvcore.memory.weights import WeightBytes
 from kvcore.model.architecture import Architecture
 from kvcore.quantity import Grade, Quantity, figure, given
@@ -229,17 +229,17 @@ def remainder_of(
 
     Where nobody states the release, the interval spans those of all that may be meant.
     """
-    found = _remainder(setting, budget_bytes, weights, activations, framework, counted)
+    found = release_remainder(setting, budget_bytes, weights, activations, framework, counted)
     low, high = found.ends
     for other in other_settings(setting):
         total, profiled = total_of(setting.accelerator), profile_of(other)
         inside = profiled.activations, profiled.framework, profiled.counted_graphs
-        ends = _remainder(other, budget_of(total, other.resolved).value, weights, *inside).ends
+        ends = release_remainder(other, budget_of(total, other.resolved).value, weights, *inside).ends
         low, high = min(low, ends[0]), max(high, ends[1])
     return found._replace(ends=(low, high))
 
 
-def _remainder(
+def release_remainder(
     setting: Setting,
     budget_bytes: float,
     weights: Quantity,
@@ -247,7 +247,7 @@ def _remainder(
     framework: Quantity,
     counted: Quantity,
 ) -> Remainder:
-    """The same on one release."""
+    """The same on the one release of `setting`."""
     parts = {
         "weights_gib": weights,
         "peak_activation_gib": activations,
@@ -302,17 +302,9 @@ def unsized_bytes(setting: Setting) -> int:
 
 
 def remainder_card_terms(setting: Setting) -> Hashable:
-    """What of a card `remainder_of` depends on but for the budget, for flags and parts that are the same.
-
-    Releases that nobody chose between may spend another share of the total: each card by itself there.
-    """
-    own = setting.accelerator if may_be_other(setting.scenario) else None
-    return (
-        own,
-        setting.accelerator.vendor,
-        setting.accelerator.memory_grade is Grade.ASSUMED,
-        pool_share(setting),
-    )
+    """What of a card `release_remainder` depends on but for the budget, for flags and parts that are the same."""
+    card = setting.accelerator
+    return card.vendor, card.memory_grade is Grade.ASSUMED, pool_share(setting)
 
 
 def notices_of(setting: Setting, total: Quantity, system: Quantity, budget: Quantity) -> tuple[Notice, ...]:
