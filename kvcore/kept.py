@@ -144,7 +144,9 @@ def kept(function: Callable[Concatenate[Owner, P], T]) -> Callable[Concatenate[O
     def asked(owner: Owner, /, *arguments: P.args, **named: P.kwargs) -> T:
         if named:
             return function(owner, *arguments, **named)
-        key = (function, *(id(value) if isinstance(value, Keeper) else value for value in arguments))
+        key: Hashable = function
+        if arguments:
+            key = (function, *(id(value) if isinstance(value, Keeper) else value for value in arguments))
         try:
             found: T = owner._kept[key].value
         except (AttributeError, KeyError):

@@ -30,7 +30,9 @@ from kvcore.memory.parts import least_room
 from kvcore.memory.setting import Setting, setting_of
 from kvcore.memory.unstated import may_be_other, other_settings
 from kvcore.model.architecture import Architecture
+from kvcore.memory.weights import WeightBytes
 from kvcore.model.families import read_architecture
+from kvcore.model.quantization import Quantization
 from kvcore.planning import (
     HIGH,
     LOW,
@@ -39,60 +41,72 @@ from kvcore.planning import (
     config_in_force,
     judged,
     leaves_none,
-    prepare_resolved,
+    lay_out,
+    load,
 )
 from kvcore.quantity import Quantity
 from kvcore.scenario import Parallel, Scenario
 from kvcore.units import gib
 
 T = TypeVar("T")
-Flags: TypeAlias = Answers[Parallel, Resolved | KvPlannerError]
-"""What the flags of one view come to, whatever the tensor parallel size where they do not read it."""
+Resolutions: TypeAlias = list[tuple[CardView, tuple[int, ...], Resolved | KvPlannerError]]
+"""What the flags come to on the cards of each view, which are the ones with these indices."""
 
 
 class ModelSweep:
     """One model under the flags of one engine, on cards that are still open."""
 
-    def __init__(self, cards: Cards, scenario: Scenario) -> None:
-        self.cards, self.scenario = cards, scenario
-        self._flags: dict[tuple[CardView, int], Flags] = {}
+    def __init__(self, cards: Cards, scenario: Scenario, own: Sequence[int]) -> None:
+        """`own`: the indices of the cards among `cards`."""
+        self.cards, self.scenario, self.own = cards, scenario, own
+        self._flags: dict[int, Answers[Parallel, Resolutions]] = {}
+        self._flags_on: dict[tuple[int, int], Answers[Parallel, Resolved | KvPlannerError]] = {}
         self._resolved: dict[Resolved, Resolved] = {}
 
-    def cells(self, own: Sequence[int], size: int) -> Iterator[tuple[int, Cell]]:
-        """The cells at tensor parallel size `size` on the cards with the indices `own`."""
+    def cells(self, size: int) -> Iterator[tuple[int, Cell]]:
+        """The cells at tensor parallel size `size`, by the index of the card."""
         scenario = replace(self.scenario, parallel=replace(self.scenario.parallel, tensor_parallel_size=size))
         try:
             architecture = stored_architecture(scenario, read_architecture(config_in_force(scenario)))
-            storage_of(scenario)
+            storage = storage_of(scenario)
             heads_per_rank(architecture.num_attention_heads, size)
             release = planned_release(scenario)
         except KvPlannerError as error:
-            yield from self.refused(own, size, error)
+            yield from self.refused(self.own, size, error)
             return
         if not _is_plain(scenario, release):
-            for index in own:
+            for index in self.own:
                 yield index, planned_alone(scenario, self.cards.cards[index], size)
             return
-        groups: list[tuple[Prepared, list[int]]] = []
-        answers: dict[int, Answers[CardView, Prepared | KvPlannerError]] = {}
+        groups: dict[tuple[int, tuple[WeightBytes, ...]], tuple[Prepared, list[int]]] = {}
+        layouts: dict[int, Prepared | KvPlannerError] = {}
+        loaded: dict[int, Answers[CardView, Prepared | KvPlannerError]] = {}
         # The view is all that flags, cache specs and weights can tell cards apart by.
-        for view, indices in self.cards.views(own).items():
-            resolved = self._resolved_on(view, scenario, architecture)
-            if isinstance(resolved, KvPlannerError):
-                yield from self.refused(indices, size, resolved)
-                continue
-            known = answers.setdefault(id(resolved), Answers())
-            prepared = known.of(view, partial(_prepared, scenario, architecture, resolved))
+        for view, indices, resolved in self._resolutions(scenario, architecture):
+            flags, laid_out = id(resolved), layouts.get(id(resolved))
+            if laid_out is None:
+                laid_out = layouts[flags] = _laid_out(scenario, architecture, storage, resolved)
+                loaded[flags] = Answers()
+            prepared = laid_out
+            if isinstance(laid_out, Prepared):
+                prepared = loaded[flags].of(view, partial(_loaded, scenario, architecture, storage, laid_out))
             if isinstance(prepared, KvPlannerError):
                 yield from self.refused(indices, size, prepared)
-                continue
-            same = next((alike for other, alike in groups if other == prepared), None)
-            if same is None:
-                groups.append((prepared, list(indices)))
             else:
-                same.extend(indices)
-        for prepared, alike in groups:
+                _, alike = groups.setdefault((flags, prepared.weights), (prepared, []))
+                alike.extend(indices)
+        for prepared, alike in groups.values():
             yield from Group(self.cards, scenario, architecture, prepared).cells(alike)
+
+    def _resolutions(self, scenario: Scenario, architecture: Architecture) -> Resolutions:
+        """The flags on all cards, for each view of them."""
+
+        def on_all(parallel: Parallel) -> Resolutions:
+            asked = replace(scenario, parallel=parallel)
+            views = self.cards.views(self.own).items()
+            return [(view, indices, self._resolved_on(view, asked, architecture)) for view, indices in views]
+
+        return self._flags.setdefault(id(architecture), Answers()).of(scenario.parallel, on_all)
 
     def _resolved_on(
         self, view: CardView, scenario: Scenario, architecture: Architecture
@@ -108,7 +122,8 @@ class ModelSweep:
             found = replace(found, notices=())
             return self._resolved.setdefault(found, found)
 
-        flags = self._flags.setdefault((view, id(architecture)), Answers())
+        # Another size may change the flags on one card alone: the others keep theirs.
+        flags = self._flags_on.setdefault((id(view), id(architecture)), Answers())
         return flags.of(scenario.parallel, resolved)
 
     def refused(self, indices: Iterable[int], size: int, error: KvPlannerError) -> Iterator[tuple[int, Cell]]:
@@ -118,11 +133,26 @@ class ModelSweep:
             yield index, refused_cell(card, size, error)
 
 
-def _prepared(
-    scenario: Scenario, architecture: Architecture, resolved: Resolved, view: CardView
+def _laid_out(
+    scenario: Scenario, architecture: Architecture, storage: Quantization, resolved: Resolved | KvPlannerError
+) -> Prepared | KvPlannerError:
+    if isinstance(resolved, KvPlannerError):
+        return resolved
+    try:
+        return lay_out(scenario, architecture, storage, resolved)
+    except KvPlannerError as error:
+        return error
+
+
+def _loaded(
+    scenario: Scenario,
+    architecture: Architecture,
+    storage: Quantization,
+    laid_out: Prepared,
+    view: CardView,
 ) -> Prepared | KvPlannerError:
     try:
-        return prepare_resolved(scenario, architecture, storage_of(scenario), view, resolved)
+        return load(scenario, architecture, storage, view, laid_out)
     except KvPlannerError as error:
         return error
 
@@ -296,7 +326,7 @@ class Group:
         except EngineRefusalError as error:
             return Cell("", failed.tensor_parallel_size, refusal=error.code)
         if pool is None:
-            return failed._replace(verdict=verdict)
+            return replace(failed, verdict=verdict)
         return Cell(
             "",
             failed.tensor_parallel_size,
