@@ -23,7 +23,7 @@ from kvcore.engine.vllm.versions import Release, planned_release
 from kvcore.errors import EngineRefusalError, KvPlannerError
 from kvcore.memory.activations import peak_activation_bytes
 from kvcore.memory.after_pool import after_pool_bytes, doubles_pool
-from kvcore.memory.budget import Remainder, release_remainder, weights_of
+from kvcore.memory.budget import Inside, Remainder, inside_of, release_remainder, weights_of
 from kvcore.memory.framework import non_torch_bytes, system_bytes
 from kvcore.memory.graphs import actual_graphs, captured_graphs, counted_graph_bytes
 from kvcore.memory.parts import least_room
@@ -168,13 +168,9 @@ def _is_plain(scenario: Scenario, release: Release) -> bool:
 
 
 class Spent(NamedTuple):
-    """What cards with the same terms spend memory on, whatever they have of it."""
+    """What cards with the same terms of it spend memory on inside the budget, and on graphs."""
 
-    setting: Setting
-    """On one of them."""
-    remainder: Remainder
-    budget: int
-    """That it is left of; another leaves their difference more."""
+    inside: Inside
     activations: Quantity
     framework: Quantity
     graphs: Quantity
@@ -197,42 +193,47 @@ class Spending:
         self.cards, self.setting, self.weights = cards, setting, weights
         self.budgets, self.terms = cards.budgets(setting.resolved), cards.terms(setting)
         self.doubles_pool = doubles_pool(setting)
-        self._spent: dict[Terms, Spent] = {}
-        self._room: dict[Terms, float] = {}
+        self._left: dict[Terms, tuple[Remainder, int]] = {}
+        self._spent: dict[Hashable, Spent] = {}
+        self._room: dict[Hashable, float] = {}
         self._parts: dict[Hashable, Any] = {}
 
     def left(self, index: int) -> Remainder:
         """What is left of the budget of the card with that index."""
         terms, budget = self.terms[index], self.budgets[index].bytes
-        spent = self._spent.get(terms)
-        if spent is None:
-            spent = self._spent[terms] = self._spent_on(terms, self.cards.on(self.setting, index), budget)
-        return spent.remainder.with_more(budget - spent.budget)
+        known = self._left.get(terms)
+        if known is None:
+            inside, setting = self.spent(index).inside, self.cards.on(self.setting, index)
+            known = self._left[terms] = release_remainder(setting, budget, inside), budget
+        remainder, own = known
+        return remainder.with_more(budget - own)
+
+    def spent(self, index: int) -> Spent:
+        """What that card spends."""
+        terms = self.terms[index]
+        found = self._spent.get(terms.inside)
+        if found is None:
+            own = self.cards.on(self.setting, index)
+            peak = self._part("activations", terms.activations, peak_activation_bytes, own)
+            framework = self._part("framework", terms.framework, non_torch_bytes, own)
+            graphs, counted = self._part("graphs", terms.graphs, _graphs, own)
+            inside = inside_of(own, self.weights, peak, framework, counted)
+            found = self._spent[terms.inside] = Spent(inside, peak, framework, graphs)
+        return found
 
     def room(self, index: int, available: int) -> float:
         """What stays free at the least beyond the total of that card, with `available` for the cache and none of it."""
-        terms = self.terms[index]
-        if self.doubles_pool:
-            return self._room_on(terms, available)
-        if terms not in self._room:
-            self._room[terms] = self._room_on(terms, 0)
-        return self._room[terms]
-
-    def _spent_on(self, terms: Terms, own: Setting, budget: int) -> Spent:
-        peak = self._part("activations", terms.activations, peak_activation_bytes, own)
-        framework = self._part("framework", terms.framework, non_torch_bytes, own)
-        graphs, counted = self._part("graphs", terms.graphs, _graphs, own)
-        left = release_remainder(own, budget, self.weights, peak, framework, counted)
-        return Spent(own, left, budget, peak, framework, graphs)
-
-    def _room_on(self, terms: Terms, available: int) -> float:
-        spent = self._spent[terms]
-        own, peak, graphs = spent.setting, spent.activations, spent.graphs
-        system = self._part("system", terms.system, system_bytes, own)
-        both = terms.after_pool, terms.activations, available
-        after_pool = self._part("after_pool", both, partial(_after_pool, peak, available), own)
-        taken = sum(part.value for part in (system, spent.framework, self.weights, peak, graphs))
-        return least_room(-taken, after_pool, (graphs, system))
+        terms, planned = self.terms[index], available if self.doubles_pool else 0
+        found = self._room.get((terms.taken, planned))
+        if found is None:
+            own, spent = self.cards.on(self.setting, index), self.spent(index)
+            peak, graphs = spent.activations, spent.graphs
+            system = self._part("system", terms.system, system_bytes, own)
+            both = terms.after_pool, terms.activations, planned
+            after_pool = self._part("after_pool", both, partial(_after_pool, peak, planned), own)
+            taken = sum(part.value for part in (system, spent.framework, self.weights, peak, graphs))
+            found = self._room[terms.taken, planned] = least_room(-taken, after_pool, (graphs, system))
+        return found
 
     def _part(self, name: str, terms: Hashable, of: Callable[[Setting], T], own: Setting) -> T:
         """A part of the memory, found once for the cards with the same terms of it."""
@@ -254,6 +255,7 @@ class Group:
         self.planned = Spending(cards, setting, self.weights)
         self.others = [Spending(cards, other, self.weights) for other in other_settings(setting)]
         """The releases that may be meant where none is stated."""
+        self.is_open = may_be_other(scenario)
 
     def cells(self, alike: Sequence[int]) -> Iterator[tuple[int, Cell]]:
         """One cell for each card."""
@@ -304,10 +306,6 @@ class Group:
         room = self.planned.budgets[index].total + self.planned.room(index, available)
         return Memory(available, (low, high), room)
 
-    def most_of(self, memory: Memory) -> float | None:
-        """The upper end of what releases leave that may all be meant; None of a release that is known."""
-        return memory.ends[HIGH] if may_be_other(self.scenario) else None
-
     def cell(self, failed: Cell, pool: Pool | None, memory: Memory) -> Cell:
         """The cell of one pool, judged as `plan` judges it."""
         resolved, specs, parallel = self.prepared.resolved, self.prepared.specs, self.scenario.parallel
@@ -321,7 +319,7 @@ class Group:
                 most=(int(high),),
                 planned=lambda available: plan_cache(specs, available, resolved, parallel),
                 has_room=pool is None or memory.room >= pool.num_blocks * pool.bytes_per_block,
-                is_empty=leaves_none(memory.available, low, self.most_of(memory)),
+                is_empty=leaves_none(memory.available, low, high if self.is_open else None),
             )
         except EngineRefusalError as error:
             return Cell("", failed.tensor_parallel_size, refusal=error.code)
