@@ -74,21 +74,20 @@ def _place(path: str) -> str | None:
 
 def _kept(place: str, text: str) -> Mapping[str, Any] | None:
     """What was kept of exactly this text."""
-    from msgspec import DecodeError  # not where the package is built, which has nothing but Python
+    kept, head = "", f"{len(text)}\n{text}"
+    with contextlib.suppress(OSError, ValueError), open(place, encoding="utf-8", newline="") as source:
+        kept = source.read()
+    if not kept.startswith(head):
+        return None
+    from msgspec import DecodeError  # the package is built without it, where nothing is kept yet
     from msgspec.json import decode
 
-    with (
-        contextlib.suppress(OSError, ValueError, DecodeError),
-        open(place, encoding="utf-8", newline="") as source,
-    ):
-        kept = source.read()
-        head = f"{len(text)}\n{text}"
-        if kept.startswith(head):
-            document = kept[len(head) :]
-            said: Mapping[str, Any] = (
-                json.loads(document, object_hook=_dated) if _WRITTEN_DATE in document else decode(document)
-            )
-            return said
+    document = kept[len(head) :]
+    with contextlib.suppress(ValueError, DecodeError):
+        said: Mapping[str, Any] = (
+            json.loads(document, object_hook=_dated) if _WRITTEN_DATE in document else decode(document)
+        )
+        return said
     return None
 
 
