@@ -46,9 +46,9 @@ def test_what_does_not_start_or_is_too_much_does_not_count() -> None:
 
 
 def test_the_longest_request_where_the_length_does_not_fit() -> None:
-    short = cell(4, 0.4, Verdict.CONTEXT_TOO_LONG)._replace(longest_request_tokens=400_000)
-    longer = short._replace(replicas=2, gpus=8, longest_request_tokens=900_000)
-    cells = [short, longer, longer._replace(replicas=32, gpus=128, longest_request_tokens=1_000_000)]
+    short = replace(cell(4, 0.4, Verdict.CONTEXT_TOO_LONG), longest_request_tokens=400_000)
+    longer = replace(short, replicas=2, gpus=8, longest_request_tokens=900_000)
+    cells = [short, longer, replace(longer, replicas=32, gpus=128, longest_request_tokens=1_000_000)]
     found = longest_request(cells, A2)
     assert found is not None
     assert (found.replicas, found.cell.longest_request_tokens) == (2, 900_000)

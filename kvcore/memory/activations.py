@@ -17,9 +17,10 @@ from kvcore.engine.vllm.exchange import gathers_tokens
 from kvcore.engine.vllm.switches import AttentionBackend
 from kvcore.kept import kept
 from kvcore.memory.audio_profile import AudioConstants, profiled_bytes
+from kvcore.memory.balancing import profiled_buffer_bytes
 from kvcore.memory.communicators import exchange_row
 from kvcore.memory.encoder_profile import EncoderConstants, sees, takes_pixel_bounds, unexplained_share
-from kvcore.memory.npu_profile import routed_bytes, stream_bytes
+from kvcore.memory.npu_profile import StreamPeak, routed_bytes, stream_peak
 from kvcore.memory.setting import Setting, has_indexer, own_overheads
 from kvcore.memory.sparse_attention import (
     LONG_TOKENS,
@@ -160,25 +161,31 @@ def _peak_with(setting: Setting, row: SamplerRow) -> Quantity:
     experts = expert_workspace_bytes(setting) + gathered_tokens_bytes(setting)
     stays = setting.switches.expert_workspace_stays
     kept = outputs + (shared_bytes(setting, experts) if stays else indexer_bytes(setting))
+    kept += profiled_buffer_bytes(setting)
     layers = body + (0 if stays else experts)
+    streams = StreamPeak(0, 0)
     if not setting.rules.has_expert_workspace:
         experts = routed_bytes(setting)
-        layers = max(body + experts, stream_bytes(setting, experts))
+        streams = stream_peak(setting, experts)
+        layers = max(body + experts, streams.value)
     compiling = compiling_bytes(setting)
     sizes = {"layers": layers, "pooling" if pools else "sampling": sampler, "encoder": encoder}
     if compiling:
         sizes["compiling"] = compiling
     value = max(sizes.values()) + kept
-    spread = max(row.spread_gib * GIB, row.spread_share * value)
+    share = row.spread_share
+    if setting.rules.streams is not None and value == streams.value + kept:
+        share = setting.rules.streams.spread_share
+    spread = max(row.spread_gib * GIB, share * value)
     low = value - spread
+    if streams.least < streams.value:
+        low -= streams.value - max(streams.least, body + experts)
     if encoder > max(layers, sampler, compiling):
         spread = tables.encoder.spread_share * value
         is_bounded = setting.scenario.mm_processor_kwargs is not None or not takes_pixel_bounds(setting)
         low = value - spread if is_bounded else max(layers, sampler, compiling) + kept - outputs
         spread = max(spread, unexplained_share(setting, tables.encoder) * value)
     high = value + spread
-    if setting.rules.streams is not None and setting.architecture.residual_streams > 1:
-        high = max(high, value * (1 + setting.rules.streams.more_share))
     parts = [figure(name, size, grade=Grade.FITTED) for name, size in (*sizes.items(), ("kept", kept))]
     peaks = ", ".join(f"{{{name}}}" for name in sizes)
     found = figure(
@@ -196,13 +203,14 @@ def sampler_rows(setting: Setting) -> tuple[SamplerRow, ...]:
     Source: the rows of `flashinfer`.
     """
     version, asked = setting.resolved.version, setting.scenario.env.get(FLASHINFER_VARIABLE)
-    rows = ACTIVATIONS.load().flashinfer
-    rule = next((row for row in rows if row.covers(version)), None)
     runs = (
-        setting.accelerator.vendor is Vendor.NVIDIA
+        setting.runner == "v1"
+        and setting.accelerator.vendor is Vendor.NVIDIA
         and (setting.accelerator.compute_capability or FLASHINFER_CAPABILITY) >= FLASHINFER_CAPABILITY
     )
-    if setting.runner != "v1" or rule is None or not runs:
+    rows = ACTIVATIONS.load().flashinfer if runs else ()
+    rule = next((row for row in rows if row.covers(version)), None)
+    if rule is None:
         return (sampler_row(setting.runner, version),)
     wants = rule.is_default if asked is None else asked == "1"
     place = setting.scenario.surroundings.installation

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import get_args
+from typing import Final, get_args
 
 from msgspec import Struct
 
@@ -97,9 +97,12 @@ def dotted(capability: tuple[int, ...]) -> str:
     return ".".join(map(str, capability))
 
 
+_RUNNERS: Final = frozenset(get_args(RunnerKind))
+
+
 def own_overheads(runner: str) -> Overheads | None:
     """The constants of the engine that `runner` names; None for vLLM's own runners."""
-    return None if runner in get_args(RunnerKind) else find_engine(runner).overheads
+    return None if runner in _RUNNERS else find_engine(runner).overheads
 
 
 def _runner(resolved: Resolved) -> str:

@@ -8,7 +8,7 @@ split counts whole: a model whose matrices are no multiples of 2 MiB loads a lit
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import Final
 
 from msgspec import Struct
@@ -216,12 +216,31 @@ def counted_modules(
 def counted_layers(
     architecture: Architecture, quantization: Quantization, parallel: Parallel, stage: int
 ) -> Iterable[tuple[Layer, str, int]]:
-    """The layers of a stage with their name prefix and how many are alike."""
-    prefix, layers = architecture.layer_prefix, stage_of(architecture, parallel, stage)
+    """The layers of a stage with their name prefix and how many are alike, stored in the same formats."""
+    prefix = architecture.layer_prefix
     if not quantization.depends_on_layer:
+        layers = stage_of(architecture, parallel, stage)
         return [(layer, f"{prefix}.0.", count) for layer, count in by_identity(layers)]
-    first = stage_layers(architecture.num_layers, parallel.pipeline_parallel_size, stage).start
-    return [(layer, f"{prefix}.{index}.", 1) for index, layer in enumerate(layers, first)]
+    indices = stage_layers(architecture.num_layers, parallel.pipeline_parallel_size, stage)
+    alike = _stored_alike(architecture, quantization, indices.start, indices.stop)
+    return [(architecture.layers[index], f"{prefix}.{index}.", count) for index, count in alike]
+
+
+@kept
+def _stored_alike(
+    architecture: Architecture, quantization: Quantization, start: int, stop: int
+) -> tuple[tuple[int, int], ...]:
+    """Of the layers from `start` to before `stop` the first of each kind and storage, and how many are like it."""
+    counts: dict[Hashable, list[int]] = {}
+    for index in range(start, stop):
+        layer, prefix = architecture.layers[index], f"{architecture.layer_prefix}.{index}."
+        formats = tuple(
+            quantization.format_for(module, prefix + module.name)
+            for module in (*layer.modules, *layer.loading)
+            if not isinstance(module, Parameter)
+        )
+        counts.setdefault((id(layer), formats), [index, 0])[1] += 1
+    return tuple((first, count) for first, count in counts.values())
 
 
 def scale_bytes(layers: Sequence[Layer], quantization: Quantization) -> int:
