@@ -326,7 +326,7 @@ def ticket_text(plan: Plan, link: str, t: Words) -> str:
             f"- {t('Longest request')}: {count(plan.cache.longest_request_tokens)}",
             "",
         ]
-    lines += [t("Start command:"), "", *_indented(launch_command(plan))]
+    lines += [t("Start command:"), "", *_indented(*launch_command(plan).splitlines())]
     expected = expected_log_lines(plan)
     if expected:
         lines += ["", t("Lines to expect in the log:"), "", *_indented(*expected)]

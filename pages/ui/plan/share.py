@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import streamlit as st
 
-from kvcore.deploy.artefacts import CONTAINERS, Artefact, artefact
+from kvcore.deploy.artefacts import CONTAINERS, FILE_NAMES, Artefact, artefact
 from kvcore.deploy.going_live import expected_log_lines
 from kvcore.deploy.machines import machines_of
 from kvcore.deploy.server_start import has_image, machine_variables, no_image
@@ -34,16 +34,7 @@ LABELS = {
     TICKET: msg("Ticket"),
     RESULT: "JSON",
 }
-FILE_NAMES = {
-    Artefact.COMMAND: "serve.sh",
-    Artefact.YAML: "config.yaml",
-    Artefact.DOCKER: "docker-run.sh",
-    Artefact.COMPOSE: "compose.yaml",
-    Artefact.KUBERNETES: "deployment.yaml",
-    Artefact.SYSTEMD: "vllm.service",
-    TICKET: "ticket.md",
-    RESULT: "kv-plan.json",
-}
+NAMES_OF_FILES = {**FILE_NAMES, TICKET: "ticket.md", RESULT: "kv-plan.json"}
 CODE_LANGUAGES = {
     Artefact.COMMAND: "bash",
     Artefact.YAML: "yaml",
@@ -93,11 +84,11 @@ def panel(plan: Plan, t: Words) -> None:
         if form in tuple(Artefact):
             _explained(plan, t)
         st.code(text, language=CODE_LANGUAGES.get(form))
-        if form in FILE_NAMES:
+        if form in NAMES_OF_FILES:
             st.download_button(
-                t("Download {name}", name=FILE_NAMES[form]),
+                t("Download {name}", name=NAMES_OF_FILES[form]),
                 data=text,
-                file_name=FILE_NAMES[form],
+                file_name=NAMES_OF_FILES[form],
                 mime="text/plain",
                 on_click="ignore",
                 key="share_download",
