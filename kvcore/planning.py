@@ -96,7 +96,8 @@ class Plan(Struct, frozen=True, kw_only=True):
     loaded_weights: Quantity
     """What "Model loading took" prints on the worst rank; known without a card."""
     stage: int
-    """The pipeline stage that the worst rank belongs to."""
+    """The pipeline stage that the worst rank belongs to: the one that decides how much the KV cache holds, without one
+    the one with the least memory for it. All that is said of a rank is said of it."""
     specs: tuple[tuple[LayerSpec, ...], ...]
     """The cache specs of a rank of each pipeline stage."""
     notices: tuple[Notice, ...]
@@ -134,14 +135,15 @@ def plan(scenario: Scenario) -> Plan:
     memories = rank_memories(scenario, architecture, resolved, accelerator, weights)
     given = scenario.measured.available_kv_gib
     available = tuple(int(memory.available_kv.value) for memory in memories)
-    worst = min(stages, key=lambda stage: available[stage])
     cards_known = scenario.accelerator is not None
     cache = None
     if (cards_known or given is not None) and min(available) > 0:
         kv = tuple(memory.available_kv for memory in memories)
-        cache = plan_cache(specs, available, resolved, parallel, kv)
+        cache = plan_cache(specs, available, resolved, parallel, kv, of_deciding_stage=True)
         if cache.max_model_len != resolved.max_model_len:
             resolved = replace(resolved, max_model_len=cache.max_model_len)
+    has_cache = cache is not None and cache.groups
+    worst = cache.stage if has_cache else min(stages, key=lambda stage: available[stage])
     memory = memories[worst].with_cache(
         None if cache is None else cache.figures.pool,
         available[worst],

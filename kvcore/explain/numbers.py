@@ -159,7 +159,7 @@ def number_rows(plan: Plan, t: Words) -> tuple[NumberRow, ...]:
             label=label,
             value=_value_text(quantity),
             gigabytes=_gigabytes_text(quantity),
-            scope=t(SCOPES[quantity.scope]),
+            scope=_scope_text(quantity.scope, plan, t),
             formula=quantity.symbolic,
             substituted=quantity.substituted,
             grade=t(GRADES[quantity.grade]),
@@ -207,6 +207,13 @@ def request_share(plan: Plan) -> RequestShare | None:
         ranks=plan.scenario.parallel.ranks_per_replica,
         needed_bytes_in_all=needed_bytes_in_all(plan),
     )
+
+
+def _scope_text(scope: Scope, plan: Plan, t: Words) -> str:
+    """What a figure is per: of several pipeline stages a GPU of which."""
+    if scope is Scope.PER_RANK and plan.scenario.parallel.pipeline_parallel_size > 1:
+        return t("per GPU of stage {stage}", stage=str(plan.stage + 1))
+    return t(SCOPES[scope])
 
 
 def _value_text(quantity: Quantity) -> str:

@@ -24,7 +24,7 @@ from kvcore.planning import Plan
 from kvcore.scenario.link import carries_configs
 from kvcore.scenario.settings import assumed_text, override_steps
 from kvcore.texts import LABELS, palette
-from kvcore.texts.words import Words, concurrency_text, count, gib_text, msg, short_tokens
+from kvcore.texts.words import Words, concurrency_text, count, gib_text, short_tokens
 from kvcore.units import GIB, gib
 from kvcore.views import bar, summary
 from kvcore.views.charts import curve_lengths
@@ -67,7 +67,7 @@ def report_html(plan: Plan, link: str, t: Words) -> str:
         f'<p class="soft">{escape(" · ".join(summary.scenario_line(plan, t)))}</p>',
         *(f'<p class="soft">{escape(said)}</p>' for said in (assumed_text(plan, t),) if said),
         f'<p class="verdict {outcome}">{SIGNS[outcome]} {escape(sentence.text)}</p>',
-        _titled(t("Memory of one GPU"), memory_svg(plan, t) + _legend(plan, t)),
+        _titled(bar.memory_title(plan, t), memory_svg(plan, t) + _legend(plan, t)),
         '<div class="cards">',
         *(
             f"<div>{escape(card.label)}<b>{escape(card.value)}</b>"
@@ -202,7 +202,7 @@ def memory_svg(plan: Plan, t: Words) -> str:
         x = 1 + position * scale
         body.append(_line(x, BAR_TOP - 6, x, BAR_TOP + BAR_SIZE + 6, color, dash, 2))
         body.append(_text(x - 4, height, label, "end", INK))
-    return _drawing(BAR_HEIGHT, t("Memory of one GPU"), body)
+    return _drawing(BAR_HEIGHT, bar.memory_title(plan, t), body)
 
 
 def curve_svg(plan: Plan, curve: ConcurrencyCurve, t: Words) -> str:
@@ -314,11 +314,12 @@ def ticket_text(plan: Plan, link: str, t: Words) -> str:
     lines = [f"**{summary.verdict_sentence(plan, t).text}**", "", line, ""]
     if plan.memory is not None:
         lines += [f"| {t('Part')} | GiB |", "|---|---:|"]
-        labels = {"total": msg("Memory of one GPU"), **{part.name: part.label for part in palette.PARTS}}
+        labels = {part.name: t(part.label) for part in palette.PARTS}
+        labels = {"total": bar.memory_title(plan, t), **labels}
         if bar.difference_name(plan):
-            labels["unaccounted"] = bar.difference_name(plan)
+            labels["unaccounted"] = t(bar.difference_name(plan))
         sizes = {name: gib_text(getattr(plan.memory, name).value) for name in labels}
-        lines += [*(f"| {t(label)} | {sizes[name]} |" for name, label in labels.items()), ""]
+        lines += [*(f"| {label} | {sizes[name]} |" for name, label in labels.items()), ""]
     if plan.cache is not None:
         lines += [
             f"- {t('KV cache tokens')}: {count(plan.cache.tokens)}",

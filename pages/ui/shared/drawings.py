@@ -26,7 +26,7 @@ from kvcore.texts.words import (
     spread_text,
 )
 from kvcore.units import GIB
-from kvcore.views.bar import difference_name, shortage
+from kvcore.views.bar import difference_name, memory_title, shortage
 from kvcore.views.memory_bars import memory_bar
 
 SMALLEST_HALF_WIDTH = GIB / 50
@@ -38,13 +38,13 @@ MAX_SLOTS = 400
 
 def memory(plan: Plan, said: str, t: Words) -> None:
     """One GPU of the plan as a bar with its legend; `said` is what it shows, for those who do not see it."""
-    name = f"{t('Memory of one GPU')}: {said}"
+    name = f"{memory_title(plan, t)}: {said}"
     st.html(memory_bar(plan, t).html("kv-memory-bar", name) + _legend(plan, t))
 
 
 def explained_memory(plan: Plan, explained: Collection[str], said: str, t: Words) -> None:
     """The bar alone, with what of these names has been explained; the rest is grey."""
-    name = f"{t('Memory of one GPU')}: {said}"
+    name = f"{memory_title(plan, t)}: {said}"
     st.html(memory_bar(plan, t, explained).html("kv-memory-bar", name))
 
 
