@@ -6,13 +6,18 @@ import hashlib
 import json
 import re
 from pathlib import Path
+from typing import Any
 from urllib.parse import parse_qsl
 
 import pytest
+from streamlit.testing.v1 import AppTest
 
 from kvcore.engine.vllm.versions import switches_of, vllm_releases
+from kvcore.planning import plan
 from kvcore.scenario import link
-from kvcore.texts.words import DASH
+from kvcore.scenario.request import scenario_from_request
+from kvcore.texts.words import DASH, Language, words
+from pages.ui.plan import numbers
 from tests.page_app import (
     APP,
     CONFIG,
@@ -342,3 +347,29 @@ def test_a_config_with_a_name_that_could_be_markup_has_one_name_on_the_page() ->
     assert app.selectbox(key="model").options[0] == "config.json"
     lines = [one.value for one in checked(app).caption if one.value.startswith("`")]
     assert lines[0].startswith("`config.json` · ")
+
+
+def test_json_has_the_fixes_that_the_page_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    app = AppTest.from_file(APP, default_timeout=300)
+    app.session_state["share.opened"] = True
+    app.session_state["share_chosen"] = "json"
+    for name, value in {"model": "openai/gpt-oss-120b", "accelerator": "H100-80GB"}.items():
+        app.query_params[name] = value
+    checked(app.run())
+    shown = [
+        button.key.removeprefix("fix.") for button in app.button if (button.key or "").startswith("fix.")
+    ]
+    assert len(shown) > 1
+    (result,) = [json.loads(block.value) for block in app.code if block.value.startswith("{")]
+    assert [fix["field"] for fix in result["fixes"]] == shown
+
+    kept: dict[str, Any] = {}
+
+    def download_button(label: str, *, data: Any, **_: Any) -> None:
+        kept[label] = data
+
+    monkeypatch.setattr(numbers.st, "download_button", download_button)
+    asked = {"model": "openai/gpt-oss-120b", "accelerator": "H100-80GB"}
+    numbers.downloads(plan(scenario_from_request(asked)), words(Language.ENGLISH))
+    downloaded = json.loads(kept["Download JSON"]())
+    assert [fix["field"] for fix in downloaded["fixes"]] == shown

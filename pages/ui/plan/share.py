@@ -7,6 +7,7 @@ from contextlib import suppress
 
 import streamlit as st
 
+from kvcore.answers import planned_result
 from kvcore.deploy.artefacts import CONTAINERS, FILE_NAMES, Artefact, artefact
 from kvcore.deploy.going_live import expected_log_lines
 from kvcore.deploy.machines import machines_of
@@ -14,7 +15,6 @@ from kvcore.deploy.server_start import has_image, machine_variables, no_image
 from kvcore.engine.rooms import find_engine
 from kvcore.errors import ScenarioError
 from kvcore.planning import Plan
-from kvcore.scenario.contract import result_of
 from kvcore.texts import LABELS as TEXTS
 from kvcore.texts.words import Words, msg
 from kvcore.views.plan_report import report_html, ticket_text
@@ -130,5 +130,5 @@ def _text(plan: Plan, form: str, every_flag: bool, t: Words) -> str:
     if form == TICKET:
         return ticket_text(plan, share_link.address(""), t)
     if form == RESULT:
-        return json.dumps(result_of(plan, plan.scenario.model), indent=2, ensure_ascii=False)
+        return json.dumps(planned_result(plan, plan.scenario.model), indent=2, ensure_ascii=False)
     return artefact(Artefact(form), plan, every_flag=every_flag)
