@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain
@@ -23,7 +24,7 @@ from kvcore.engine.vllm.versions import Release, planned_release
 from kvcore.errors import EngineRefusalError, KvPlannerError
 from kvcore.memory.activations import peak_activation_bytes
 from kvcore.memory.after_pool import after_pool_bytes, doubles_pool
-from kvcore.memory.budget import Remainder, remainder_of, weights_of
+from kvcore.memory.budget import Remainder, checks_free_memory, remainder_of, weights_of
 from kvcore.memory.framework import non_torch_bytes, system_bytes
 from kvcore.memory.graphs import actual_graphs, captured_graphs, counted_graph_bytes
 from kvcore.memory.parts import least_room
@@ -145,6 +146,8 @@ class Spent(NamedTuple):
     """That it is left of; another leaves their difference more."""
     room: Callable[[int], float]
     """What stays free at the least beyond the total of a card, without the cache, by what that is planned in."""
+    taken: float
+    """Before the engine looks whether its budget is free; without bound below where it does not look."""
 
 
 class Memory(NamedTuple):
@@ -153,7 +156,7 @@ class Memory(NamedTuple):
     available: int
     ends: tuple[float, float]
     room: float
-    """What stays free of the card at the least, without the cache."""
+    """What stays free of the card at the least, without the cache; less than any where its budget is not free."""
 
 
 class Group:
@@ -211,7 +214,9 @@ class Group:
             spent = self._spent[terms] = self._spent_on(terms, budget, index)
         left = spent.remainder.with_more(budget.bytes - spent.budget)
         available = left.available
-        return Memory(available, left.ends, budget.total + spent.room(available))
+        is_free = budget.total - spent.taken >= budget.bytes
+        room = budget.total + spent.room(available) if is_free else -math.inf
+        return Memory(available, left.ends, room)
 
     def _spent_on(self, terms: Terms, budget: Budget, index: int) -> Spent:
         own = self.cards.on(self.setting, index)
@@ -237,7 +242,7 @@ class Group:
                 return least
 
         left = remainder_of(own, budget.bytes, self.weights, peak, framework, counted)
-        return Spent(left, budget.bytes, room)
+        return Spent(left, budget.bytes, room, system.value if checks_free_memory(own) else -math.inf)
 
     def _part(self, name: str, terms: Hashable, of: Callable[[Setting], T], own: Setting) -> T:
         """A part of the memory, found once for the cards with the same terms of it."""

@@ -41,6 +41,7 @@ BAR_SIZE: Final = 46
 BAR_HEIGHT: Final = 104
 CURVE_HEIGHT: Final = 165
 LEFT: Final = 48
+RIGHT: Final = 24
 BOTTOM: Final = 34
 NAMED_SHARE: Final = 0.075
 """A narrower part of the bar is named by the legend alone."""
@@ -104,11 +105,14 @@ def _titled(title: str, body: str) -> str:
 
 
 def _legend(plan: Plan, t: Words) -> str:
+    # Graphs that the engine counts and those that come on top stand apart in the bar, and are one part.
+    sizes: dict[palette.Part, float] = {}
+    for segment in bar.segments(plan):
+        sizes[segment.part] = sizes.get(segment.part, 0.0) + segment.figure
     items = "".join(
-        f"<li>{swatch_svg(segment.part.color, segment.part.pattern)}{escape(t(segment.part.label))} "
-        f"<b>{escape(gib_text(segment.figure * GIB))}</b></li>"
-        for segment in bar.segments(plan)
-        if segment.size > 0
+        f"<li>{swatch_svg(part.color, part.pattern)}{escape(t(part.label))} "
+        f"<b>{escape(gib_text(size * GIB))}</b></li>"
+        for part, size in sizes.items()
     )
     reaching = bar.overlap(plan)
     if reaching is not None:
@@ -190,7 +194,7 @@ def memory_svg(plan: Plan, t: Words) -> str:
     if missing is not None:
         x, width = 1 + missing.start * scale, missing.size * scale
         body.append(_rectangle(x, width, "url(#hatch-missing)", palette.CAPACITY))
-        note = t("{size} missing", size=gib_text(-missing.size * GIB, signed=True))
+        note = t("{size} missing", size=gib_text(missing.size * GIB))
         body.append(
             _text(min(x + width / 2, WIDTH - 60), BAR_TOP + BAR_SIZE + 18, note, "middle", palette.CAPACITY)
         )
@@ -212,27 +216,28 @@ def curve_svg(plan: Plan, curve: ConcurrencyCurve, t: Words) -> str:
         return ""
     left, right = math.log2(curve.lengths[0]), math.log2(curve.lengths[-1])
     peak = max(y for _, y in points)
-    low, high = math.log10(0.5), math.log10(max(10.0, peak * 1.3))
+    least = min(0.5, *(0.9 * y for _, y in points))
+    low, high = math.log10(least), math.log10(max(10.0, peak * 1.3))
 
     def x_of(length: float) -> float:
-        return LEFT + (math.log2(length) - left) / (right - left) * (WIDTH - LEFT - 12)
+        return LEFT + (math.log2(length) - left) / (right - left) * (WIDTH - LEFT - RIGHT)
 
     def y_of(requests: float) -> float:
-        share = (math.log10(max(requests, 0.5)) - low) / (high - low)
+        share = (math.log10(max(requests, least)) - low) / (high - low)
         return CURVE_HEIGHT - BOTTOM - share * (CURVE_HEIGHT - BOTTOM - 12)
 
     body = []
-    for power in range(math.ceil(high) + 1):
+    for power in range(math.floor(low), math.ceil(high) + 1):
         for step in (1, 3):
-            mark = step * 10**power
-            if math.log10(mark) <= high:
-                body.append(_line(LEFT, y_of(mark), WIDTH - 12, y_of(mark), "#DDD", "", 1))
-                body.append(_text(LEFT - 6, y_of(mark) + 4, f"{mark:,}", "end", INK))
+            mark = step * 10.0**power
+            if low <= math.log10(mark) <= high:
+                body.append(_line(LEFT, y_of(mark), WIDTH - RIGHT, y_of(mark), "#DDD", "", 1))
+                body.append(_text(LEFT - 6, y_of(mark) + 4, f"{mark:,.12g}", "end", INK))
     body += [
         _text(x_of(2**power), CURVE_HEIGHT - BOTTOM + 16, short_tokens(2**power), "middle", INK)
         for power in range(math.ceil(left), math.floor(right) + 1)
     ]
-    body.append(_line(LEFT, y_of(1), WIDTH - 12, y_of(1), palette.CAPACITY, "", 1.5))
+    body.append(_line(LEFT, y_of(1), WIDTH - RIGHT, y_of(1), palette.CAPACITY, "", 1.5))
     warning = t("OOM at start: not even one request fits")
     body.append(_text(LEFT + 6, y_of(1) + 13, warning, "start", palette.WARNING_TEXT))
     band = [
