@@ -332,9 +332,18 @@ def test_a_length_beyond_the_model_has_its_way_back_under_the_verdict() -> None:
 
 def test_a_length_beyond_the_model_can_be_allowed() -> None:
     app = open_app({"accelerator": "H200-141GB", "tensor_parallel_size": "2", "max_model_len": "131072"})
+    said = " ".join(caption.value for caption in app.caption)
+    assert "The engine refuses 131,072 tokens without VLLM_ALLOW_LONG_MAX_MODEL_LEN=1" in said
+    assert "The start command below sets it" in said
+    (command,) = [block.value for block in app.code if block.value.startswith(("vllm", "export"))]
+    assert command.startswith("export VLLM_ALLOW_LONG_MAX_MODEL_LEN=1\n")
+    label = app.button(key="above_model.allow").label
+    assert label == "Keep 131,072 tokens with VLLM_ALLOW_LONG_MAX_MODEL_LEN=1"
     app.button(key="above_model.allow").click().run()
     assert checked(app).success[0].value.startswith("Fits: ")
     assert params(app)["env.VLLM_ALLOW_LONG_MAX_MODEL_LEN"] == "1"
+    within = open_app({"accelerator": "H200-141GB", "tensor_parallel_size": "2", "max_model_len": "40960"})
+    assert not [block for block in within.code if "VLLM_ALLOW" in block.value]
 
 
 def test_a_config_with_a_name_that_could_be_markup_has_one_name_on_the_page() -> None:
