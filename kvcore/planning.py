@@ -98,8 +98,8 @@ class Plan(Struct, frozen=True, kw_only=True):
     loaded_weights: Quantity
     """What "Model loading took" prints on the worst rank; known without a card."""
     stage: int
-    """The pipeline stage that the worst rank belongs to: the one that decides how much the KV cache holds, without one
-    the one with the least memory for it. All that is said of a rank is said of it."""
+    """The pipeline stage that the worst rank belongs to: the one that decides how many blocks there are, without a
+    cache the one with the least memory for it. All that is said of a rank is said of it."""
     specs: tuple[tuple[LayerSpec, ...], ...]
     """The cache specs of a rank of each pipeline stage."""
     notices: tuple[Notice, ...]

@@ -373,7 +373,7 @@ def test_the_config_file_says_what_each_machine_runs_with_it(request_fields: dic
 
 
 def test_a_start_of_too_many_machines_says_what_the_first_one_runs() -> None:
-    command = launch_command(on_h100(tensor_parallel_size=8, data_parallel_size=128))
+    command = launch_command(on_h100(model="Qwen/Qwen3-32B", tensor_parallel_size=8, data_parallel_size=128))
     (words,) = commands(command)
     assert words[words.index("--data-parallel-size-local") + 1] == "1"
     assert "# 1 / 128" in command

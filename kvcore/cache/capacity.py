@@ -115,7 +115,7 @@ def plan_cache(
     """What fits in the KV memory of a rank of each pipeline stage, planned as the engine's own start-up does.
 
     num_blocks = min over ranks of ⌊available / bytes per block⌋. A model without a cache has one block.
-    `available_kv` says of `available_bytes` where they come from. What a rank holds is that of one on the stage with
+    `available_kv` says of `available_bytes` where they come from. What a rank stores is that of one on the stage with
     the largest blocks, or `of_deciding_stage`: where one request does not fit, the stage that misses most for it, else
     the one with memory for the fewest blocks.
 
