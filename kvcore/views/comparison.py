@@ -144,7 +144,7 @@ def _figure(figure: FigureComparison, t: Words, *, is_compared: bool) -> str:
         printed += f" ({sign}{show(abs(more))})"
     if figure.figure == "kv_tokens":
         return t("{number} tokens", number=printed)
-    return t("{number} requests of the full length at once", number=printed)
+    return t("{number} {number:request|requests} of the full length at once", number=printed)
 
 
 def advice(comparison: Comparison, t: Words) -> str:

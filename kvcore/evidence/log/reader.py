@@ -157,7 +157,10 @@ def _start(
     said["model"] = arguments.model or model_of(log, start, end)
     failures = find_failures(log, start, end, facts)
     of_errors = _readings_of(failures, {**ranked.worst.known, **figures.known})
-    figures, worst = _with_readings(figures, of_errors, "engine"), _with_readings(ranked.worst, of_errors, "rank")
+    figures, worst = (
+        _with_readings(figures, of_errors, "engine"),
+        _with_readings(ranked.worst, of_errors, "rank"),
+    )
     known = {**worst.known, **figures.known}
     chips = _chips(log, start, end, found, has_failed=bool(failures))
     said["notices"] = arguments.notices + chip_notices(chips) + ranked.notices + engine_notices

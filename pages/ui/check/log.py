@@ -164,7 +164,7 @@ FLAG_LINES = {
 def found(kept: KeptLog, log: StartupLog, t: Words) -> None:
     """Which lines were found, and which usual ones are not there."""
     readings = log.readings
-    parts = [t("{count} figures found", count=str(len(readings)))]
+    parts = [t("{count} {count:figure|figures} found", count=str(len(readings)))]
     if kinds := dict.fromkeys(t(FLAG_LINES[line.kind]) for line in log.flag_lines):
         parts.append(t("flags from: {kinds}", kinds=listed(t, kinds)))
     else:

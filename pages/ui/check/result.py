@@ -105,9 +105,7 @@ def _offered(planned: Plan | KvPlannerError) -> tuple[Fix, ...]:
     return fixes(planned)
 
 
-def _sufficient(
-    found: Failure, planned: Plan | KvPlannerError, offered: tuple[Fix, ...]
-) -> Change | None:
+def _sufficient(found: Failure, planned: Plan | KvPlannerError, offered: tuple[Fix, ...]) -> Change | None:
     """The change that the failure asks for, unless the plan shows that it is too little and knows others."""
     change = found.change
     if change is None or not offered or not isinstance(planned, Plan):
