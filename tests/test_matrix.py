@@ -52,7 +52,7 @@ def cell(card: str, gpus: int, requests: float, verdict: Verdict = Verdict.FITS)
     [
         (cell("H100-80GB", 1, 12.34), "12.34"),
         (cell("H100-80GB", 1, 1.2, Verdict.TIGHT), "1.2 tight"),
-        (cell("H100-80GB", 1, 0.5, Verdict.CONTEXT_TOO_LONG), "too short"),
+        (cell("H100-80GB", 1, 0.5, Verdict.CONTEXT_TOO_LONG), "context too long"),
         (cell("H100-80GB", 1, 0, Verdict.NO_KV_MEMORY), "too big"),
         (cell("H100-80GB", 1, 0, Verdict.WEIGHTS_DO_NOT_FIT), "too big"),
         (Cell("H100-80GB", 3, refusal="heads-not-divisible"), "refused: heads"),
@@ -70,7 +70,7 @@ def test_words_of_a_cell_fit_a_phone() -> None:
     texts = {
         text for trace in heat_map(rows, TEN, T)["data"] for text in trace.get("text", ()) if text[:1] != "<"
     }
-    assert any("too<br>short" in text for text in texts)
+    assert any("context<br>too long" in text for text in texts)
     assert max(len(line) for text in texts for line in text.split("<br>")) <= 8
 
 

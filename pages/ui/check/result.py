@@ -106,9 +106,12 @@ def _offered(planned: Plan | KvPlannerError) -> tuple[Fix, ...]:
 
 
 def _sufficient(found: Failure, planned: Plan | KvPlannerError, offered: tuple[Fix, ...]) -> Change | None:
-    """The change that the failure asks for, unless the plan shows that it is too little and knows others."""
+    """The change that the failure asks for, unless the plan shows that it is too little and knows others.
+
+    A length is the engine's own figure and stands.
+    """
     change = found.change
-    if change is None or not offered or not isinstance(planned, Plan):
+    if change is None or change.field == "max_model_len" or not offered or not isinstance(planned, Plan):
         return change
     return change if fix_with(planned, change.field, change.value) is not None else None
 
