@@ -16,7 +16,7 @@ MEANINGS: Final = {
     State.PREFILL: msg("prefill: a chunk of the prompt, limited by compute"),
     State.DECODE: msg("decode: one token, limited by memory bandwidth"),
     State.WAITING: msg("waits for budget or blocks"),
-    State.PREEMPTED: msg("preempted: waits, then computes again what the cache no longer has"),
+    State.PREEMPTED: msg("preempted: waits, then recomputes what the cache lost"),
 }
 
 

@@ -15,6 +15,7 @@ from kvcore.planning import Plan
 from kvcore.texts.words import Words, count
 from kvcore.views import drawings
 from kvcore.views.drawings import Drawing
+from pages.ui.learn import guess
 from pages.ui.shared import state
 
 STYLE: Final = Path(__file__).with_name("drawings.css")
@@ -106,3 +107,7 @@ def _controls(step: Step, room: Classroom, frame: int, t: Words) -> None:
                 required=True,
                 **state.bound(CHUNK, "learn.chunk", takes="default"),
             )
+        # A projector has no room for the idea next to load and question: it opens on demand.
+        if is_crowded(step):
+            with st.popover(t("The idea"), icon=":material/lightbulb:", key="learn.idea"):
+                guess.idea(step.content, t)
