@@ -74,6 +74,16 @@ def test_words_of_a_cell_fit_a_phone() -> None:
     assert max(len(line) for text in texts for line in text.split("<br>")) <= 8
 
 
+def test_chinese_words_of_a_cell_fit_a_phone() -> None:
+    """A Chinese character is as wide as two letters."""
+    rows = matrix_rows(swept(max_model_len=40_960).cells, CARDS, SIZES, Filters(with_failing=True), TEN)
+    traces = heat_map(rows, TEN, words(Language.CHINESE))["data"]
+    texts = {text for trace in traces for text in trace.get("text", ()) if text[:1] != "<"}
+    assert any("上下文<br>过长" in text for text in texts)
+    lines = [line for text in texts if "上" in text for line in text.split("<br>")]
+    assert max(map(len, lines)) <= 4
+
+
 def test_cards_that_stand_alone_are_explained_where_several_would_do() -> None:
     """GH200: one to a machine. Eight of them store ten requests, and are not outlined."""
     alone = next(card for card in CARDS if card.interconnect is Interconnect.NONE)

@@ -131,6 +131,38 @@ def test_a_projector_shows_picture_and_question_of_each_step_in_english(
     page.context.close()
 
 
+@pytest.mark.parametrize("lang", ["en", "zh"])
+@pytest.mark.parametrize("step", [StepName.BLOCKS, StepName.BATCHING])
+def test_a_load_and_its_question_need_no_scrolling_on_a_projector(
+    server: str, browser: Browser, step: StepName, lang: str
+) -> None:
+    number = STEPS.index(step) + 1
+    address = f"{server}/learn?{QUERY}&lang={lang}&present=true&step={number}"
+    page = opened(browser, address, viewport={"width": 1280, "height": 720})
+    page.locator(f".st-key-learn_guess_{step} button").last.wait_for()
+    page.locator(".st-key-learn-idea button").wait_for()
+    height = page.locator("[data-testid=stMainBlockContainer]").evaluate("all => all.scrollHeight")
+    assert height <= 720
+    page.context.close()
+
+
+def test_the_arrows_walk_right_after_the_mouse_turned_the_presentation_on(
+    server: str, browser: Browser
+) -> None:
+    page = opened(browser, f"{server}/learn?{QUERY}&step=7", viewport={"width": 1280, "height": 720})
+    page.get_by_role("button", name="Present", exact=True).click()
+    page.get_by_role("button", name="End presentation").wait_for()
+    at_rest(page)
+    moved(page, "ArrowRight")
+    expect(page.locator("h2")).to_have_text(re.compile(r"^8 · "))
+    page.get_by_role("button", name="End presentation").click()
+    page.get_by_role("button", name="Present", exact=True).wait_for()
+    at_rest(page)
+    moved(page, "ArrowLeft")
+    expect(page.locator("h2")).to_have_text(re.compile(r"^7 · "))
+    page.context.close()
+
+
 def test_a_student_answers_and_a_teacher_prints(server: str, browser: Browser) -> None:
     page = opened(browser, f"{server}/learn?{QUERY}&step=6&seed=7", viewport={"width": 390, "height": 844})
     answer(page)
