@@ -100,7 +100,7 @@ class TestFits:
 class TestDoesNotFit:
     def test_a_context_too_long(self) -> None:
         app = open_app({"model": "Qwen/Qwen3-32B", "accelerator": "H100-80GB", "max_model_len": "40960"})
-        assert app.warning[0].value.startswith("Starts only with a shorter context")
+        assert app.warning[0].value.startswith("Context too long")
         assert metrics(app)["Requests at once"] == DASH
 
     def test_weights_too_big(self) -> None:

@@ -33,7 +33,7 @@ def cards(plan: Plan) -> dict[str, summary.Card]:
         (
             present_plans.too_long,
             Outcome.CAUTION,
-            ("Starts only with a shorter context", "40,960", "per GPU missing"),
+            ("Context too long", "40,960", "per GPU missing"),
         ),
         (present_plans.too_big, Outcome.FAILS, ("Does not fit", "GiB per GPU missing")),
     ],

@@ -75,6 +75,14 @@ def fixes(broken: Plan) -> tuple[Fix, ...]:
     return tuple(fix for fix in found if fix is not None)
 
 
+def fix_with(broken: Plan, field: str, value: Value) -> Fix | None:
+    """That one change where the start goes through with it; None where it does not, or the engine refuses it."""
+    planned = _planned(broken.scenario, field, value)
+    if planned is None or planned.verdict not in (Verdict.FITS, Verdict.TIGHT):
+        return None
+    return Fix(field=field, value=value, plan=planned)
+
+
 class FixPair(Struct, frozen=True, kw_only=True):
     """Two settings that fix a plan together where neither does alone."""
 

@@ -254,7 +254,7 @@ def curve_svg(plan: Plan, curve: ConcurrencyCurve, t: Words) -> str:
         body.append(
             f'<path d="M{x:.1f} {y - 6:.1f}l6 6l-6 6l-6 -6z" fill="{palette.OPERATING_POINT}" stroke="#333"/>'
         )
-        note = t("{name}: {count} requests of {tokens} tokens", name=f"TP {curve.tensor_parallel_size}",
+        note = t("{name}: {count} {count:request|requests} of {tokens} tokens", name=f"TP {curve.tensor_parallel_size}",
                  count=concurrency_text(plan.cache.max_concurrency), tokens=count(now))  # fmt: skip
         end = x > WIDTH * 0.6
         body.append(_text(x - 10 if end else x + 10, y - 8, note, "end" if end else "start", INK))

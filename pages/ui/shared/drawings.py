@@ -150,7 +150,7 @@ def _pool_bar(share: RequestShare, t: Words) -> str:
         empty = '<span class="kv-rest" style="width:100%"></span>'
         return f'<div class="kv-title">{escape(title)}</div><div class="kv-strip">{empty}</div>'
     title = t(
-        "{count} of them fit in the KV cache of {size}",
+        "{count} of them {count:fits|fit} in the KV cache of {size}",
         size=gib_text(share.pool_bytes),
         count=concurrency_text(fitting),
     )

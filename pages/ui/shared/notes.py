@@ -248,7 +248,7 @@ def refusal(error: KvPlannerError, t: Words) -> None:
     if error.code == "state-blocks-too-few":
         blocks = error.params["blocks"]
         st.button(
-            t("At most {value} sequences", value=blocks),
+            t("At most {value} {value:sequence|sequences}", value=blocks),
             key="refusal.max_num_seqs",
             on_click=undo.change,
             args=((("max_num_seqs", int(blocks)),),),
