@@ -29,8 +29,8 @@ from kvcore.memory.graphs import actual_graphs, captured_graphs, counted_graph_b
 from kvcore.memory.parts import least_room
 from kvcore.memory.setting import Setting, setting_of
 from kvcore.memory.unstated import may_be_other, other_settings
-from kvcore.model.architecture import Architecture
 from kvcore.memory.weights import WeightBytes
+from kvcore.model.architecture import Architecture
 from kvcore.model.families import read_architecture
 from kvcore.model.quantization import Quantization
 from kvcore.planning import (
@@ -40,8 +40,8 @@ from kvcore.planning import (
     Verdict,
     config_in_force,
     judged,
-    leaves_none,
     lay_out,
+    leaves_none,
     load,
 )
 from kvcore.quantity import Quantity
