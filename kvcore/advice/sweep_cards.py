@@ -91,7 +91,9 @@ class Cards:
     def on(self, setting: Setting, index: int) -> Setting:
         """`setting` on another card."""
         card = self.cards[index]
-        return replace(setting, accelerator=card, links=links_of(setting.scenario, card))
+        return replace(
+            setting, accelerator=card, links=links_of(setting.scenario, card, setting.architecture)
+        )
 
 
 class _Terms(dict[int, Terms]):

@@ -266,6 +266,7 @@ def release_remainder(setting: Setting, budget_bytes: float, inside: Inside) -> 
     left = int(budget_bytes - inside.taken)
     low, high = available_interval(setting, left, inside.reach, total_spread)
     share, unsized = pool_share(setting), unsized_bytes(setting)
+    low -= lost_on_loading_bytes(setting)
     return Remainder(left, share, ((low - unsized) / share, (high + unsized) / share))
 
 
@@ -307,6 +308,14 @@ def available_of(
 def unsized_bytes(setting: Setting) -> int:
     """How far keys of `--additional-config` may move memory that no source gives a size for."""
     return int(additional_of(setting.scenario, setting.resolved.version).unsized_gib * GIB)
+
+
+def lost_on_loading_bytes(setting: Setting) -> int:
+    """What loading a mixture may take that no source explains; 0 for most formats and releases."""
+    row = setting.rules.lost_on_loading
+    if row is None or setting.architecture.moe is None or row.storage not in setting.storage:
+        return 0
+    return int(row.gib * GIB) if row.covers(setting.resolved.version) else 0
 
 
 def remainder_card_terms(setting: Setting) -> Hashable:

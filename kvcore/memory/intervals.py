@@ -162,7 +162,7 @@ def storage_share(storage: str) -> float:
 
 def cell_of(setting: Setting) -> Cell:
     """The cell that a rank belongs to."""
-    several = setting.parallel.tensor_parallel_size > 1
+    several = setting.ranks > 1
     return Cell(
         vendor=setting.accelerator.vendor,
         ranks="several" if several else "one",
