@@ -17,7 +17,7 @@ from kvcore.errors import KvPlannerError
 from kvcore.hub import LOOKUPS, HubModel
 from kvcore.hub_requests import HEADERS_LIMIT_BYTES
 from kvcore.model.config import MAX_CONFIG_BYTES, ModelConfig
-from kvcore.model.headers import FIELD, read_headers
+from kvcore.model.headers import FIELD, HeadersReader
 from kvcore.scenario import link
 from kvcore.scenario.request import UNNAMED_MODEL, scenario_from_request
 from kvcore.texts.words import Words
@@ -140,7 +140,9 @@ def _use_headers() -> None:
         return
     try:
         text = utf8_text(upload.getvalue(), field=FIELD)
-        headers = read_headers(parse_json_object(text, max_bytes=HEADERS_LIMIT_BYTES, field=FIELD))
+        reader = HeadersReader()
+        reader.feed(text)
+        headers = reader.headers()
     except KvPlannerError as error:
         problems.keep(HEADERS_FILE, error)
         return
