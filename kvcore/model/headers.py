@@ -179,7 +179,7 @@ class HeadersReader:
             raise self._too_many_names("tensors one by one")
         begun, depth = text.find("{") + 1, 1
         if text[:begun].strip() != "{":
-            raise self._unread("one JSON object is expected")
+            raise _unread(self._name, reason="one JSON object is expected")
         while True:
             while depth and (closed := _CLOSED.match(text, begun)):
                 begun, depth = closed.end(), depth - 1
@@ -187,7 +187,7 @@ class HeadersReader:
                 break
             named = _NAME.match(text, begun)
             if named is None:
-                raise self._unread(f"a tensor's name is expected at character {begun:,}")
+                raise _unread(self._name, reason=f"a tensor's name is expected at character {begun:,}")
             key = self._parsed(named[1]) if "\\" in named[1] else named[1][1:-1]
             begun = named.end()
             if depth == 1 and key.endswith(FILE_SUFFIX):
@@ -195,14 +195,16 @@ class HeadersReader:
                 continue
             entry = _ENTRY.match(text, begun)
             if entry is None:
-                raise self._unread(f"a tensor's dtype and shape are expected at character {begun:,}")
+                raise _unread(
+                    self._name, reason=f"a tensor's dtype and shape are expected at character {begun:,}"
+                )
             if key != METADATA:
                 if entry.end() - begun > MAX_ENTRY_CHARACTERS:
                     raise self._bad_entry(key)
                 self._entry(key, self._parsed(text, begun - 1))
             begun = entry.end()
         if text[begun:].strip():
-            raise self._unread(f"nothing more is expected at character {begun:,}")
+            raise _unread(self._name, reason=f"nothing more is expected at character {begun:,}")
 
     def add(self, raw: Mapping[str, Any]) -> None:
         """Takes what was parsed already. Raises ScenarioError `invalid-value` or `input-too-large`."""
@@ -248,12 +250,14 @@ class HeadersReader:
             raise self._too_many_names(key)
         dtype, shape = entry.get("dtype"), entry.get("shape")
         if not isinstance(dtype, str) or dtype not in DTYPE_BITS:
-            reason = f"expected one of {', '.join(DTYPE_BITS)}"
-            raise invalid(f"{self._name}.{key[:80]}.dtype", shorten(dtype), reason)
+            raise invalid(
+                f"{self._name}.{key[:80]}.dtype", shorten(dtype), f"expected one of {', '.join(DTYPE_BITS)}"
+            )
         axes = shape if isinstance(shape, list) and len(shape) <= MAX_AXES else [-1]
         if not all(type(size) is int and 0 <= size <= MAX_AXIS for size in axes):
-            reason = "expected a list of at most 8 sizes"
-            raise invalid(f"{self._name}.{key[:80]}.shape", shorten(shape), reason)
+            raise invalid(
+                f"{self._name}.{key[:80]}.shape", shorten(shape), "expected a list of at most 8 sizes"
+            )
         if not all(axes):
             return
         pattern = _NUMBER.sub(_PLACE, key)
@@ -271,17 +275,17 @@ class HeadersReader:
     def _check_braces(self, key: str, pattern: str) -> None:
         rest = pattern.replace(_PLACE, "")
         if "{" in rest or "}" in rest:
-            raise invalid(self._name, shorten(key), _BRACES)
+            raise self._bad_braces(key)
 
     def _read(self, step: str, key: str) -> Spans:
         """The numbers that one step of a name stands for."""
         written = step.strip("{}")
         if _RANGES.fullmatch(written) is None:
-            raise invalid(self._name, shorten(key), _BRACES)
+            raise self._bad_braces(key)
         pairs = [span.partition("-") for span in written.split(",")]
         spans = [(int(low), int(high or low)) for low, _, high in pairs]
         if any(low > high for low, high in spans):
-            raise invalid(self._name, shorten(key), _BRACES)
+            raise self._bad_braces(key)
         self._spans[step] = joined = _joined(spans)
         return joined
 
@@ -307,33 +311,41 @@ class HeadersReader:
         try:
             return _DECODER.raw_decode(text, begun)[0]
         except ValueError as error:
-            raise self._unread(str(error)) from None
-
-    def _unread(self, reason: str) -> ScenarioError:
-        return ScenarioError("invalid-json", field=self._name, reason=reason)
+            raise _unread(self._name, reason=str(error)) from None
 
     def _bad_entry(self, key: str) -> ScenarioError:
-        reason = "expected a tensor's name with its dtype and shape"
-        return invalid(self._name, shorten(key), reason)
+        return invalid(self._name, shorten(key), "expected a tensor's name with its dtype and shape")
+
+    def _bad_braces(self, key: str) -> ScenarioError:
+        return invalid(self._name, shorten(key), "expected whole numbers and ranges of them in braces")
 
     def _index(self) -> ScenarioError:
-        reason = "an index names tensors without their shapes; the files' headers have them"
-        return invalid(self._name, "an index", reason)
+        return invalid(
+            self._name,
+            "an index",
+            "an index names tensors without their shapes; the files' headers have them",
+        )
 
     def _too_many_names(self, key: str) -> ScenarioError:
-        reason = f"expected at most {MAX_ENTRIES:,} names; numbers in them may be ranges in braces"
-        return invalid(self._name, shorten(key), reason)
+        return invalid(
+            self._name,
+            shorten(key),
+            f"expected at most {MAX_ENTRIES:,} names; numbers in them may be ranges in braces",
+        )
 
     def _too_many_kinds(self, key: str) -> ScenarioError:
         return invalid(self._name, shorten(key), f"expected at most {MAX_ROWS:,} kinds of tensors")
 
 
-_BRACES: Final = "expected whole numbers and ranges of them in braces"
 _Kind = tuple[str, str, tuple[int, ...]]
 _Box = tuple[Spans, ...]
 """The numbers of one name, place by place: it names each of them with each."""
 _Tree = tuple[tuple[Spans, "_Tree"], ...]
 """Numbers of the first place with what follows them, the same for all of them; () behind the last place."""
+
+
+def _unread(field: str, *, reason: str) -> ScenarioError:
+    return ScenarioError("invalid-json", field=field, reason=reason)
 
 
 class _Steps:
