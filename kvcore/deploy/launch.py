@@ -7,9 +7,11 @@ import shlex
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from kvcore.engine.protocol import RankTable
 from kvcore.engine.resolved import view_of
 from kvcore.engine.rooms import find_engine
 from kvcore.engine.vllm.backends import backend_to_ask_for
+from kvcore.engine.vllm.connectors import transfer_of
 from kvcore.engine.vllm.runner import runner_flag
 from kvcore.engine.vllm.switches import GraphSizeFlag
 from kvcore.engine.vllm.versions import switches_of
@@ -129,7 +131,15 @@ def launch_environment(plan: Plan) -> dict[str, str]:
     environment = dict(plan.scenario.env)
     if plan.resolved.max_model_len > plan.resolved.derived_max_model_len:
         environment["VLLM_ALLOW_LONG_MAX_MODEL_LEN"] = "1"
-    return environment
+    table = rank_table_of(plan)
+    return environment if table is None else {table.variable: table.path} | environment
+
+
+def rank_table_of(plan: Plan) -> RankTable | None:
+    """The file with the cards of all servers that the connector of this one wants; None for most."""
+    connector, version = transfer_of(plan.scenario).connector, plan.resolved.version
+    tables = find_engine(plan.scenario.engine).launch.rank_tables
+    return next((row for row in tables if row.connector == connector and row.covers(version)), None)
 
 
 def served_model(plan: Plan) -> str:
