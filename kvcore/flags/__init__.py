@@ -122,9 +122,9 @@ class Shown(StrEnum):
     """For several data parallel ranks."""
 
 
-BOUNDED: Final = frozenset((Kind.INTEGER, Kind.NUMBER, Kind.INTEGERS))
 WORD: Final = r"[A-Za-z0-9_.-]+"
 """What a text with `is_word` is."""
+BOUNDED: Final = frozenset((Kind.INTEGER, Kind.NUMBER, Kind.INTEGERS, Kind.COUNT))
 FlagName = Annotated[str, Pattern(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*){0,2}", "a name of a field")]
 Spelling = Annotated[str, Named(r"--?[a-z][a-z0-9_.-]*", "a flag with its dashes")]
 Word = Annotated[str, Named(r"[A-Za-z][\w-]*", "a value, or a name in a log")]

@@ -70,7 +70,13 @@ def _text(flag: Flag) -> Schema:
     return {**schema, "pattern": f"^{WORD}$"} if flag.is_word else schema
 
 
-_COUNT: Final = {"type": "integer"}
+def _count(flag: Flag) -> Schema:
+    low, high = flag.bounds
+    count: Schema = {"type": "integer", "minimum": low, "maximum": high}
+    inner = _object_of(flag.name)
+    return {"anyOf": [count, {**inner, "properties": {"count": count, **inner["properties"]}}]}
+
+
 _KINDS: Final[Mapping[Kind, Callable[[Flag], Schema]]] = {
     Kind.INTEGER: _number,
     Kind.NUMBER: _number,
@@ -79,12 +85,7 @@ _KINDS: Final[Mapping[Kind, Callable[[Flag], Schema]]] = {
     Kind.TEXT: _text,
     Kind.INTEGERS: _integers,
     Kind.NAMES: lambda flag: {"type": ["array", "null"], "items": {"enum": list(flag.choices)}},
-    Kind.COUNT: lambda flag: {
-        "anyOf": [
-            _COUNT,
-            {**_object_of(flag.name), "properties": {"count": _COUNT, **_object_of(flag.name)["properties"]}},
-        ]
-    },
+    Kind.COUNT: _count,
     Kind.OBJECT: _object,
     Kind.TEXT_OR_OBJECT: lambda flag: {"anyOf": [_text(flag), _object(flag)]},
     Kind.ANY: lambda _: {},

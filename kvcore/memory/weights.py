@@ -210,10 +210,10 @@ def counted_modules(
 ) -> Iterator[tuple[Module, str, int]]:
     """Every module of a pipeline stage with its name, and how many are alike; `everywhere` is of `on_every_stage`."""
     for layer, prefix, count in counted_layers(architecture, quantization, parallel, stage):
-        for module in layer.modules:
-            yield module, prefix + module.name, count
-    for module in stage_modules(architecture, parallel, stage, everywhere):
-        yield module, module.name, 1
+        for module, alike in by_identity(layer.modules):
+            yield module, prefix + module.name, count * alike
+    for module, count in by_identity(stage_modules(architecture, parallel, stage, everywhere)):
+        yield module, module.name, count
 
 
 def counted_layers(

@@ -19,8 +19,6 @@ MAX_CONFIG_CHARACTERS: Final = 1 << 15
 """Of a compilation config: with its sizes and splitting operators it is the longest field of the line."""
 MAX_SIZES: Final = 4096
 LARGEST_SIZE: Final = 1 << 31
-LARGEST_COUNT: Final = 100_000
-"""Images, videos or audios of one prompt."""
 LARGEST_LENGTH: Final = 1 << 24
 """Of a model before its rope is stretched."""
 
@@ -204,7 +202,7 @@ def _limits(text: str) -> Mapping[str, int] | None:
             flag = FLAGS.get(f"limit_mm_per_prompt.{own}")
             if flag is None:
                 continue
-            least, most = (0, LARGEST_COUNT) if flag.kind is Kind.COUNT else flag.bounds
+            least, most = flag.bounds
             if (count := _count(unquoted(said), int(most), int(least))) is not None:
                 limits[own] = count
     return limits or None
@@ -339,7 +337,7 @@ def inner_value(name: str, text: str) -> dict[str, dict[str, Any]]:
     if flag is None:
         return {}
     head, _, key = flag.name.partition(".")
-    read = _count(text, LARGEST_COUNT) if flag.kind is Kind.COUNT else _by_kind(flag)(text)
+    read = _count(text, int(flag.bounds[1])) if flag.kind is Kind.COUNT else _by_kind(flag)(text)
     return {} if read is None else {head: {key: read}}
 
 
