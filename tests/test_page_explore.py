@@ -92,7 +92,7 @@ def test_a_model_that_nothing_holds_still_has_a_page() -> None:
     app = checked(app.segmented_control(key="explore_gpus").set_value(1).run())
     assert app.warning[0].value.startswith("None of these fits")
     texts = {text for trace in cells(app) for text in trace["text"]}
-    assert texts == {"too big", "refused:<br>weights", "refused:<br>attention"}
+    assert texts == {"too big", "refused:<br>weights", "refused:<br>attention", "refused:<br>card"}
 
 
 def test_a_model_that_most_cards_refuse_has_words_in_its_cells() -> None:

@@ -25,12 +25,14 @@ from kvcore.advice.sweep_cell import Cell, planned_alone
 from kvcore.advice.sweep_model import ModelSweep
 from kvcore.catalogue.accelerators import Accelerator
 from kvcore.catalogue.models import Checkpoint, ModelEntry
-from kvcore.engine.rooms import engine_for, find_engine, with_accelerator
+from kvcore.engine.rooms import engine_for, find_engine, with_accelerator, with_engine
+from kvcore.engine.vllm.storage import NOT_TAKEN
 from kvcore.engine.vllm.versions import planned_release
 from kvcore.errors import KvPlannerError
 from kvcore.model.config import ModelConfig
 from kvcore.model.families import read_architecture
 from kvcore.model.rope import derived_max_model_len
+from kvcore.planning import check
 from kvcore.scenario import Measured, Runner, Scenario, without_state_flags
 from kvcore.shared_work import Progress, SharedWork, Work
 
@@ -74,9 +76,16 @@ def sweep(
             by_engine.setdefault(runs, []).append(index)
         cells: dict[int, Cell] = {}
         for (engine, version), own in by_engine.items():
-            on_engine = ModelSweep(known, replace(scenario, engine=engine, engine_version=version))
+            asked = with_engine(scenario, engine, version)
+            on_engine = ModelSweep(known, asked)
+            others = [ModelSweep(known, other) for other in _other_checkpoints(asked)]
             for place, size in enumerate(sizes):
-                for index, cell in on_engine.cells(own, size):
+                found = dict(on_engine.cells(own, size))
+                for other in others:
+                    refused = [index for index, cell in found.items() if cell.refusal in NOT_TAKEN]
+                    taken = other.cells(refused, size) if refused else ()
+                    found |= {index: cell for index, cell in taken if cell.refusal not in NOT_TAKEN}
+                for index, cell in found.items():
                     cells[index * len(sizes) + place] = cell
         yield SweptModel(
             model=entry.id,
@@ -94,7 +103,7 @@ def cell_scenario(base: Scenario, entry: ModelEntry, card: Accelerator, size: in
     """The deployment that the cell of `entry` on `card` at tensor parallel size `size` stands for.
 
     Ascend cards run vllm-ascend and others vLLM, in the version of `base` where that is its own engine and in the
-    newest one otherwise.
+    newest one otherwise; a checkpoint that is not taken there gives way to ModelSlim's of the same model.
 
     Example:
         >>> from kvcore import catalogue
@@ -106,7 +115,34 @@ def cell_scenario(base: Scenario, entry: ModelEntry, card: Accelerator, size: in
         (40960, 2)
     """
     scenario = with_accelerator(model_scenario(base, entry), card)
-    return replace(scenario, parallel=replace(scenario.parallel, tensor_parallel_size=size))
+    return as_served(replace(scenario, parallel=replace(scenario.parallel, tensor_parallel_size=size)))
+
+
+def as_served(scenario: Scenario) -> Scenario:
+    """`scenario` with the checkpoint that its engine takes on its card: ModelSlim's where it takes no other.
+
+    Example:
+        >>> from kvcore.scenario.request import scenario_from_request
+        >>> asked = {"model": "Qwen/Qwen3-32B-FP8", "accelerator": "Ascend-910B3-64GB", "engine": "vllm-ascend"}
+        >>> as_served(scenario_from_request(asked)).quantization
+        'ascend'
+    """
+    others = (scenario, *_other_checkpoints(scenario))
+    return next((one for one in others if _refusal_code(one) not in NOT_TAKEN), scenario)
+
+
+def _other_checkpoints(scenario: Scenario) -> list[Scenario]:
+    """`scenario` with each format of weights that its engine alone has, where none is asked for."""
+    own = find_engine(scenario.engine).weight_precisions if scenario.quantization is None else ()
+    return [replace(scenario, quantization=precision) for precision in own]
+
+
+def _refusal_code(scenario: Scenario) -> str:
+    try:
+        check(scenario)
+    except KvPlannerError as error:
+        return error.code
+    return ""
 
 
 def model_scenario(base: Scenario, entry: ModelEntry) -> Scenario:

@@ -50,7 +50,14 @@ class AskedRow(ReleaseRange, frozen=True, kw_only=True):
 
 
 Scheme: TypeAlias = Literal[
-    "W8A8", "W8A8_DYNAMIC", "W8A8FP8_DYNAMIC", "W4A8_DYNAMIC", "W4A16", "W4A8_MXFP", "W8A8_MXFP8", "W4A4_MXFP4"
+    "W8A8",
+    "W8A8_DYNAMIC",
+    "W8A8FP8_DYNAMIC",
+    "W4A8_DYNAMIC",
+    "W4A16",
+    "W4A8_MXFP",
+    "W8A8_MXFP8",
+    "W4A4_MXFP4",
 ]
 
 
@@ -71,12 +78,19 @@ def check_asked(start: Start, rows: tuple[AskedRow, ...], method: str) -> None:
         if method in row.methods and row.covers(start.version):
             facts = {"method": method, "name": start.card.label}
             if row.ask is Ask.CHIP and start.card.chip not in row.chips:
-                raise EngineRefusalError("npu-format-chip", "quantization", method, **facts)
+                raise EngineRefusalError(
+                    "npu-format-chip", "quantization", method, **facts, chips=_words(row.chips)
+                )
             if row.ask is Ask.ATTRIBUTES and start.scenario.config.model_type not in row.model_types:
                 facts["attribute"] = row.attribute
                 raise EngineRefusalError("npu-format-attributes", "quantization", method, **facts)
             if row.ask is Ask.BLOCKS and not has_blocks(start.scenario.config):
                 raise EngineRefusalError("npu-format-blocks", "quantization", method, **facts)
+
+
+def _words(chips: tuple[Chip, ...]) -> str:
+    """Generations of chips as people name them."""
+    return ", ".join("A5 (Ascend 950)" if chip is Chip.A5 else chip for chip in chips if chip)
 
 
 def has_blocks(config: ModelConfig) -> bool:
@@ -109,7 +123,7 @@ def check_schemes(start: Start, rows: tuple[SchemeRow, ...]) -> None:
         if known is None or (known.of_experts_alone and is_for_linears):
             raise EngineRefusalError("npu-no-scheme", "quantization", COMPRESSED_TENSORS)
         if known.chips and start.card.chip not in known.chips:
-            facts = {"method": known.scheme, "name": start.card.label}
+            facts = {"method": known.scheme, "name": start.card.label, "chips": _words(known.chips)}
             raise EngineRefusalError("npu-format-chip", "quantization", COMPRESSED_TENSORS, **facts)
 
 

@@ -155,6 +155,11 @@ class QuantizationMethods(Reviewed, frozen=True, kw_only=True):
         return 0 if asked is None else asked.at(version)
 
 
+NOT_TAKEN: Final = frozenset({
+    "quantization-not-on-platform", "npu-format-chip", "npu-format-attributes", "npu-format-blocks", "npu-no-scheme",
+})  # fmt: skip
+"""Codes of refusals of a checkpoint's format that another checkpoint of the model ends."""
+
 METHODS: Final = TableFile("kvcore.engine.vllm", "quantization_methods.toml", QuantizationMethods)
 
 
