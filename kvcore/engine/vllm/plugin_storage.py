@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from enum import StrEnum
 from typing import Annotated, Final, Literal, TypeAlias
 
-from msgspec import Struct
-
 from kvcore.engine.resolved import Chip
 from kvcore.engine.vllm.start import Start
 from kvcore.errors import EngineRefusalError
@@ -18,8 +16,10 @@ from kvcore.model.quantization.scheme import read_block
 from kvcore.versioned import Named, ReleaseRange, Source
 
 ACTIVATION_FORMATS: Final = ("naive-quantized", "int-quantized", "float-quantized")
-"""Formats that quantize activations. Source: compressed_tensors.config.format, as vllm/model_executor/layers/quantization/
-compressed_tensors/utils.py:is_activation_quantization_format has them (0.23.0)."""
+"""Formats that quantize activations.
+
+Source: vllm/.../compressed_tensors/utils.py:is_activation_quantization_format (0.23.0).
+"""
 
 ModelType = Annotated[str, Named("[a-z0-9_]+", "a type of model")]
 
