@@ -94,3 +94,12 @@ def test_a_sweep_has_the_cells_of_the_plan() -> None:
         for card in cards:
             for size in (1, 2):
                 assert next(cells) == plan_cell(base, entry, card, size), (entry.id, card.id, size)
+
+
+def test_a_release_that_nobody_states_has_one_name() -> None:
+    """The note, the plan and the image: 0.23.0.post1 repairs 0.23.0, and runs on the same vLLM."""
+    asked = {"model": "Qwen/Qwen3-32B", "accelerator": "Ascend-910B3-64GB", "engine": "vllm-ascend"}
+    planned = plan(scenario_from_request(asked | {"tensor_parallel_size": 2, "max_model_len": 32768}))
+    (said,) = [one for one in planned.notices if one.code == "release-not-stated"]
+    assert said.params["used"] == planned.resolved.engine_version
+    assert image(planned).endswith(f":v{planned.resolved.engine_version}")
