@@ -199,4 +199,7 @@ def test_a_flood_of_tables_is_read_in_bounded_time() -> None:
 def test_one_line_of_the_plug_in_tells_it_from_vllm(line: str) -> None:
     server = "INFO 08-25 10:00:00 [api_server.py:1] vLLM API server version 0.23.0\n"
     assert read_log(server + line).engine == "vllm-ascend"
-    assert read_log(server + line.replace("ascend", "x").replace("NPU", "CUDA").replace("npu", "x")).engine == "vllm"
+    assert (
+        read_log(server + line.replace("ascend", "x").replace("NPU", "CUDA").replace("npu", "x")).engine
+        == "vllm"
+    )

@@ -19,6 +19,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from kvcore import catalogue
+from kvcore.advice.checkpoints import as_served, other_checkpoints
 from kvcore.advice.spread import spread_scenario
 from kvcore.advice.sweep_cards import Cards
 from kvcore.advice.sweep_cell import Cell, planned_alone
@@ -32,7 +33,6 @@ from kvcore.errors import KvPlannerError
 from kvcore.model.config import ModelConfig
 from kvcore.model.families import read_architecture
 from kvcore.model.rope import derived_max_model_len
-from kvcore.planning import check
 from kvcore.scenario import Measured, Runner, Scenario, without_state_flags
 from kvcore.shared_work import Progress, SharedWork, Work
 
@@ -78,7 +78,7 @@ def sweep(
         for (engine, version), own in by_engine.items():
             asked = with_engine(scenario, engine, version)
             on_engine = ModelSweep(known, asked)
-            others = [ModelSweep(known, other) for other in _other_checkpoints(asked)]
+            others = [ModelSweep(known, other) for other in other_checkpoints(asked)]
             for place, size in enumerate(sizes):
                 found = dict(on_engine.cells(own, size))
                 for other in others:
@@ -116,33 +116,6 @@ def cell_scenario(base: Scenario, entry: ModelEntry, card: Accelerator, size: in
     """
     scenario = with_accelerator(model_scenario(base, entry), card)
     return as_served(replace(scenario, parallel=replace(scenario.parallel, tensor_parallel_size=size)))
-
-
-def as_served(scenario: Scenario) -> Scenario:
-    """`scenario` with the checkpoint that its engine takes on its card: ModelSlim's where it takes no other.
-
-    Example:
-        >>> from kvcore.scenario.request import scenario_from_request
-        >>> asked = {"model": "Qwen/Qwen3-32B-FP8", "accelerator": "Ascend-910B3-64GB", "engine": "vllm-ascend"}
-        >>> as_served(scenario_from_request(asked)).quantization
-        'ascend'
-    """
-    others = (scenario, *_other_checkpoints(scenario))
-    return next((one for one in others if _refusal_code(one) not in NOT_TAKEN), scenario)
-
-
-def _other_checkpoints(scenario: Scenario) -> list[Scenario]:
-    """`scenario` with each format of weights that its engine alone has, where none is asked for."""
-    own = find_engine(scenario.engine).weight_precisions if scenario.quantization is None else ()
-    return [replace(scenario, quantization=precision) for precision in own]
-
-
-def _refusal_code(scenario: Scenario) -> str:
-    try:
-        check(scenario)
-    except KvPlannerError as error:
-        return error.code
-    return ""
 
 
 def model_scenario(base: Scenario, entry: ModelEntry) -> Scenario:

@@ -170,7 +170,11 @@ def _compose(start: Start) -> str:
         "image": image(start.plan),
         "command": [*program, *chain(*flags)],
         "port": PORT,
-        "volumes": [*_volumes(start), *([mount] if folder else []), *(f"{path}:{path}" for path in start.mounts)],
+        "volumes": [
+            *_volumes(start),
+            *([mount] if folder else []),
+            *(f"{path}:{path}" for path in start.mounts),
+        ],
         "seconds": start_seconds(start.plan),
         "secrets": ["hf_token"] if asks else None,
         "environment": {**start.environment, **token_path} or None,

@@ -80,7 +80,7 @@ def memory_bar(plan: Plan, t: Words, explained: Collection[str] | None = None) -
 
 def axis_title(plan: Plan, t: Words) -> str:
     """What the axis counts."""
-    return t("GiB of one {card}", card=plan.accelerator.name)
+    return t("GiB of one {card}", card=t.card(plan.accelerator.name))
 
 
 def part_piece(part: palette.Part, start: float, size: float, said: tuple[str, ...], title: str) -> Piece:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import streamlit as st
 from msgspec.structs import replace
 
@@ -15,7 +17,7 @@ from kvcore.model.families import read_architecture
 from kvcore.planning import config_in_force
 from kvcore.scenario import Scenario, edit
 from kvcore.scenario.page_parameters import GPU_LIMITS, MEMORY_BANDS, Order
-from kvcore.texts.words import DASH, Words, concurrency_text, count
+from kvcore.texts.words import DASH, Words, concurrency_text, count, msg
 from kvcore.views.heat import cell_word, head_html, heat_map
 from kvcore.views.matrix import (
     BAND_NAMES,
@@ -35,6 +37,10 @@ from pages.ui.shared import figure, net, notes, state, undo
 
 MATRIX = "explore_matrix"
 MAX_WANTED = 1_000_000
+OTHER_CHECKPOINT = msg(
+    "vllm-ascend does not take this checkpoint: on Ascend cards ModelSlim's W8A8 checkpoint of the model is planned "
+    "(quantization ascend)."
+)
 
 
 def show(t: Words) -> None:
@@ -59,24 +65,36 @@ def show(t: Words) -> None:
     except KvPlannerError as error:
         notes.problem(t("This cannot be planned"), error, t)
         return
-    target = Target(wanted=wanted, prices=prices.prices(), max_num_seqs=scenario.max_num_seqs)
+    shared = None
+    if read_architecture(config_in_force(scenario)).moe is not None:
+        among = _shared_among(scenario, shown, filters)
+        try:
+            shared = machines.shared_among(scenario, entry_of(scenario), among, wanted, t) if among else None
+        except KvPlannerError as error:
+            notes.problem(t("This cannot be planned"), error, t)
+    target = Target(
+        wanted=wanted,
+        prices=prices.prices(),
+        max_num_seqs=scenario.max_num_seqs,
+        spreads=shared.within(limit) if shared is not None and replicas == 1 else {},
+    )
     rows = matrix_rows(swept.cells, shown, sizes, filters, target)
     by_id = {card.id: card for card in cards}
-    answer = smallest_answer(rows, by_id, wanted, swept.max_model_len, t)
+    answer = smallest_answer(rows, by_id, target, swept.max_model_len, t)
     cheapest = cheapest_answer(rows, by_id, target, t)
     with above:
-        notes.finding(answer.text, found=bool(answer.cells))
+        notes.finding(answer.text, found=bool(answer.cells), is_tight=answer.is_tight, t=t)
         if cheapest is not None:
             st.info(cheapest.text, icon=":material/payments:")
             answer = replace(answer, cells=(*answer.cells, *cheapest.cells))
         with st.container(horizontal=True, key="explore_take"):
             for cell in dict.fromkeys(answer.cells):
                 st.button(
-                    t("Plan {deployment}", deployment=deployment_name(cell, by_id)),
+                    t("Plan {deployment}", deployment=deployment_name(cell, by_id, t)),
                     key=f"take.{cell.accelerator}.{cell.tensor_parallel_size}",
                     icon=":material/arrow_forward:",
                     on_click=take,
-                    args=(scenario, cell),
+                    args=(scenario, cell, cell in target.spreads.values()),
                 )
     if not rows:
         rows = matrix_rows(swept.cells, shown, sizes, replace(filters, with_failing=True), target)
@@ -88,6 +106,8 @@ def show(t: Words) -> None:
             wanted=count(wanted),
         )
     )
+    if other_checkpoint(scenario, entry_of(scenario), shown):
+        st.caption(t(OTHER_CHECKPOINT))
     if replicas > 1:
         st.caption(
             t("Requests and GPUs are of all {replicas} data parallel replicas.", replicas=count(replicas))
@@ -123,8 +143,8 @@ def show(t: Words) -> None:
     with st.expander(t("The same as a table"), icon=":material/table:"):
         _table(rows, target, t)
     prices.show(rows, t)
-    if read_architecture(config_in_force(scenario)).moe is not None:
-        machines.show(scenario, entry_of(scenario), _shared_among(scenario, shown, filters), wanted, t)
+    if shared is not None:
+        machines.show(scenario, entry_of(scenario), shared, wanted, t)
 
 
 def _shared_among(
@@ -161,6 +181,13 @@ def _swept(scenario: Scenario, t: Words) -> SweptModel:
     (alone,) = sweep(scenario, [entry], [own], sizes)
     others = tuple(cell for cell in swept.cells if cell.accelerator != own.id)
     return replace(swept, cells=(*alone.cells, *others))
+
+
+def other_checkpoint(scenario: Scenario, entry: ModelEntry, cards: Sequence[Accelerator]) -> bool:
+    """Whether some of `cards`, one of each vendor, is planned with another checkpoint than the model's own."""
+    one_each = {card.vendor: card for card in reversed(cards)}
+    planned = (cell_scenario(scenario, entry, card, 1).quantization for card in one_each.values())
+    return scenario.quantization is None and any(one is not None for one in planned)
 
 
 def entry_of(scenario: Scenario) -> ModelEntry:
@@ -224,7 +251,7 @@ def precision_switches(scenario: Scenario, t: Words) -> None:
     """KV cache dtype and weight precision: the same fields as in the sidebar, directly."""
     _switch("kv_cache_dtype", t("KV cache dtype"), edit.KV_CACHE_DTYPES, scenario.kv_cache_dtype)
     now = scenario.quantization or edit.CHECKPOINT
-    _switch("quantization", t("Weight precision"), edit.known_precisions(scenario), now)
+    _switch("quantization", t("Weight precision"), edit.weight_precisions(scenario), now)
 
 
 def _switch(field: str, label: str, options: tuple[str, ...], now: str) -> None:
@@ -249,7 +276,7 @@ def _table(rows: tuple[Row, ...], target: Target, t: Words) -> None:
     fewest = [target.smallest(row) for row in rows]
     costs = [target.cost(row) for row in rows]
     columns: dict[str, list[object]] = {
-        t("Accelerator"): [card.name for card, _ in rows],
+        t("Accelerator"): [t.card(card.name) for card, _ in rows],
         t("Memory (GiB)"): [card.memory_gib for card, _ in rows],
         t("Fewest GPUs"): [cell.gpus if cell is not None else None for cell in fewest],
     }
@@ -268,11 +295,13 @@ def _table(rows: tuple[Row, ...], target: Target, t: Words) -> None:
 
 
 @net.callback
-def take(scenario: Scenario, cell: Cell) -> None:
-    """Callback: plans one cell of the scenario's own model."""
+def take(scenario: Scenario, cell: Cell, is_spread: bool = False) -> None:
+    """Callback: plans one cell of the scenario's own model; `is_spread`: its replicas share out the experts."""
     by_id = {card.id: card for card in cards_of(scenario)}
     card = by_id.get(cell.accelerator)
-    if card is not None:
+    if card is not None and is_spread:
+        undo.take_to_plan(machines.planned(scenario, entry_of(scenario), card, cell))
+    elif card is not None:
         undo.take_to_plan(cell_scenario(scenario, entry_of(scenario), card, cell.tensor_parallel_size))
 
 
