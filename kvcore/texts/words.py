@@ -172,7 +172,7 @@ def _names_graphs(msgid: str, text: str) -> bool:
     return bool(_NAMES_GRAPHS.search(msgid)) or (CUDA not in msgid and _CUDA_GRAPHS_IN_CHINESE in text)
 
 
-PARTS_OF_CARDS: Final = (msg("(one die)"), msg(", one chip)"))
+PARTS_OF_CARDS: Final = (msg("(one die)"), msg("(one tile)"), msg(", one chip)"))
 """What the names of cards say in words."""
 CUDA: Final = "CUDA"
 _CUDA_GRAPHS_IN_CHINESE: Final = "CUDA 图"
