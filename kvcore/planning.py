@@ -265,7 +265,14 @@ def prepare_resolved(
     resolved: Resolved,
 ) -> Prepared:
     """`prepare` with the flags as the engine resolved them."""
-    scenario = without_card(scenario)
+    laid_out = lay_out(scenario, architecture, quantization, resolved)
+    return load(scenario, architecture, quantization, card, laid_out)
+
+
+def lay_out(
+    scenario: Scenario, architecture: Architecture, quantization: Quantization, resolved: Resolved
+) -> Prepared:
+    """What is the same on all cards with these flags: all but the weights, which it leaves out."""
     parallel = scenario.parallel
     engine = find_engine(scenario.engine)
     block_size = aligned_block_size(architecture, parallel, resolved)
@@ -278,6 +285,18 @@ def prepare_resolved(
     speculative = scenario.speculative_config
     draft = read_draft(speculative, architecture, quantization, parallel, resolved.max_model_len)
     specs = tuple(rank_layer_specs(architecture, parallel, resolved, stage, draft) for stage in stages)
+    return Prepared(resolved=resolved, specs=specs, weights=(), draft=draft)
+
+
+def load(
+    scenario: Scenario,
+    architecture: Architecture,
+    quantization: Quantization,
+    card: CardView,
+    laid_out: Prepared,
+) -> Prepared:
+    """The same with its weights on a card."""
+    scenario, resolved = without_card(scenario), laid_out.resolved
     weights = tuple(
         loaded_bytes(
             scenario=scenario,
@@ -285,15 +304,15 @@ def prepare_resolved(
             quantization=quantization,
             resolved=resolved,
             card=card,
-            draft=draft,
+            draft=laid_out.draft,
             stage=stage,
         )
-        for stage in stages
+        for stage in range(scenario.parallel.pipeline_parallel_size)
     )
     uncounted = uncounted_bytes(scenario, architecture, quantization, resolved)
     if uncounted:
         weights = tuple(replace(part, loading=part.loading + uncounted) for part in weights)
-    return Prepared(resolved=resolved, specs=specs, weights=weights, draft=draft)
+    return replace(laid_out, weights=weights)
 
 
 def _verdict(
@@ -371,15 +390,15 @@ def judged(
 
     if not weights_fit:
         return Verdict.WEIGHTS_DO_NOT_FIT
-    best = cache
-    if most and (cache is None or not starts(cache)):
+    best, is_enough = cache, cache is not None and starts(cache)
+    if most and not is_enough:
         if min(most) <= 0:
             return Verdict.NO_KV_MEMORY
         if cache is None or len(most) > 1 or resolved.max_model_len_auto or most[0] >= cache.needed_bytes:
             best = planned(most)
     if best is None or best.num_blocks <= 0:
         return Verdict.NO_KV_MEMORY
-    if not starts(best):
+    if not is_enough and not starts(best):
         if is_empty:
             return Verdict.NO_KV_MEMORY
         if cache is None or not cache.fits:

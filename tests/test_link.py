@@ -110,6 +110,7 @@ def scenarios(draw: st.DrawFn) -> Scenario:
                 num_speculative_tokens=st.none() | counts(16),
                 model=st.none() | names,
                 draft_tensor_parallel_size=st.none() | counts(8),
+                enforce_eager=st.none() | st.booleans(),
             )
         ),
         enable_lora=draw(st.booleans()),

@@ -254,3 +254,47 @@ def test_the_model_share_above_the_budget_is_said_with_the_plan() -> None:
     # 64 × 0.9 = 57.6
     assert "model-memory-above-budget" not in codes["57"]
     assert "model-memory-above-budget" in codes["58"]
+
+
+LLM_DATA_DIST = {"kv_connector": "LLMDataDistCMgrConnector", "kv_role": "kv_producer"}
+VARIABLE = "DISAGGREGATED_PREFILL_RANK_TABLE_PATH"
+
+
+@pytest.mark.parametrize(
+    ("release", "transfer", "folder"),
+    [
+        ("0.9.1", LLM_DATA_DIST, "disaggregate_prefill_v1"),
+        ("0.11.0", LLM_DATA_DIST, "disaggregated_prefill_v1"),
+        ("0.13.0", LLM_DATA_DIST, None),
+        ("0.11.0", {"kv_connector": "MooncakeConnectorV1", "kv_role": "kv_producer"}, None),
+        ("0.11.0", None, None),
+    ],
+)
+def test_one_connector_of_former_releases_wants_a_rank_table(
+    release: str, transfer: dict[str, str] | None, folder: str | None
+) -> None:
+    """vllm_ascend/distributed/llmdatadist_c_mgr_connector.py:read_offline_rank_table (0.9.1, 0.11.0; gone in 0.12)."""
+    more = {} if transfer is None else {"kv_transfer_config": transfer}
+    text = artefact(Artefact.COMMAND, planned(engine_version=release, data_parallel_size=4, **more))
+    if folder is None:
+        assert VARIABLE not in text
+        assert "ranktable" not in text
+        return
+    place = f"/vllm-workspace/vllm-ascend/examples/{folder}"
+    machines = len(machines_of(planned(engine_version=release, data_parallel_size=4, **more)))
+    assert text.count(f"export {VARIABLE}={place}/ranktable.json\n") == machines
+    assert (
+        f"# bash {place}/gen_ranktable.sh --ips ... --npus-per-node 8 --network-card-name ... "
+        "--prefill-device-cnt 16 --decode-device-cnt ...\n"
+    ) in text
+
+
+def test_a_server_that_answers_counts_its_own_cards_and_a_path_that_is_given_stays() -> None:
+    transfer = {**LLM_DATA_DIST, "kv_role": "kv_consumer"}
+    deployment = planned(
+        engine_version="0.11.0", kv_transfer_config=transfer, env={VARIABLE: "/data/table.json"}
+    )
+    text = artefact(Artefact.COMMAND, deployment)
+    assert "--prefill-device-cnt ... --decode-device-cnt 4\n" in text
+    assert f"export {VARIABLE}=/data/table.json\n" in text
+    assert text.count(VARIABLE) == 1

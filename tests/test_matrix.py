@@ -1,6 +1,7 @@
 """What the Explore page says and draws of a sweep."""
 
 import pytest
+from msgspec.structs import replace
 
 from kvcore import catalogue
 from kvcore.advice.sweep import sweep
@@ -300,7 +301,7 @@ def test_every_replica_counts_where_a_mixture_of_experts_is_cut_over_them() -> N
 
 
 def test_replicas_serve_and_cost_together() -> None:
-    two = cell("H100-80GB", 1, 12)._replace(replicas=2, gpus=2)
+    two = replace(cell("H100-80GB", 1, 12), replicas=2, gpus=2)
     assert (two.requests, two.requests_per_gpu) == (24, 12)
     assert smallest([two], BY_ID, 20).fewest_gpus == two
     assert cost_of(two, 2.5, max_num_seqs=8) == Cost(per_hour=5.0, per_slot_hour=5.0 / 16)

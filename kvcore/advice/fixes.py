@@ -146,6 +146,7 @@ def _accepted_values(scenario: Scenario) -> Iterator[tuple[str, Iterable[Value]]
     sizes = sorted(SIZES, key=lambda size: (max(size, now) / min(size, now), size > now))
     yield "tensor_parallel_size", [size for size in sizes if size != now]
     yield "enable_expert_parallel", () if scenario.parallel.enable_expert_parallel else (True,)
+    yield "data_parallel_size", () if scenario.parallel.data_parallel_size == 1 else (1,)
     yield "engine_version", _nearest_releases(scenario)
     for field, default in _DEFAULTS.items():
         now = getattr(scenario, field)
@@ -261,7 +262,7 @@ def _larger_sizes(broken: Plan) -> Iterable[Value]:
 def _more_replicas(broken: Plan) -> Iterable[Value]:
     """Replicas that share out the experts, as long as they do: each takes its own of everything else."""
     parallel = broken.scenario.parallel
-    if broken.architecture.moe is None or not parallel.enable_expert_parallel:
+    if broken.architecture.moe is None:
         return ()
     counts = (parallel.data_parallel_size * factor for factor in (2, 4, 8, 16))
     return (number for number in counts if number * parallel.ranks_per_replica <= LARGEST_SIZE)

@@ -16,7 +16,7 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import Final, TypeAlias
 
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 
 from kvcore import catalogue
 from kvcore.advice.checkpoints import as_served, other_checkpoints
@@ -77,14 +77,18 @@ def sweep(
         cells: dict[int, Cell] = {}
         for (engine, version), own in by_engine.items():
             asked = with_engine(scenario, engine, version)
-            on_engine = ModelSweep(known, asked)
-            others = [ModelSweep(known, other) for other in other_checkpoints(asked)]
+            on_engine = ModelSweep(known, asked, own)
+            others = [ModelSweep(known, other, own) for other in other_checkpoints(asked)]
             for place, size in enumerate(sizes):
-                found = dict(on_engine.cells(own, size))
+                found = dict(on_engine.cells(size))
                 for other in others:
-                    refused = [index for index, cell in found.items() if cell.refusal in NOT_TAKEN]
-                    taken = other.cells(refused, size) if refused else ()
-                    found |= {index: cell for index, cell in taken if cell.refusal not in NOT_TAKEN}
+                    refused = {index for index, cell in found.items() if cell.refusal in NOT_TAKEN}
+                    taken = other.cells(size) if refused else ()
+                    found |= {
+                        index: cell
+                        for index, cell in taken
+                        if index in refused and cell.refusal not in NOT_TAKEN
+                    }
                 for index, cell in found.items():
                     cells[index * len(sizes) + place] = cell
         yield SweptModel(
@@ -160,7 +164,8 @@ def _capped(base: Scenario, entry: ModelEntry, length: int) -> int:
 def bytes_of(swept: Swept) -> int:
     """Bytes that a sweep takes in memory, but for the texts, which are shared."""
     return sum(
-        sys.getsizeof(cell) + sum(sys.getsizeof(value) for value in cell if isinstance(value, int | float))
+        sys.getsizeof(cell)
+        + sum(sys.getsizeof(value) for value in astuple(cell) if isinstance(value, int | float))
         for model in swept
         for cell in model.cells
     )

@@ -15,10 +15,12 @@ from enum import StrEnum
 from itertools import chain
 from typing import Any, Final
 
-from kvcore.deploy.launch import MODELSCOPE, PORT, launch_words
+from kvcore.deploy.launch import MODELSCOPE, PORT, launch_words, rank_table_of
 from kvcore.deploy.machines import FIRST, Machine
 from kvcore.deploy.server_start import TOKEN, Start, image, start_of, start_seconds
 from kvcore.deploy.templates import filled, yaml_text
+from kvcore.engine.protocol import Role
+from kvcore.engine.vllm.connectors import transfer_of
 from kvcore.errors import ScenarioError
 from kvcore.planning import Plan
 from kvcore.units import GIB, ceil_div, round_up
@@ -71,9 +73,25 @@ def _exports(environment: Mapping[str, str], before: str) -> str:
     return "".join(f"{before}{name}={shlex.quote(value)}\n" for name, value in environment.items())
 
 
+def _rank_table(start: Start) -> str:
+    """As a comment, how the table of all servers' cards is made on each machine, that of prompts first; `...` is known
+    only to whoever starts the other kind of servers."""
+    table, parallel = rank_table_of(start.plan), start.plan.scenario.parallel
+    if table is None:
+        return ""
+    cards = str(parallel.ranks_per_replica * parallel.data_parallel_size)
+    computes = transfer_of(start.plan.scenario).role is Role.PRODUCER
+    counts = (cards, "...") if computes else ("...", cards)
+    words = (
+        "bash", table.script, "--ips", "...", "--npus-per-node", str(start.plan.accelerator.devices_per_node),
+        "--network-card-name", "...", "--prefill-device-cnt", counts[0], "--decode-device-cnt", counts[1],
+    )  # fmt: skip
+    return f"# {' '.join(words)}\n"
+
+
 def _command(start: Start) -> str:
     """Of each machine where there are several."""
-    exports = _exports({**start.visible, **start.environment}, "export ")
+    exports = _rank_table(start) + _exports({**start.visible, **start.environment}, "export ")
     machines = start.machines
     if len(machines) == 1:
         return exports + _folded(map(shlex.join, (start.program, *start.flags)))

@@ -9,9 +9,11 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from kvcore.catalogue.documented import modelslim_repository
+from kvcore.engine.protocol import RankTable
 from kvcore.engine.resolved import view_of
 from kvcore.engine.rooms import find_engine
 from kvcore.engine.vllm.backends import backend_to_ask_for
+from kvcore.engine.vllm.connectors import transfer_of
 from kvcore.engine.vllm.runner import runner_flag
 from kvcore.engine.vllm.switches import GraphSizeFlag
 from kvcore.engine.vllm.versions import switches_of
@@ -139,7 +141,15 @@ def launch_environment(plan: Plan) -> dict[str, str]:
         environment["VLLM_ALLOW_LONG_MAX_MODEL_LEN"] = "1"
     if _needs_modelslim(plan.scenario) and modelslim_repository(plan.scenario.model):
         environment.setdefault(MODELSCOPE, "True")
-    return environment
+    table = rank_table_of(plan)
+    return environment if table is None else {table.variable: table.path} | environment
+
+
+def rank_table_of(plan: Plan) -> RankTable | None:
+    """The file with the cards of all servers that the connector of this one wants; None for most."""
+    connector, version = transfer_of(plan.scenario).connector, plan.resolved.version
+    tables = find_engine(plan.scenario.engine).launch.rank_tables
+    return next((row for row in tables if row.connector == connector and row.covers(version)), None)
 
 
 def modelslim_name(scenario: Scenario) -> str:

@@ -217,7 +217,7 @@ def _speculative(asked: Fields, fetch: FetchModel | None) -> SpeculativeConfig |
         method=method,
         model=model,
         config=config,
-        **inner.given(("num_speculative_tokens", "draft_tensor_parallel_size")),
+        **inner.given(("num_speculative_tokens", "draft_tensor_parallel_size", "enforce_eager")),
     )
 
 

@@ -222,7 +222,8 @@ def _speculative(text: str) -> SpeculativeConfig | None:
         flag = fields_of("speculative_config")[key]
         said = next((values[name] for name in (key, *flag.logged) if name in values), "")
         numbers[key] = read_whole(unquoted(said), flag)
-    return SpeculativeConfig(method=method, model=model, **numbers)
+    eager = _SWITCHES.get(unquoted(values.get("enforce_eager", "")))
+    return SpeculativeConfig(method=method, model=model, enforce_eager=eager, **numbers)
 
 
 def _stretched_rope(text: str) -> str | None:
