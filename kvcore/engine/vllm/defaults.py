@@ -75,11 +75,12 @@ def resolve(scenario: Scenario, architecture: Architecture, card: CardView) -> R
     check_chip(start)
     traits = start.traits
     notices = [*release.notices, *_card_notices(start), *runner_notices(start)]
+    if release.is_exact:
+        check_architectures(scenario.config.architectures, scenario.engine, version)
     if release.is_exact or find_engine(scenario.engine).refusals.platform:
         # Most releases of a plug-in are candidates, and the table says what they list.
         notices += check_quantization(start)
     if release.is_exact:
-        check_architectures(scenario.config.architectures, scenario.engine, version)
         check_sparse_attention(start)
         check_block_size(start)
     dtype = _dtype(start, notices)
