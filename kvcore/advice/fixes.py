@@ -75,6 +75,14 @@ def fixes(broken: Plan) -> tuple[Fix, ...]:
     return tuple(fix for fix in found if fix is not None)
 
 
+def fix_with(broken: Plan, field: str, value: Value) -> Fix | None:
+    """That one change where the start goes through with it; None where it does not, or the engine refuses it."""
+    planned = _planned(broken.scenario, field, value)
+    if planned is None or planned.verdict not in (Verdict.FITS, Verdict.TIGHT):
+        return None
+    return Fix(field=field, value=value, plan=planned)
+
+
 class FixPair(Struct, frozen=True, kw_only=True):
     """Two settings that fix a plan together where neither does alone."""
 
@@ -238,10 +246,15 @@ def _lengths(broken: Plan) -> Iterable[Value]:
 
 def _shares(broken: Plan) -> Iterable[Value]:
     now, high = broken.resolved.gpu_memory_utilization, HIGHEST_ADVISED_UTILIZATION
-    if broken.tight_by is Tightness.AFTER_POOL:
+    if broken.tight_by in (Tightness.AFTER_POOL, Tightness.START):
         return (percent / 100 for percent in range(math.ceil(now * 100) - 1, LOWEST_TRIED_PERCENT - 1, -1))
     shares = [percent / 100 for percent in range(round(now * 100) + 1, round(high * 100) + 1)]
     return _enough(broken, "gpu_memory_utilization", shares)
+
+
+def starts_lower(broken: Plan) -> Fix | None:
+    """The highest utilization in hundredths, below the present one, with which `broken` fits; None where none does."""
+    return _first(broken.scenario, "gpu_memory_utilization", _shares(broken), broken)
 
 
 def _graph_sizes(broken: Plan) -> Iterable[Value]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain
@@ -23,7 +24,14 @@ from kvcore.engine.vllm.versions import Release, planned_release
 from kvcore.errors import EngineRefusalError, KvPlannerError
 from kvcore.memory.activations import peak_activation_bytes
 from kvcore.memory.after_pool import after_pool_bytes, doubles_pool
-from kvcore.memory.budget import Inside, Remainder, inside_of, release_remainder, weights_of
+from kvcore.memory.budget import (
+    Inside,
+    Remainder,
+    checks_free_memory,
+    inside_of,
+    release_remainder,
+    weights_of,
+)
 from kvcore.memory.framework import non_torch_bytes, system_bytes
 from kvcore.memory.graphs import actual_graphs, captured_graphs, counted_graph_bytes
 from kvcore.memory.parts import least_room
@@ -182,7 +190,7 @@ class Memory(NamedTuple):
     available: int
     ends: tuple[float, float]
     room: float
-    """What stays free of the card at the least, without the cache."""
+    """What stays free of the card at the least, without the cache; less than any where its budget is not free."""
 
 
 class Spending:
@@ -195,7 +203,7 @@ class Spending:
         self.doubles_pool = doubles_pool(setting)
         self._left: dict[Terms, tuple[Remainder, int]] = {}
         self._spent: dict[Hashable, Spent] = {}
-        self._room: dict[Hashable, float] = {}
+        self._room: dict[Hashable, tuple[float, float]] = {}
         self._parts: dict[Hashable, Any] = {}
 
     def left(self, index: int) -> Remainder:
@@ -221,8 +229,11 @@ class Spending:
             found = self._spent[terms.inside] = Spent(inside, peak, framework, graphs)
         return found
 
-    def room(self, index: int, available: int) -> float:
-        """What stays free at the least beyond the total of that card, with `available` for the cache and none of it."""
+    def room(self, index: int, available: int) -> tuple[float, float]:
+        """What stays free at the least beyond the total of that card, with `available` for the cache and none of it;
+        and what is taken before the engine looks whether its budget is free, without bound below where it does not
+        look.
+        """
         terms, planned = self.terms[index], available if self.doubles_pool else 0
         found = self._room.get((terms.taken, planned))
         if found is None:
@@ -232,7 +243,9 @@ class Spending:
             both = terms.after_pool, terms.activations, planned
             after_pool = self._part("after_pool", both, partial(_after_pool, peak, planned), own)
             taken = sum(part.value for part in (system, spent.framework, self.weights, peak, graphs))
-            found = self._room[terms.taken, planned] = least_room(-taken, after_pool, (graphs, system))
+            before = system.value if checks_free_memory(own) else -math.inf
+            found = least_room(-taken, after_pool, (graphs, system)), before
+            self._room[terms.taken, planned] = found
         return found
 
     def _part(self, name: str, terms: Hashable, of: Callable[[Setting], T], own: Setting) -> T:
@@ -303,8 +316,9 @@ class Group:
         for other in self.others:
             ends = other.left(index).ends
             low, high = min(low, ends[LOW]), max(high, ends[HIGH])
-        room = self.planned.budgets[index].total + self.planned.room(index, available)
-        return Memory(available, (low, high), room)
+        budget, (room, taken) = self.planned.budgets[index], self.planned.room(index, available)
+        is_free = budget.total - taken >= budget.bytes
+        return Memory(available, (low, high), budget.total + room if is_free else -math.inf)
 
     def cell(self, failed: Cell, pool: Pool | None, memory: Memory) -> Cell:
         """The cell of one pool, judged as `plan` judges it."""

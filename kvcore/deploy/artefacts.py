@@ -15,8 +15,13 @@ from enum import StrEnum
 from itertools import chain
 from typing import Any, Final
 
+<<<<<<< HEAD
 from kvcore.deploy.launch import MODELSCOPE, PORT, launch_words, rank_table_of
 from kvcore.deploy.machines import FIRST, Machine
+=======
+from kvcore.deploy.launch import PORT, launch_words, rank_table_of
+from kvcore.deploy.machines import FIRST, MOST_MACHINES, Machine, first_machine, number_of_machines
+>>>>>>> main
 from kvcore.deploy.server_start import TOKEN, Start, image, start_of, start_seconds
 from kvcore.deploy.templates import filled, yaml_text
 from kvcore.engine.protocol import Role
@@ -49,6 +54,14 @@ class Artefact(StrEnum):
     SYSTEMD = "systemd"
 
 
+FILE_NAMES: Final = {
+    Artefact.COMMAND: "serve.sh",
+    Artefact.YAML: "config.yaml",
+    Artefact.DOCKER: "docker-run.sh",
+    Artefact.COMPOSE: "compose.yaml",
+    Artefact.KUBERNETES: "deployment.yaml",
+    Artefact.SYSTEMD: "vllm.service",
+}
 CONTAINERS: Final = (Artefact.DOCKER, Artefact.COMPOSE, Artefact.KUBERNETES)
 """Those that name an image."""
 
@@ -63,6 +76,11 @@ def artefact(kind: Artefact, plan: Plan, *, every_flag: bool = False) -> str:
     if kind in _OF_ONE_MACHINE and (number := len(start.machines)) > 1:
         raise ScenarioError("several-machines", field="data_parallel_size", machines=str(number))
     return _WRITERS[kind](start)
+
+
+def several_machines_command(plan: Plan) -> str:
+    """What each of several machines runs, as the command's file has it; the first one's alone of too many."""
+    return _of_several(start_of(plan))
 
 
 def _folded(parts: Iterable[str]) -> str:
@@ -91,22 +109,33 @@ def _rank_table(start: Start) -> str:
 
 def _command(start: Start) -> str:
     """Of each machine where there are several."""
+    if len(start.machines) > 1:
+        return _of_several(start)
     exports = _rank_table(start) + _exports({**start.visible, **start.environment}, "export ")
-    machines = start.machines
-    if len(machines) == 1:
-        return exports + _folded(map(shlex.join, (start.program, *start.flags)))
-    network = "".join(f'export {name}="{value}"\n' for name, value in start.network.items())
+    return exports + _folded(map(shlex.join, (start.program, *start.flags)))
+
+
+def _of_several(start: Start) -> str:
+    """What each machine runs, under its number, below what a person fills in; the first one's alone of too many."""
+    number = number_of_machines(start.plan)
+    machines = start.machines if number <= MOST_MACHINES else (first_machine(start.plan),)
     texts = (
-        f"# {number} / {len(machines)}\n{network}{exports}"
-        + "".join(f"{line}\n" for line in machine.before)
+        f"# {place} / {number}\n{_before(start, machine)}"
         + (
             _folded(map(_shell_words, (start.program, *start.flags, *_own(machine))))
             if machine.serves
             else ""
         )
-        for number, machine in enumerate(machines, start=1)
+        for place, machine in enumerate(machines, start=1)
     )
     return _exports(start.places, "export ") + "\n".join(texts)
+
+
+def _before(start: Start, machine: Machine) -> str:
+    """The shell lines that one of several machines runs before the server."""
+    network = "".join(f'export {name}="{value}"\n' for name, value in start.network.items())
+    exports = _exports({**start.visible, **start.environment}, "export ")
+    return network + _rank_table(start) + exports + "".join(f"{line}\n" for line in machine.before)
 
 
 def _own(machine: Machine) -> list[list[str]]:
@@ -119,11 +148,24 @@ def _shell_words(words: Iterable[str]) -> str:
 
 
 def _yaml(start: Start) -> str:
-    """For `vllm serve --config`, which has no place for environment variables: they stand above as a comment."""
+    """For `vllm serve --config`, which has no place for environment variables: they stand above as a comment.
+
+    So does what each of several machines runs with the file.
+    """
     arguments = {
         name: list(value) if isinstance(value, tuple) else value for name, value in start.arguments.items()
     }
-    return _exports(start.environment, "# export ") + yaml_text({"model": start.model, **arguments})
+    machines, above = start.machines, _exports(start.environment, "# export ")
+    if len(machines) > 1:
+        reads_file = [*start.launch.program, "--config", FILE_NAMES[Artefact.YAML]]
+        texts = [
+            f"{place} / {len(machines)}\n{_before(start, machine)}"
+            + (_shell_words([*reads_file, *chain(*_own(machine))]) if machine.serves else "")
+            for place, machine in enumerate(machines, start=1)
+        ]
+        lines = (_exports(start.places, "export ") + "\n".join(texts)).splitlines()
+        above = "".join(f"# {line}\n" for line in lines)
+    return above + yaml_text({"model": start.model, **arguments})
 
 
 def _volumes(start: Start) -> tuple[str, ...]:
@@ -153,21 +195,27 @@ def _docker(start: Start) -> str:
         parts.append(f"-e {TOKEN}")
     if not several:
         return _folded([*parts, image_name, *map(shlex.join, filter(None, (program, *flags)))])
-    return "\n".join(
-        f"# {number} / {len(machines)}\n"
-        + _folded([*parts, image_name, *map(_shell_words, _inside(start, machine))])
+    return _exports(start.places, "export ") + "\n".join(
+        f"# {number} / {len(machines)}\n" + _folded(_container(parts, start, machine))
         for number, machine in enumerate(machines, start=1)
     )
 
 
-def _inside(start: Start, machine: Machine) -> Iterable[list[str]]:
-    """The words inside the container of one of several machines."""
-    program, flags = start.container
+def _container(parts: list[str], start: Start, machine: Machine) -> Iterable[str]:
+    """`docker run` of one of several machines: what comes before the server takes the place of the image's entry point.
+
+    Source: docker/Dockerfile (0.11.0: python3 -m vllm.entrypoints.openai.api_server; 0.11.1, 0.33.0: vllm serve),
+    examples/online_serving/run_cluster.sh (0.12.0).
+    """
+    image_name, (program, flags) = image(start.plan), start.container
     if not machine.before:
-        return filter(None, (program, *flags, *_own(machine)))
+        words = filter(None, (program, *flags, *_own(machine)))
+        return [*parts, image_name, *map(_shell_words, words)]
     server = chain(start.program, *start.flags, *_own(machine))
     line = " && ".join((*machine.before, _shell_words(server) if machine.serves else "sleep infinity"))
-    return (["bash", "-c", line],)
+    if start.launch.image_starts_server:
+        return [*parts, "--entrypoint bash", image_name, shlex.join(("-c", line))]
+    return [*parts, image_name, shlex.join(("bash", "-c", line))]
 
 
 def _mount(path: str) -> str:

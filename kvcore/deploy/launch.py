@@ -1,4 +1,4 @@
-"""The command that starts what was planned, as data: arguments and environment."""
+"""What starts what was planned, as data: arguments and environment, and the command."""
 
 from __future__ import annotations
 
@@ -8,7 +8,11 @@ import shlex
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+<<<<<<< HEAD
 from kvcore.catalogue.documented import modelslim_repository
+=======
+from kvcore.deploy.machines import number_of_machines
+>>>>>>> main
 from kvcore.engine.protocol import RankTable
 from kvcore.engine.resolved import view_of
 from kvcore.engine.rooms import find_engine
@@ -200,7 +204,12 @@ def served_model(plan: Plan) -> str:
 
 
 def launch_command(plan: Plan) -> str:
-    """One shell line: environment, program, model, flags."""
+    """One shell line: environment, program, model, flags; of several machines, what each of them runs, in lines."""
+    if number_of_machines(plan) > 1:
+        # What a person fills in on several machines is data that a program with one machine need not read.
+        from kvcore.deploy.artefacts import several_machines_command
+
+        return several_machines_command(plan).removesuffix("\n")
     environment = [f"{name}={shlex.quote(value)}" for name, value in launch_environment(plan).items()]
     argv = [*find_engine(plan.scenario.engine).launch.program, served_model(plan)]
     for name, value in launch_arguments(plan).items():

@@ -296,6 +296,9 @@ class Launch(Struct, frozen=True, kw_only=True):
     images: tuple[Image, ...] = ()
     image_starts_server: bool = True
     """The image's entry point is the server: a container gets its flags alone."""
+    nodes_since: Published = NEVER
+    """The vLLM from which on machines that share a replica find each other by `--nnodes` and `--master-addr`; before it
+    they join a Ray cluster."""
     rank_tables: tuple[RankTable, ...] = ()
 
     def image_for(self, vendor: Vendor) -> Image | None:

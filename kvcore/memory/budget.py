@@ -28,7 +28,15 @@ from kvcore.memory.framework import (
 from kvcore.memory.graphs import actual_graphs, captured_graphs, counted_graph_bytes, driver_factors
 from kvcore.memory.intervals import Reach, available_interval, reach_of
 from kvcore.memory.loaded import loaded_quantity
-from kvcore.memory.parts import Parts, RankMemory, given_kv, half_width, measured_or, rank_parts
+from kvcore.memory.parts import (
+    TOO_LITTLE_FREE,
+    Parts,
+    RankMemory,
+    given_kv,
+    half_width,
+    measured_or,
+    rank_parts,
+)
 from kvcore.memory.pool_blocks import reserved_bytes
 from kvcore.memory.setting import Setting, setting_of
 from kvcore.memory.unstated import other_settings
@@ -324,11 +332,18 @@ def remainder_card_terms(setting: Setting) -> Hashable:
     return card.vendor, card.memory_grade is Grade.ASSUMED, pool_share(setting)
 
 
+def checks_free_memory(setting: Setting) -> bool:
+    """Whether the engine compares its budget with what is free before it loads anything, and stops where that is less.
+
+    Source: vllm/v1/worker/utils.py:request_memory (0.14.1, 0.33.0), gpu_worker.py:Worker.init_device (0.9.2).
+    """
+    return budget_kind(setting) != "v0" and setting.switches.checks_free_memory
+
+
 def notices_of(setting: Setting, total: Quantity, system: Quantity, budget: Quantity) -> tuple[Notice, ...]:
     """`free-memory-below-utilization` where the engine will find less free memory than it may spend."""
     free = total.value - system.value
-    checks = budget_kind(setting) != "v0" and setting.switches.checks_free_memory
-    if not checks or free >= budget.value:
+    if not checks_free_memory(setting) or free >= budget.value:
         return ()
     params = {
         "free": f"{gib(free):.2f}",
@@ -336,7 +351,7 @@ def notices_of(setting: Setting, total: Quantity, system: Quantity, budget: Quan
         "utilization": f"{setting.resolved.gpu_memory_utilization:g}",
         "wanted": f"{gib(budget.value):.2f}",
     }
-    return (Notice(code="free-memory-below-utilization", field="gpu_memory_utilization", params=params),)
+    return (Notice(code=TOO_LITTLE_FREE, field="gpu_memory_utilization", params=params),)
 
 
 def restart_notices(setting: Setting, activations: Quantity) -> tuple[Notice, ...]:

@@ -105,6 +105,9 @@ class WeightBytes(Struct, frozen=True, kw_only=True):
     loading: int
     """What loading adds: repacked formats, and the rests of memory blocks that the allocator does not cut off."""
 
+    experts_kernel: int = 0
+    """Of `loading`, what a kernel that keeps the experts otherwise adds; negative: saves."""
+    experts_kernel_source: str = ""
     drafts: int = 0
     """What speculative decoding loads in addition to the model."""
     draft_is_assumed: bool = False
