@@ -15,13 +15,8 @@ from enum import StrEnum
 from itertools import chain
 from typing import Any, Final
 
-<<<<<<< HEAD
 from kvcore.deploy.launch import MODELSCOPE, PORT, launch_words, rank_table_of
-from kvcore.deploy.machines import FIRST, Machine
-=======
-from kvcore.deploy.launch import PORT, launch_words, rank_table_of
 from kvcore.deploy.machines import FIRST, MOST_MACHINES, Machine, first_machine, number_of_machines
->>>>>>> main
 from kvcore.deploy.server_start import TOKEN, Start, image, start_of, start_seconds
 from kvcore.deploy.templates import filled, yaml_text
 from kvcore.engine.protocol import Role

@@ -8,11 +8,8 @@ import shlex
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-<<<<<<< HEAD
 from kvcore.catalogue.documented import modelslim_repository
-=======
 from kvcore.deploy.machines import number_of_machines
->>>>>>> main
 from kvcore.engine.protocol import RankTable
 from kvcore.engine.resolved import view_of
 from kvcore.engine.rooms import find_engine

@@ -80,10 +80,7 @@ def memory_bar(plan: Plan, t: Words, explained: Collection[str] | None = None) -
 
 def axis_title(plan: Plan, t: Words) -> str:
     """What the axis counts."""
-<<<<<<< HEAD
-    return t("GiB of one {card}", card=t.card(plan.accelerator.name))
-=======
-    stages, card = plan.scenario.parallel.pipeline_parallel_size, plan.accelerator.name
+    stages, card = plan.scenario.parallel.pipeline_parallel_size, t.card(plan.accelerator.name)
     if stages == 1:
         return t("GiB of one {card}", card=card)
     return t(
@@ -92,7 +89,6 @@ def axis_title(plan: Plan, t: Words) -> str:
         stage=str(plan.stage + 1),
         stages=str(stages),
     )
->>>>>>> main
 
 
 def part_piece(part: palette.Part, start: float, size: float, said: tuple[str, ...], title: str) -> Piece:

@@ -7,13 +7,9 @@ from contextlib import suppress
 
 import streamlit as st
 
-<<<<<<< HEAD
-from kvcore.catalogue.documented import modelslim_repository
-from kvcore.deploy.artefacts import CONTAINERS, Artefact, artefact
-=======
 from kvcore.answers import planned_result
+from kvcore.catalogue.documented import modelslim_repository
 from kvcore.deploy.artefacts import CONTAINERS, FILE_NAMES, Artefact, artefact
->>>>>>> main
 from kvcore.deploy.going_live import expected_log_lines
 from kvcore.deploy.launch import launch_environment, modelslim_name
 from kvcore.deploy.machines import machines_of
