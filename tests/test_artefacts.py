@@ -475,3 +475,43 @@ def test_a_model_of_the_hub_is_mounted_from_nowhere() -> None:
 def test_a_name_that_looks_like_a_flag_is_none() -> None:
     dashed = planned(model="--trust-remote-code", **PRIVATE)
     assert shlex.split(launch_command(dashed))[2] == "./--trust-remote-code"
+
+
+@pytest.mark.parametrize("kind", [Artefact.COMMAND, Artefact.DOCKER, Artefact.YAML, Artefact.KUBERNETES])
+@pytest.mark.parametrize(
+    ("model", "named"),
+    [
+        ("Qwen/Qwen3-32B", "vllm-ascend/Qwen3-32B-W8A8"),  # docs/source/tutorials/models/Qwen3-Dense.md
+        ("Qwen/Qwen3-8B", "/path/to/Qwen3-8B-W8A8"),
+        ("deepseek-ai/DeepSeek-V4-Flash", "Eco-Tech/DeepSeek-V4-Flash-w8a8-mtp"),
+    ],
+)
+def test_a_model_without_a_side_file_is_not_started_as_modelslims(
+    kind: Artefact, model: str, named: str
+) -> None:
+    asked = {
+        "model": model,
+        "accelerator": "Ascend-910B3-64GB",
+        "engine": "vllm-ascend",
+        "quantization": "ascend",
+    }
+    text = artefact(
+        kind, plan(scenario_from_request(asked | {"tensor_parallel_size": 8, "max_model_len": 8192}))
+    )
+    assert named in text
+    assert f"serve {model}" not in text
+    assert f"model: {model}" not in text
+    assert ("VLLM_USE_MODELSCOPE" in text) is not named.startswith("/")
+
+
+def test_a_checkpoint_that_is_modelslims_is_named_as_it_is() -> None:
+    config = json.loads(catalogue.find_model("Qwen/Qwen3-8B").config.text)
+    for name in ("org/Qwen3-8B-W8A8", "/models/Qwen3-8B"):
+        asked = {
+            "model": name,
+            "config": config,
+            "accelerator": "Ascend-910B3-64GB",
+            "quantization": "ascend",
+        }
+        known = plan(scenario_from_request(asked | {"engine": "vllm-ascend", "max_model_len": 8192}))
+        assert f"vllm serve {name} " in artefact(Artefact.COMMAND, known)

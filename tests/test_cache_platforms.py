@@ -37,11 +37,12 @@ def planned(**fields: object) -> Plan:
 
 
 def flash(**fields: object) -> Plan:
-    """DeepSeek-V4-Flash with its own draft on the candidate of 0.23."""
+    """DeepSeek-V4-Flash in ModelSlim's W8A8 with its own draft on the candidate of 0.23."""
     draft = {"method": "mtp", "num_speculative_tokens": 1}
     wanted = {
         "model": "deepseek-ai/DeepSeek-V4-Flash",
         "engine_version": "0.23.0rc1",
+        "quantization": "ascend",
         "speculative_config": draft,
     }
     return planned(**(wanted | {"enable_expert_parallel": True, "max_num_seqs": 64} | fields))
@@ -189,6 +190,8 @@ def test_no_plan_fits_that_holds_less_than_one_request(
     request = {"model": model, "engine": engine, "engine_version": "0.23.0", "accelerator": card}
     request |= {"max_model_len": length, "max_num_batched_tokens": batch, "max_num_seqs": 1}
     request |= {"enforce_eager": True, "measured": {"available_kv_gib": available}}
+    if "V4" in model and engine == "vllm-ascend":
+        request["quantization"] = "ascend"
     found = plan(scenario_from_request(request))
     assert found.cache is not None
     assert found.verdict != "fits" or found.cache.max_concurrency >= 1

@@ -71,6 +71,7 @@ def test_a_310p_has_no_bfloat16() -> None:
             "deepseek-ai/DeepSeek-V3",
             "0.23.0",
             {
+                "quantization": "ascend",
                 "pipeline_parallel_size": 2,
                 "speculative_config": {"method": "mtp", "num_speculative_tokens": 1},
             },
@@ -104,7 +105,7 @@ def test_a_310p_has_no_bfloat16() -> None:
         (
             "deepseek-ai/DeepSeek-V3.2",
             "0.23.0",
-            {"accelerator": SMALL, "dtype": "float16"},
+            {"accelerator": SMALL, "dtype": "float16", "quantization": "ascend"},
             "npu-refuses-sparse-attention",
         ),
     ],

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 from packaging.version import Version
 
-from kvcore.advice.fixes import fixes
+from kvcore.advice.fixes import fixes, refusal_fixes
 from kvcore.catalogue import find_model
 from kvcore.engine.vllm.storage import METHODS, storage_of
 from kvcore.errors import CatalogueError, EngineRefusalError
@@ -79,14 +80,6 @@ def test_the_words_are_the_engine_s() -> None:
         "The quantization method fp8 is not supported for the current GPU. Minimum capability: 75. Current "
         "capability: 70."
     )
-
-
-@pytest.mark.parametrize(("version", "code"), [("0.13.0", "quantization-not-on-platform"), ("0.23.0", "")])
-def test_ascend_takes_fp8_late(version: str, code: str) -> None:
-    """NPUPlatform.supported_quantization: ascend and compressed-tensors in 0.13, fp8 as well in 0.23."""
-    asked = {"accelerator": "Ascend-910B4-32GB", "engine": "vllm-ascend", "engine_version": version}
-    assert refusal_of(**asked, quantization="fp8") == code
-    assert refusal_of(**asked) == ""
 
 
 def test_a_development_build_is_not_refused() -> None:
@@ -162,6 +155,140 @@ def test_the_file_is_read_strictly() -> None:
     known = METHODS.load()
     assert known.least_capability("modelopt", Version("0.26.0")) == 89
     assert known.least_capability("something_else", Version("0.26.0")) == 0
+
+
+ON_ASCEND = {"accelerator": "Ascend-910B3-64GB", "engine": "vllm-ascend", "max_model_len": 4096}
+ASCEND_950 = {"name": "Ascend 950PR", "vendor": "huawei", "memory_gib": 112.0}
+LIGHT_310P = "Ascend-310P3-Duo-48GB"
+
+
+def compressed(weights: dict[str, Any], inputs: dict[str, Any] | None, packing: str) -> dict[str, Any]:
+    """A config of LLM Compressor with one group for all linear layers."""
+    group = {"targets": ["Linear"], "weights": weights, "input_activations": inputs}
+    return {"quant_method": "compressed-tensors", "format": packing, "config_groups": {"group_0": group}}
+
+
+INT8 = {"num_bits": 8, "type": "int", "symmetric": True, "dynamic": False, "strategy": "channel"}
+INT4 = {
+    "num_bits": 4,
+    "type": "int",
+    "symmetric": True,
+    "dynamic": False,
+    "strategy": "group",
+    "group_size": 128,
+}
+BY_TOKEN = {"num_bits": 8, "type": "int", "symmetric": True, "dynamic": True, "strategy": "token"}
+FLOAT8 = INT8 | {"type": "float"}
+FLOAT_BY_TOKEN = BY_TOKEN | {"type": "float"}
+
+
+@pytest.mark.parametrize(
+    ("model", "version", "flags", "code"),
+    [
+        # supported_quantization: ascend alone, then compressed-tensors, then fp8 from 0.21.0rc1 on.
+        ("Qwen/Qwen3-32B-FP8", "0.11.0", {}, "quantization-not-on-platform"),
+        ("Qwen/Qwen3-32B-FP8", "0.20.2rc1", {}, "quantization-not-on-platform"),
+        # Issues 14467 and 12685: no attribute 'o_groups', on Ascend 950 as well.
+        ("Qwen/Qwen3-32B-FP8", "0.21.0rc1", {}, "npu-format-attributes"),
+        ("Qwen/Qwen3-32B-FP8", "0.23.0", {}, "npu-format-attributes"),
+        ("Qwen/Qwen3-32B-FP8", None, {}, "npu-format-attributes"),
+        ("Qwen/Qwen3-32B-FP8", "0.23.0", {"accelerator": ASCEND_950}, "npu-format-attributes"),
+        ("deepseek-ai/DeepSeek-V3", "0.23.0", {"tensor_parallel_size": 16}, "npu-format-attributes"),
+        ("Qwen/Qwen3-32B", "0.23.0", {"quantization": "fp8"}, "npu-format-attributes"),
+        # AscendFp8Config of 0.27.1rc1: blocks alone.
+        ("Qwen/Qwen3-32B-FP8", "0.27.1rc1", {"tensor_parallel_size": 4}, ""),
+        ("Qwen/Qwen3-32B", "0.27.1rc1", {"quantization": "fp8"}, "npu-format-blocks"),
+        # supported_models.md of 0.23.0: native weights of DeepSeek-V4 on Ascend 950 products.
+        ("deepseek-ai/DeepSeek-V4-Flash", "0.23.0", {"tensor_parallel_size": 8}, "npu-format-chip"),
+        (
+            "deepseek-ai/DeepSeek-V4-Flash",
+            "0.23.0",
+            {"tensor_parallel_size": 8, "accelerator": ASCEND_950},
+            "",
+        ),
+        (
+            "deepseek-ai/DeepSeek-V4-Flash",
+            "0.23.0",
+            {"tensor_parallel_size": 8, "quantization": "ascend"},
+            "",
+        ),
+        # faqs.md: Ascend 910 and Ascend 910 Pro B are NOT supported yet.
+        ("Qwen/Qwen3-8B", "0.23.0", {"accelerator": "Ascend-910A-32GB"}, "npu-chip-unsupported"),
+        ("Qwen/Qwen3-8B", "0.9.1", {"accelerator": "Ascend-910A-32GB"}, "npu-chip-unsupported"),
+        (
+            "Qwen/Qwen3-0.6B",
+            None,
+            {"accelerator": "Ascend-910A-32GB", "engine": "vllm-mindspore"},
+            "",
+        ),
+    ],
+)
+def test_what_vllm_ascend_lists_it_need_not_have_methods_for(
+    model: str, version: str | None, flags: dict[str, Any], code: str
+) -> None:
+    asked = ON_ASCEND | {"model": model, "engine_version": version} | flags
+    assert refusal_of(**asked) == code
+
+
+@pytest.mark.parametrize(
+    ("section", "version", "card", "code"),
+    [
+        (compressed(INT8, BY_TOKEN, "int-quantized"), "0.11.0", None, "quantization-not-on-platform"),
+        (compressed(INT8, BY_TOKEN, "int-quantized"), "0.12.0rc1", None, ""),
+        (compressed(INT8, BY_TOKEN, "int-quantized"), "0.23.0", None, ""),
+        (compressed(INT8, BY_TOKEN, "int-quantized"), "0.23.0", LIGHT_310P, "npu-format-chip"),
+        # register_scheme("W4A16", "moe") is the only one of W4A16.
+        (compressed(INT4, None, "pack-quantized"), "0.23.0", None, "npu-no-scheme"),
+        (compressed(INT8, None, "pack-quantized"), "0.23.0", None, "npu-no-scheme"),
+        (compressed(FLOAT8, FLOAT_BY_TOKEN, "float-quantized"), "0.21.0rc1", None, "npu-no-scheme"),
+        (compressed(FLOAT8, FLOAT_BY_TOKEN, "float-quantized"), "0.23.0", None, "npu-format-chip"),
+        (compressed(FLOAT8, FLOAT_BY_TOKEN, "float-quantized"), "0.23.0", ASCEND_950, ""),
+        (
+            compressed(INT8 | {"strategy": "tensor"}, BY_TOKEN, "int-quantized"),
+            "0.23.0",
+            None,
+            "npu-no-scheme",
+        ),
+    ],
+)
+def test_which_groups_of_compressed_tensors_vllm_ascend_has_methods_for(
+    section: dict[str, Any], version: str, card: object, code: str
+) -> None:
+    config = json.loads(find_model("Qwen/Qwen3-8B").config.text)
+    asked = ON_ASCEND | {"model": "a/b", "config": config | {"quantization_config": section}}
+    asked |= {"engine_version": version, "dtype": "float16"}
+    assert refusal_of(**asked | ({} if card is None else {"accelerator": card})) == code
+
+
+def test_fp8_blocks_are_kept_in_16_bits_from_0_27_on() -> None:
+    """fp8_block.py of 0.27.1rc1: on every other generation the matrix is kept in the model's dtype."""
+    asked = ON_ASCEND | {"tensor_parallel_size": 4, "engine_version": "0.27.1rc1"}
+    blocks = plan(scenario_from_request(asked | {"model": "Qwen/Qwen3-32B-FP8"}))
+    plain = plan(scenario_from_request(asked | {"model": "Qwen/Qwen3-32B"}))
+    assert blocks.loaded_weights.value == plain.loaded_weights.value
+    assert "fp8-kept-in-16-bits" in {one.code for one in blocks.notices}
+    new = plan(scenario_from_request(asked | {"model": "Qwen/Qwen3-32B-FP8", "accelerator": ASCEND_950}))
+    assert new.loaded_weights.value < 0.6 * plain.loaded_weights.value
+
+
+@pytest.mark.parametrize(
+    ("flags", "fix"),
+    [
+        ({"model": "Qwen/Qwen3-32B-FP8", "tensor_parallel_size": 2}, ("quantization", "ascend")),
+        ({"model": "deepseek-ai/DeepSeek-V4-Flash", "tensor_parallel_size": 8}, ("quantization", "ascend")),
+        (
+            {"model": "Qwen/Qwen3-32B", "tensor_parallel_size": 2, "quantization": "fp8"},
+            ("quantization", None),
+        ),
+        ({"model": "Qwen/Qwen3-8B", "accelerator": "Ascend-910A-32GB"}, ("accelerator", "Ascend-910B4-32GB")),
+    ],
+)
+def test_the_way_out_of_a_refusal_on_ascend(flags: dict[str, Any], fix: tuple[str, object]) -> None:
+    scenario = scenario_from_request(ON_ASCEND | flags)
+    with pytest.raises(EngineRefusalError) as refused:
+        plan(scenario)
+    found = refusal_fixes(scenario, refused.value)
+    assert (found[0].field, found[0].value) == fix
 
 
 @pytest.mark.parametrize(

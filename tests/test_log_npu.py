@@ -186,3 +186,20 @@ def test_a_flood_of_tables_is_read_in_bounded_time() -> None:
     line = "| 0 0 | 0000:C1:00.0 | " + "0 / " * 90 + "|\n"
     log = read_log(HEAD + line * 20_000 + SERVE)
     assert log.chips == ()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "INFO 08-25 10:00:01 [__init__.py:44] plugin ascend loaded.\n",
+        "RuntimeError: NPU out of memory. Tried to allocate 2.00 GiB (NPU 0; 60.96 GiB total capacity)\n",
+        '  File "/usr/local/lib/python3.11/site-packages/torch_npu/npu/utils.py", line 60, in set_device\n',
+    ],
+)
+def test_one_line_of_the_plug_in_tells_it_from_vllm(line: str) -> None:
+    server = "INFO 08-25 10:00:00 [api_server.py:1] vLLM API server version 0.23.0\n"
+    assert read_log(server + line).engine == "vllm-ascend"
+    assert (
+        read_log(server + line.replace("ascend", "x").replace("NPU", "CUDA").replace("npu", "x")).engine
+        == "vllm"
+    )

@@ -272,10 +272,10 @@ def test_the_smallest_by_number_and_by_memory() -> None:
 
 def test_the_sentence_names_both_or_says_that_there_is_none() -> None:
     rows = matrix_rows(swept().cells, CARDS, SIZES, Filters(), TEN)
-    answer = smallest_answer(rows, BY_ID, 10, 8192, T)
+    answer = smallest_answer(rows, BY_ID, TEN, 8192, T)
     assert answer.text.startswith("Smallest for 10 requests of 8,192 tokens: 1 × ")
     assert all(one.max_concurrency >= 10 for one in answer.cells)
-    none = smallest_answer(rows, BY_ID, 10**6, 8192, T)
+    none = smallest_answer(rows, BY_ID, Target(wanted=10**6), 8192, T)
     assert none.cells == ()
     assert none.text.startswith("None of these fits 1,000,000 requests")
 

@@ -8,6 +8,7 @@ import pytest
 
 from kvcore import catalogue
 from kvcore.advice.sweep import plan_cell, sweep
+from kvcore.deploy.server_start import image
 from kvcore.memory.unstated import other_versions
 from kvcore.planning import Plan, Verdict, plan
 from kvcore.scenario.request import scenario_from_request
@@ -94,3 +95,12 @@ def test_a_sweep_has_the_cells_of_the_plan() -> None:
         for card in cards:
             for size in (1, 2):
                 assert next(cells) == plan_cell(base, entry, card, size), (entry.id, card.id, size)
+
+
+def test_a_release_that_nobody_states_has_one_name() -> None:
+    """The note, the plan and the image: 0.23.0.post1 repairs 0.23.0, and runs on the same vLLM."""
+    asked = {"model": "Qwen/Qwen3-32B", "accelerator": "Ascend-910B3-64GB", "engine": "vllm-ascend"}
+    known = plan(scenario_from_request(asked | {"tensor_parallel_size": 2, "max_model_len": 32768}))
+    (said,) = [one for one in known.notices if one.code == "release-not-stated"]
+    assert said.params["used"] == known.resolved.engine_version
+    assert image(known).endswith(f":v{known.resolved.engine_version}")

@@ -92,7 +92,7 @@ def test_a_model_that_nothing_holds_still_has_a_page() -> None:
     app = checked(app.segmented_control(key="explore_gpus").set_value(1).run())
     assert app.warning[0].value.startswith("None of these fits")
     texts = {text for trace in cells(app) for text in trace["text"]}
-    assert texts == {"too big", "refused:<br>weights", "refused:<br>attention"}
+    assert texts == {"too big", "refused:<br>weights", "refused:<br>attention", "refused:<br>card"}
 
 
 def test_a_model_that_most_cards_refuse_has_words_in_its_cells() -> None:
@@ -149,3 +149,40 @@ def test_prices_are_in_the_link_and_count() -> None:
 def test_a_price_that_is_none_is_told() -> None:
     app = open_page(QWEN | {"prices": "H100-80GB:-2"})
     assert any("prices" in text.value for text in app.text)
+
+
+FLASH = {
+    "model": "deepseek-ai/DeepSeek-V4-Flash",
+    "accelerator": "Ascend-910B1-64GB",
+    "max_model_len": "1048576",
+}
+
+
+@pytest.mark.parametrize("locale", ["en-US", "zh-CN"])
+def test_the_fewest_cards_of_a_mixture_are_the_same_in_every_answer(locale: str) -> None:
+    """Also those that only replicas with shared experts come to; in ModelSlim's checkpoint, as vllm-ascend asks."""
+    t = words(Language.CHINESE if locale == "zh-CN" else Language.ENGLISH)
+    for tensor, vendors in (("8", "huawei"), ("1", "huawei")):
+        app = open_page(
+            FLASH
+            | {"engine": "vllm-ascend", "tensor_parallel_size": tensor, "wanted": "4", "vendors": vendors},
+            locale,
+        )
+        tables = [frame.value for frame in app.dataframe]
+        by_size, shared = (table.set_index(t("Accelerator"))[t("Fewest GPUs")] for table in tables)
+        assert shared["Ascend 910B1"] == by_size["Ascend 910B1"] == 8
+        assert any("ModelSlim" in caption.value for caption in app.caption)
+        answers = [one.value for one in app.warning]
+        tight = t("{finding}. Tight: within the estimate's error", finding="")
+        assert sum(text.endswith(tight) for text in answers) == 2
+        assert not app.success
+    take = next(button for button in app.button if (button.key or "").startswith("take."))
+    app = checked(take.click().run())
+    assert params(app)["quantization"] == "ascend"
+    assert int(params(app).get("tensor_parallel_size", "1")) * int(params(app)["data_parallel_size"]) == 8
+
+
+def test_explore_offers_the_formats_that_card_and_release_take() -> None:
+    app = open_page(QWEN | {"accelerator": "Ascend-910B3-64GB", "engine": "vllm-ascend"})
+    (control,) = [one for one in app.segmented_control if (one.key or "").startswith("explore.quantization")]
+    assert list(control.options) == ["auto", "ascend"]

@@ -176,6 +176,7 @@ def test_spreading_the_experts_lowers_what_a_card_loads() -> None:
         "model": "deepseek-ai/DeepSeek-V3",
         "accelerator": "Ascend-910B1-64GB",
         "tensor_parallel_size": 16,
+        "quantization": "ascend",
     }
     alone = plan(scenario_from_request(request)).loaded_weights.value
     spread = {"data_parallel_size": 2, "enable_expert_parallel": True}

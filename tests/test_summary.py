@@ -70,6 +70,7 @@ def test_what_comes_after_the_cache_is_named_with_what_may_be_missing() -> None:
         accelerator="Ascend-910B3-64GB",
         tensor_parallel_size=16,
         max_model_len=32_768,
+        quantization="ascend",
     )
     assert plan.tight_by is Tightness.AFTER_POOL
     assert plan.memory is not None

@@ -9,6 +9,7 @@ from kvcore import catalogue
 from kvcore.advice.sweep import SIZES, cell_scenario, plan_cell, sweep
 from kvcore.catalogue.accelerators import Vendor
 from kvcore.cli import main
+from kvcore.engine.rooms import with_accelerator
 from kvcore.planning import Verdict
 from kvcore.scenario.request import scenario_from_request
 from kvcore.views.matrix import json_lines, table_lines
@@ -86,6 +87,21 @@ def test_what_cards_take_of_a_dense_model_says_nothing_of_experts() -> None:
     for entry, swept in zip(models, sweep(scenario, models, cards), strict=True):
         alone = [plan_cell(scenario, entry, card, size) for card in cards for size in SIZES]
         assert swept.cells == tuple(alone), entry.id
+
+
+@pytest.mark.parametrize("name", ["Qwen/Qwen3-32B-FP8", "deepseek-ai/DeepSeek-V4-Flash", "Qwen/Qwen3-8B-AWQ"])
+def test_a_checkpoint_that_vllm_ascend_does_not_take_gives_way_to_modelslims(name: str) -> None:
+    cards = [
+        catalogue.find_accelerator(one) for one in ("H100-80GB", "Ascend-910B3-64GB", "Ascend-310P3-24GB")
+    ]
+    entry = catalogue.find_model(name)
+    scenario = base()
+    (swept,) = sweep(scenario, [entry], cards)
+    assert swept.cells == tuple(plan_cell(scenario, entry, card, size) for card in cards for size in SIZES)
+    served = [cell_scenario(scenario, entry, card, 8) for card in cards[:2]]
+    assert [one.quantization for one in served] == [None, "ascend"]
+    back = with_accelerator(served[1], cards[0])
+    assert (back.engine, back.quantization) == ("vllm", None)
 
 
 def test_weights_that_no_card_holds_are_a_verdict() -> None:

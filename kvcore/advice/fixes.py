@@ -157,7 +157,9 @@ def _accepted_values(scenario: Scenario) -> Iterator[tuple[str, Iterable[Value]]
     yield "data_parallel_size", () if scenario.parallel.data_parallel_size == 1 else (1,)
     yield "engine_version", _nearest_releases(scenario)
     for field, default in _DEFAULTS.items():
-        yield field, () if getattr(scenario, field) == default else (default,)
+        now = getattr(scenario, field)
+        others = find_engine(scenario.engine).weight_precisions if field == "quantization" else ()
+        yield field, [value for value in (default, *others) if value != now]
     card = scenario.accelerator
     if card is not None:
         cards = _cards_like(card, AS_MUCH * card.memory_gib)

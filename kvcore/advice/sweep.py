@@ -19,13 +19,15 @@ from msgspec import Struct
 from msgspec.structs import astuple, replace
 
 from kvcore import catalogue
+from kvcore.advice.checkpoints import as_served, other_checkpoints
 from kvcore.advice.spread import spread_scenario
 from kvcore.advice.sweep_cards import Cards
 from kvcore.advice.sweep_cell import Cell, planned_alone
 from kvcore.advice.sweep_model import ModelSweep
 from kvcore.catalogue.accelerators import Accelerator
 from kvcore.catalogue.models import Checkpoint, ModelEntry
-from kvcore.engine.rooms import engine_for, find_engine, with_accelerator
+from kvcore.engine.rooms import engine_for, find_engine, with_accelerator, with_engine
+from kvcore.engine.vllm.storage import NOT_TAKEN
 from kvcore.engine.vllm.versions import planned_release
 from kvcore.errors import KvPlannerError
 from kvcore.model.config import ModelConfig
@@ -74,9 +76,20 @@ def sweep(
             by_engine.setdefault(runs, []).append(index)
         cells: dict[int, Cell] = {}
         for (engine, version), own in by_engine.items():
-            on_engine = ModelSweep(known, replace(scenario, engine=engine, engine_version=version), own)
+            asked = with_engine(scenario, engine, version)
+            on_engine = ModelSweep(known, asked, own)
+            others = [ModelSweep(known, other, own) for other in other_checkpoints(asked)]
             for place, size in enumerate(sizes):
-                for index, cell in on_engine.cells(size):
+                found = dict(on_engine.cells(size))
+                for other in others:
+                    refused = {index for index, cell in found.items() if cell.refusal in NOT_TAKEN}
+                    taken = other.cells(size) if refused else ()
+                    found |= {
+                        index: cell
+                        for index, cell in taken
+                        if index in refused and cell.refusal not in NOT_TAKEN
+                    }
+                for index, cell in found.items():
                     cells[index * len(sizes) + place] = cell
         yield SweptModel(
             model=entry.id,
@@ -94,7 +107,7 @@ def cell_scenario(base: Scenario, entry: ModelEntry, card: Accelerator, size: in
     """The deployment that the cell of `entry` on `card` at tensor parallel size `size` stands for.
 
     Ascend cards run vllm-ascend and others vLLM, in the version of `base` where that is its own engine and in the
-    newest one otherwise.
+    newest one otherwise; a checkpoint that is not taken there gives way to ModelSlim's of the same model.
 
     Example:
         >>> from kvcore import catalogue
@@ -106,7 +119,7 @@ def cell_scenario(base: Scenario, entry: ModelEntry, card: Accelerator, size: in
         (40960, 2)
     """
     scenario = with_accelerator(model_scenario(base, entry), card)
-    return replace(scenario, parallel=replace(scenario.parallel, tensor_parallel_size=size))
+    return as_served(replace(scenario, parallel=replace(scenario.parallel, tensor_parallel_size=size)))
 
 
 def model_scenario(base: Scenario, entry: ModelEntry) -> Scenario:

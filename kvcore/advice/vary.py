@@ -12,6 +12,7 @@ from typing import Any, Final
 from msgspec import Struct
 from msgspec.structs import replace
 
+from kvcore.advice.checkpoints import as_served
 from kvcore.advice.sharing import INSTANCES, sharing
 from kvcore.cache.capacity import max_concurrency_at
 from kvcore.cache.spec import FULL_KINDS
@@ -182,7 +183,7 @@ def _positions(
     if varied is Varied.ACCELERATOR:
         own = [] if base.accelerator is None else [(base.accelerator.id, base)]
         others = dict.fromkeys(card for card in cards if card != base.accelerator)
-        return [*own, *((card.id, with_accelerator(base, card)) for card in others)]
+        return [*own, *((card.id, as_served(with_accelerator(base, card))) for card in others)]
     if varied is Varied.SPLIT:
         return [(one, replace(base, parallel=one)) for one in splits(parallel, architecture)]
     if varied is Varied.INSTANCES:

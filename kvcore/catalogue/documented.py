@@ -1,16 +1,17 @@
-"""What publishers say of their models next to the weights: the license, YaRN, and the gate before a download."""
+"""What publishers say of their models next to the weights: the license, YaRN, ModelSlim's checkpoint, and the
+gate before a download."""
 
 from __future__ import annotations
 
 import datetime
 from fnmatch import fnmatchcase
-from typing import Final
+from typing import Annotated, Final
 
 from msgspec import Struct
 
 from kvcore.catalogue.models import model_ids
 from kvcore.model.rope import Yarn
-from kvcore.versioned import Source, TableFile
+from kvcore.versioned import Pattern, Source, TableFile
 
 
 class Row(Struct, frozen=True, kw_only=True):
@@ -34,19 +35,27 @@ class Series(Row, frozen=True, kw_only=True):
     yarn: Yarn
 
 
+class Repository(Row, frozen=True, kw_only=True):
+    """ModelSlim's 8-bit checkpoint of some models."""
+
+    name: Annotated[str, Pattern(r"[A-Za-z0-9-]+/[A-Za-z0-9._-]+", "a repository of ModelScope")]
+
+
 class Documented(Struct, frozen=True, kw_only=True):
     """The tables of documented.toml."""
 
     license: tuple[License, ...]
     series: tuple[Series, ...]
+    modelslim: tuple[Repository, ...]
     gated: Row
 
     def __post_init__(self) -> None:
-        licensed = [model for row in self.license for model in row.models]
-        if wrong := set(licensed).difference(model_ids()):
-            raise ValueError(f"{min(wrong)} is not bundled")
-        if twice := {model for model in licensed if licensed.count(model) > 1}:
-            raise ValueError(f"{min(twice)} is named twice")
+        for rows in (self.license, self.modelslim):
+            named = [model for row in rows for model in row.models]
+            if wrong := set(named).difference(model_ids()):
+                raise ValueError(f"{min(wrong)} is not bundled")
+            if twice := {model for model in named if named.count(model) > 1}:
+                raise ValueError(f"{min(twice)} is named twice")
 
 
 DOCUMENTED: Final = TableFile("kvcore.catalogue", "documented.toml", Documented)
@@ -60,6 +69,16 @@ def license_of(model: str) -> str:
         ('Apache-2.0', '')
     """
     return next((row.name for row in DOCUMENTED.load().license if model in row.models), "")
+
+
+def modelslim_repository(model: str) -> str:
+    """ModelSlim's W8A8 checkpoint of a bundled model on ModelScope, "" where no guide names one.
+
+    Example:
+        >>> modelslim_repository("Qwen/Qwen3-32B"), modelslim_repository("Qwen/Qwen3-8B")
+        ('vllm-ascend/Qwen3-32B-W8A8', '')
+    """
+    return next((row.name for row in DOCUMENTED.load().modelslim if model in row.models), "")
 
 
 def is_gated(model: str) -> bool:

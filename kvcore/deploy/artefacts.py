@@ -15,7 +15,7 @@ from enum import StrEnum
 from itertools import chain
 from typing import Any, Final
 
-from kvcore.deploy.launch import PORT, launch_words, rank_table_of
+from kvcore.deploy.launch import MODELSCOPE, PORT, launch_words, rank_table_of
 from kvcore.deploy.machines import FIRST, MOST_MACHINES, Machine, first_machine, number_of_machines
 from kvcore.deploy.server_start import TOKEN, Start, image, start_of, start_seconds
 from kvcore.deploy.templates import filled, yaml_text
@@ -27,6 +27,7 @@ from kvcore.units import GIB, ceil_div, round_up
 
 VOLUMES: Final = ("~/.cache/huggingface:/root/.cache/huggingface", "~/.cache/vllm:/root/.cache/vllm")
 """Checkpoints, and compiled kernels: a restart that finds them has more for its KV cache."""
+MODELSCOPE_VOLUME: Final = "~/.cache/modelscope:/root/.cache/modelscope"
 SECRET: Final = "huggingface"
 """The Kubernetes secret with the token of the Hub, and its key."""
 SECRET_KEY: Final = "token"
@@ -160,6 +161,11 @@ def _yaml(start: Start) -> str:
     return above + yaml_text({"model": start.model, **arguments})
 
 
+def _volumes(start: Start) -> tuple[str, ...]:
+    """Folders of the host that a container keeps its files in."""
+    return (*VOLUMES, MODELSCOPE_VOLUME) if MODELSCOPE in start.environment else VOLUMES
+
+
 def _docker(start: Start) -> str:
     """`docker run`; the token of a gated model comes from the shell's own HF_TOKEN, by name."""
     image_name, platform = image(start.plan), start.platform
@@ -174,7 +180,7 @@ def _docker(start: Start) -> str:
     shared = ["--net=host", *(f'-e {name}="{value}"' for name, value in inside.items())]
     network = shared if several else [f"-p {PORT}:{PORT}"]
     parts = ["docker run --rm", *cards, "--ipc=host", *network]
-    parts += [f"-v {volume}" for volume in VOLUMES]
+    parts += [f"-v {volume}" for volume in _volumes(start)]
     if start.folder is not None:
         parts.append(f"--mount {shlex.quote(_mount(start.folder))}")
     parts += [f"-e {shlex.quote(f'{name}={value}')}" for name, value in start.environment.items()]
@@ -224,7 +230,11 @@ def _compose(start: Start) -> str:
         "image": image(start.plan),
         "command": [*program, *chain(*flags)],
         "port": PORT,
-        "volumes": [*VOLUMES, *([mount] if folder else []), *(f"{path}:{path}" for path in start.mounts)],
+        "volumes": [
+            *_volumes(start),
+            *([mount] if folder else []),
+            *(f"{path}:{path}" for path in start.mounts),
+        ],
         "seconds": start_seconds(start.plan),
         "secrets": ["hf_token"] if asks else None,
         "environment": {**start.environment, **token_path} or None,

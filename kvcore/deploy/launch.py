@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from kvcore.catalogue.documented import modelslim_repository
 from kvcore.deploy.machines import number_of_machines
 from kvcore.engine.protocol import RankTable
 from kvcore.engine.resolved import view_of
@@ -17,6 +19,7 @@ from kvcore.engine.vllm.runner import runner_flag
 from kvcore.engine.vllm.switches import GraphSizeFlag
 from kvcore.engine.vllm.versions import switches_of
 from kvcore.flags import Flag, Kind, LaunchRule, LinkRule, fields_of
+from kvcore.model.quantization.modelslim import METHOD as MODELSLIM
 from kvcore.model.rope import read_yarn
 from kvcore.planning import Plan
 from kvcore.scenario import AUTO, KEPT_AS_JSON, Runner, Scenario, nested, value_of
@@ -27,6 +30,11 @@ RESOLVED: Final = (
 )  # fmt: skip
 """What a command with every flag says of the engine's own choices."""
 MODEL_PLACE: Final = "/path/to/your/model"
+MODELSCOPE: Final = "VLLM_USE_MODELSCOPE"
+"""Has checkpoints come from ModelScope. Source: vllm/envs.py (0.8.5, 0.33.0)."""
+NAMED_TYPE: Final = re.compile(r"(?i)w[48]a\d+")
+"""What the names of ModelSlim's checkpoints say."""
+PLAIN: Final = re.compile(r"[^A-Za-z0-9._-]+")
 PORT: Final = 8000
 """Where the engine listens unless set otherwise."""
 
@@ -132,6 +140,8 @@ def launch_environment(plan: Plan) -> dict[str, str]:
     environment = dict(plan.scenario.env)
     if plan.resolved.max_model_len > plan.resolved.derived_max_model_len:
         environment["VLLM_ALLOW_LONG_MAX_MODEL_LEN"] = "1"
+    if _needs_modelslim(plan.scenario) and modelslim_repository(plan.scenario.model):
+        environment.setdefault(MODELSCOPE, "True")
     table = rank_table_of(plan)
     return environment if table is None else {table.variable: table.path} | environment
 
@@ -141,6 +151,33 @@ def rank_table_of(plan: Plan) -> RankTable | None:
     connector, version = transfer_of(plan.scenario).connector, plan.resolved.version
     tables = find_engine(plan.scenario.engine).launch.rank_tables
     return next((row for row in tables if row.connector == connector and row.covers(version)), None)
+
+
+def modelslim_name(scenario: Scenario) -> str:
+    """ModelSlim's checkpoint that stands for the scenario's model, which has none itself; "" where that is served.
+
+    A repository of ModelScope where a guide names one, else a place to fill in.
+
+    Example:
+        >>> from kvcore.scenario.request import scenario_from_request
+        >>> asked = {"engine": "vllm-ascend", "accelerator": "Ascend-910B3-64GB", "quantization": "ascend"}
+        >>> names = ("Qwen/Qwen3-32B", "Qwen/Qwen3-8B")
+        >>> [modelslim_name(scenario_from_request({**asked, "model": name})) for name in names]
+        ['vllm-ascend/Qwen3-32B-W8A8', '/path/to/Qwen3-8B-W8A8']
+    """
+    if not _needs_modelslim(scenario):
+        return ""
+    # Only letters, digits, dots and dashes go into a path that a person is to replace.
+    plain = PLAIN.sub("-", scenario.model.rsplit("/", 1)[-1])[:80]
+    return modelslim_repository(scenario.model) or f"/path/to/{plain}-W8A8"
+
+
+def _needs_modelslim(scenario: Scenario) -> bool:
+    """Whether the model is planned as ModelSlim's, and neither a side file nor its name says that it is."""
+    name = scenario.model
+    is_given = scenario.config.hf_quant_config is not None or name.startswith(("/", ".", "~"))
+    is_planned = scenario.quantization == MODELSLIM and name != UNNAMED_MODEL
+    return is_planned and not is_given and NAMED_TYPE.search(name) is None
 
 
 def served_model(plan: Plan) -> str:
@@ -157,6 +194,8 @@ def served_model(plan: Plan) -> str:
     name = plan.scenario.model
     if name == UNNAMED_MODEL:
         return MODEL_PLACE
+    if other := modelslim_name(plan.scenario):
+        return other
     # A name that begins with a dash would be read as a flag.
     return f"./{name}" if name.startswith("-") else name
 

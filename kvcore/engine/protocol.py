@@ -17,7 +17,7 @@ from packaging.version import Version
 from kvcore.catalogue.accelerators import Accelerator, Vendor
 from kvcore.engine.graph_rules import GraphRules
 from kvcore.engine.memory_rules import EngineName, MemoryRules, MemoryVariables, Overheads, Text
-from kvcore.engine.resolved import CardView, Resolved, without_card
+from kvcore.engine.resolved import CardView, Chip, Resolved, without_card
 from kvcore.flags import FLAGS, fields_of
 from kvcore.scenario import Scenario
 from kvcore.versioned import (
@@ -131,6 +131,8 @@ class Refusals(Struct, frozen=True, kw_only=True):
     """Whose storage formats of weights it takes (`quantization_methods.toml`); "" for those of the card's vendor."""
     checks_weight_shapes: bool = True
     """Blocks and groups of quantized weights that tensor parallelism would cut stop the start."""
+    unsupported_chips: tuple[Chip, ...] = ()
+    """Generations of chips that none of its releases has a platform for."""
     combinations: tuple[RefusedCombination, ...] = ()
     """What is not taken together, in the order of the checks."""
 
@@ -206,6 +208,8 @@ class WeightRules(Struct, frozen=True, kw_only=True):
     context_parallel: ContextParallel = ContextParallel.NEVER
     cuts_tokens_for_whole: bool = False
     """Shared experts that are to be whole on each rank ask for FlashComm too."""
+    unpacks_blocks: bool = False
+    """FP8 checkpoints with a scale for each block are kept in 16 bits once they are loaded, but on Ascend 950."""
     unpacks_fp8_of: Annotated[str, Named("[a-z0-9_]*", "a type of model")] = ""
     """A type of model whose FP8 checkpoints are loaded in 16 bits; empty: none."""
 

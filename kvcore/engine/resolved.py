@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -114,6 +115,43 @@ class MemoryTier(StrEnum):
     HUGE = "huge"
 
 
+class Chip(StrEnum):
+    """The generations of Ascend chips, as vllm-ascend tells them apart."""
+
+    UNKNOWN = ""
+    """Another card, or one whose name does not say: it counts as the usual A2 or A3."""
+    ATLAS_310P = "310P"
+    FIRST_910 = "910A"
+    """Ascend 910, 910A, 910 Pro A and B: the generation before A2."""
+    A2_A3 = "A2/A3"
+    A5 = "A5"
+    """Ascend 950."""
+
+
+CHIP_NAMES: Final = (
+    (re.compile(r"310p"), Chip.ATLAS_310P),
+    (re.compile(r"910\s*-?(pro[\s-]*[ab]|a)\b"), Chip.FIRST_910),
+    (re.compile(r"950|910_95|\ba5\b"), Chip.A5),
+    (re.compile(r"910|800|\ba[23]\b"), Chip.A2_A3),
+)
+"""Source: vllm_ascend/utils.py:check_ascend_device_type (0.13.0, 0.23.0: 200 to 205 310P, 220 to 225 A2, 250 to 255 A3,
+260 A5, and no other), setup.py (0.23.0: names of chips)."""
+
+
+def chip_of(accelerator: Accelerator) -> Chip:
+    """The generation of an Ascend card, by its name.
+
+    Example:
+        >>> from kvcore import catalogue
+        >>> [chip_of(catalogue.find_accelerator(name)).value for name in ("Ascend-910A-32GB", "Ascend-910B4-32GB")]
+        ['910A', 'A2/A3']
+    """
+    if accelerator.vendor is not Vendor.HUAWEI:
+        return Chip.UNKNOWN
+    name = accelerator.name.lower()
+    return next((chip for pattern, chip in CHIP_NAMES if pattern.search(name)), Chip.UNKNOWN)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CardView:
     """A card as flags see it. Cards with equal views resolve to the same flags, the same refusals and weights."""
@@ -124,8 +162,8 @@ class CardView:
     memory_tier: MemoryTier
     is_a100: bool
     is_gaudi: bool
-    is_310p: bool
-    """An Ascend 310P, which has no bfloat16 and a worker of its own."""
+    chip: Chip
+    """The generation of an Ascend card."""
     is_assumed: bool
     """Nobody named it: it stands for a card that is still open."""
     label: str = field(compare=False)
@@ -136,6 +174,11 @@ class CardView:
         """major × 10 + minor; a card that is not known counts as Ampere."""
         major, minor = self.compute_capability or UNKNOWN_CAPABILITY
         return major * 10 + minor
+
+    @property
+    def is_310p(self) -> bool:
+        """Whether it is an Ascend 310P, which has no bfloat16 and a worker of its own."""
+        return self.chip is Chip.ATLAS_310P
 
     @property
     def words(self) -> Mapping[str, str]:
@@ -170,7 +213,7 @@ def view_of(accelerator: Accelerator, is_assumed: bool = False) -> CardView:
         memory_tier=MemoryTier.HUGE if memory >= HUGE_CARD_GIB else big,
         is_a100="a100" in accelerator.name.lower(),
         is_gaudi=accelerator.id.startswith("Gaudi"),
-        is_310p=accelerator.vendor is Vendor.HUAWEI and "310p" in accelerator.name.lower(),
+        chip=chip_of(accelerator),
         is_assumed=is_assumed,
         label=accelerator.name,
     )

@@ -112,7 +112,15 @@ def with_accelerator(scenario: Scenario, card: Accelerator) -> Scenario:
     changed = replace(scenario, accelerator=card)
     if find_engine(scenario.engine).runs_on(card):
         return changed
-    return replace(changed, engine=engine_for(card).name, engine_version=None)
+    return with_engine(changed, engine_for(card).name, None)
+
+
+def with_engine(scenario: Scenario, engine: str, version: str | None) -> Scenario:
+    """`scenario` on another engine, without a format of weights that its own engine alone has."""
+    asked = scenario.quantization
+    is_kept = asked not in find_engine(scenario.engine).weight_precisions
+    is_kept = is_kept or asked in find_engine(engine).weight_precisions
+    return replace(scenario, engine=engine, engine_version=version, quantization=asked if is_kept else None)
 
 
 def read_engine(text: str, file: str) -> Engine:

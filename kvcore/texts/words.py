@@ -118,6 +118,17 @@ class Words:
         """The text of `msgid` in this language, with `{params}` filled in."""
         return render(self._texts.get(("", msgid), msgid), "", params) if params else self._plain(msgid)
 
+    def card(self, name: str) -> str:
+        """The name of a card, with what its bracket says of a part of a board in this language.
+
+        Example:
+            >>> words(Language.CHINESE).card("Ascend 910C (one die)")
+            'Ascend 910C (单 die)'
+        """
+        for part in PARTS_OF_CARDS:
+            name = name.replace(part, self._plain(part))
+        return name
+
     def error(self, error: KvPlannerError | Notice) -> str:
         """What is wrong, translated by code."""
         return self._message(MESSAGES[error.code].text, error)
@@ -161,6 +172,8 @@ def _names_graphs(msgid: str, text: str) -> bool:
     return bool(_NAMES_GRAPHS.search(msgid)) or (CUDA not in msgid and _CUDA_GRAPHS_IN_CHINESE in text)
 
 
+PARTS_OF_CARDS: Final = (msg("(one die)"), msg("(one tile)"), msg(", one chip)"))
+"""What the names of cards say in words."""
 CUDA: Final = "CUDA"
 _CUDA_GRAPHS_IN_CHINESE: Final = "CUDA 图"
 _NAMES_GRAPHS: Final = re.compile(r"CUDA graphs|CUDA graph (?:mode|estimate)\b")

@@ -255,7 +255,7 @@ def position_name(varied: Varied, variant: Variant, t: Words) -> str:
         case Varied.SPLIT if isinstance(value, Parallel):
             return split_name(value)
         case Varied.ACCELERATOR if variant.scenario.accelerator is not None:
-            return variant.scenario.accelerator.name
+            return t.card(variant.scenario.accelerator.name)
         case Varied.LENGTH | Varied.BATCHED_TOKENS if isinstance(value, int):
             return t("{tokens} tokens", tokens=count(value))
         case Varied.UTILIZATION:

@@ -62,7 +62,7 @@ def cell_word(cell: Cell, t: Words) -> str:
 
 def cell_sentence(cell: Cell, card: Accelerator, t: Words) -> str:
     """A cell in full, for the pointer and the reader of the page."""
-    head = f"{card.name} × {cell.gpus or cell.tensor_parallel_size}"
+    head = f"{t.card(card.name)} × {cell.gpus or cell.tensor_parallel_size}"
     if cell.verdict is None:
         return f"{head}<br>{cell_word(cell, t)} ({cell.refusal})"
     lines = [head, t("weights {size} per GPU", size=gib_text(cell.weights_gib * GIB))]

@@ -24,7 +24,7 @@ VENDOR_NAMES: Final[Mapping[Vendor, str]] = {
     Vendor.NVIDIA: "NVIDIA",
     Vendor.AMD: "AMD",
     Vendor.INTEL: "Intel",
-    Vendor.HUAWEI: "Huawei",
+    Vendor.HUAWEI: msg("Huawei"),
     Vendor.OTHER: msg("Others"),
 }
 FAILURE_WORDS: Final = LABELS["failures"]
@@ -54,11 +54,18 @@ class Target(Struct, frozen=True, kw_only=True):
     prices: Mapping[str, float] = field(default_factory=dict)
     """By the id of the card, in a currency of the person's own."""
     max_num_seqs: int | None = None
+    spreads: Mapping[str, Cell] = field(default_factory=dict)
+    """By the id of the card, the fewest whose replicas share out the experts of a mixture."""
 
     def smallest(self, row: Row) -> Cell | None:
         """The fewest GPUs of a row's card that store the wanted requests."""
-        serving = (cell for cell in row[1] if self.is_met(cell, row[0]))
+        serving = (cell for cell in self.cells(row) if self.is_met(cell, row[0]))
         return min(serving, key=lambda cell: cell.gpus, default=None)
+
+    def cells(self, row: Row) -> tuple[Cell, ...]:
+        """Those of a row, and the replicas of its card that share out the experts."""
+        spread = self.spreads.get(row[0].id)
+        return row[1] if spread is None else (*row[1], spread)
 
     def cost(self, row: Row) -> Cost | None:
         """Of the smallest deployment of a row, where its card has a price."""
@@ -131,26 +138,32 @@ class Answer(Struct, frozen=True, kw_only=True):
     text: str
     cells: tuple[Cell, ...]
 
+    @property
+    def is_tight(self) -> bool:
+        """Whether no deployment that it names surely starts."""
+        return bool(self.cells) and all(cell.verdict is Verdict.TIGHT for cell in self.cells)
+
 
 def smallest_answer(
-    rows: Iterable[Row], cards: Mapping[str, Accelerator], wanted: float, tokens: int, t: Words
+    rows: Iterable[Row], cards: Mapping[str, Accelerator], target: Target, tokens: int, t: Words
 ) -> Answer:
     """The smallest deployment that serves the wanted requests, by number of GPUs and by memory in all."""
-    found = smallest((cell for _, cells in rows for cell in cells), cards, wanted)
+    wanted = target.wanted
+    found = smallest((cell for row in rows for cell in target.cells(row)), cards, wanted)
     texts, few, least = LABELS["answers"], found.fewest_gpus, found.least_memory
     facts = {"wanted": count(wanted), "tokens": count(tokens)}
     if few is None or least is None:
         return Answer(text=t(texts["none"], **facts), cells=())
-    first = t(texts["smallest"], **_deployment(few, cards), **facts)
+    first = t(texts["smallest"], **_deployment(few, cards, t), **facts)
     if least == few:
         return Answer(text=first, cells=(few,))
-    second = t(texts["least-memory"], **_deployment(least, cards))
+    second = t(texts["least-memory"], **_deployment(least, cards, t))
     return Answer(text=t("{first}; {second}", first=first, second=second), cells=(few, least))
 
 
-def _deployment(cell: Cell, cards: Mapping[str, Accelerator]) -> dict[str, str]:
+def _deployment(cell: Cell, cards: Mapping[str, Accelerator], t: Words) -> dict[str, str]:
     requests = concurrency_text(cell.requests)
-    return {"deployment": deployment_name(cell, cards), "requests": requests}
+    return {"deployment": deployment_name(cell, cards, t), "requests": requests}
 
 
 def cheapest_answer(
@@ -165,7 +178,7 @@ def cheapest_answer(
     assert cell is not None
     text = t(
         LABELS["answers"]["cheapest"],
-        deployment=deployment_name(cell, cards),
+        deployment=deployment_name(cell, cards, t),
         hour=money(cost.per_hour),
         slot=money(cost.per_slot_hour),
     )
@@ -182,9 +195,9 @@ def money(amount: float) -> str:
     return f"{amount:,.2f}" if amount >= 1 else f"{amount:.2g}"
 
 
-def deployment_name(cell: Cell, cards: Mapping[str, Accelerator]) -> str:
+def deployment_name(cell: Cell, cards: Mapping[str, Accelerator], t: Words) -> str:
     """A cell as a deployment: `4 × H200 SXM 141GB`."""
-    return f"{cell.gpus} × {cards[cell.accelerator].name}"
+    return f"{cell.gpus} × {t.card(cards[cell.accelerator].name)}"
 
 
 class ModelRow(Struct, frozen=True, kw_only=True):

@@ -80,7 +80,7 @@ def memory_bar(plan: Plan, t: Words, explained: Collection[str] | None = None) -
 
 def axis_title(plan: Plan, t: Words) -> str:
     """What the axis counts."""
-    stages, card = plan.scenario.parallel.pipeline_parallel_size, plan.accelerator.name
+    stages, card = plan.scenario.parallel.pipeline_parallel_size, t.card(plan.accelerator.name)
     if stages == 1:
         return t("GiB of one {card}", card=card)
     return t(

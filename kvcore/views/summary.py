@@ -164,7 +164,7 @@ def scenario_head(plan: Plan, t: Words) -> tuple[str, ...]:
     parallel, resolved = plan.scenario.parallel, plan.resolved
     cards = parallel.ranks_per_replica
     return (
-        f"{plan.accelerator.name} × {cards}",
+        f"{t.card(plan.accelerator.name)} × {cards}",
         *((t("{count} replicas", count=str(parallel.data_parallel_size)),) if parallel.data_parallel_size > 1 else ()),
         t("{tokens} tokens", tokens=count(resolved.max_model_len)),
         t("utilization {share}", share=f"{resolved.gpu_memory_utilization:g}"),
@@ -177,7 +177,7 @@ def refused_line(scenario: Scenario, t: Words) -> tuple[str, ...]:
     """What is set where there is no plan: card and count, length, engine, as far as they are given."""
     card, tokens, version = scenario.accelerator, scenario.max_model_len, scenario.engine_version
     return (
-        *((f"{card.name} × {scenario.parallel.ranks_per_replica}",) if card is not None else ()),
+        *((f"{t.card(card.name)} × {scenario.parallel.ranks_per_replica}",) if card is not None else ()),
         *((t("{tokens} tokens", tokens=count(tokens)),) if tokens is not None and tokens > 0 else ()),
         f"{scenario.engine} {version}" if version else f"{scenario.engine}",
     )
@@ -247,18 +247,20 @@ _COUNTED: Final = ("max_model_len", "max_num_batched_tokens", "max_cudagraph_cap
 
 def fix_label(fix: Fix, t: Words) -> str:
     """What a fix changes, as a button says it."""
-    return t(LABELS["fixes"][fix.field], value=_new_value(fix))
+    return t(LABELS["fixes"][fix.field], value=_new_value(fix, t))
 
 
 def accepted_label(accepted: Fix, t: Words) -> str:
     """The same of a change after which the engine accepts a deployment."""
     labels = LABELS["accepted"]
-    return t(labels.get(accepted.field, labels["other"]), value=_new_value(accepted), field=accepted.field)
+    if accepted.field == "quantization" and accepted.value is not None:
+        return t(labels["other-checkpoint"], value=f"{accepted.value}")
+    return t(labels.get(accepted.field, labels["other"]), value=_new_value(accepted, t), field=accepted.field)
 
 
-def _new_value(fix: Fix) -> str:
+def _new_value(fix: Fix, t: Words) -> str:
     if fix.field == "accelerator":
-        return fix.plan.accelerator.name
+        return t.card(fix.plan.accelerator.name)
     return count(float(fix.value or 0)) if fix.field in _COUNTED else f"{fix.value}"
 
 

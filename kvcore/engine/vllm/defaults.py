@@ -14,7 +14,7 @@ from kvcore.engine.vllm.captures import captures
 from kvcore.engine.vllm.classes import check_architectures
 from kvcore.engine.vllm.connectors import keeps_groups
 from kvcore.engine.vllm.exchange import EXCHANGED_TOKENS, exchanges_batches
-from kvcore.engine.vllm.platforms import check_platform, counts_in_flight, platform_notices
+from kvcore.engine.vllm.platforms import check_chip, check_platform, counts_in_flight, platform_notices
 from kvcore.engine.vllm.recurrent import (
     check_state_flags,
     mamba_cache_mode,
@@ -72,11 +72,15 @@ def resolve(scenario: Scenario, architecture: Architecture, card: CardView) -> R
         scheduling=scheduling,
         is_v0=runs_v0(scenario, card, switches, scheduling),
     )
+    check_chip(start)
     traits = start.traits
     notices = [*release.notices, *_card_notices(start), *runner_notices(start)]
     if release.is_exact:
         check_architectures(scenario.config.architectures, scenario.engine, version)
+    if release.is_exact or find_engine(scenario.engine).refusals.platform:
+        # Most releases of a plug-in are candidates, and the table says what they list.
         notices += check_quantization(start)
+    if release.is_exact:
         check_sparse_attention(start)
         check_block_size(start)
     dtype = _dtype(start, notices)

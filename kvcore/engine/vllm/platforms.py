@@ -44,6 +44,14 @@ def counts_in_flight(start: Start) -> bool:
     return start.kept.counts_in_flight and (asked is None or not parse_version(asked).is_prerelease)
 
 
+def check_chip(start: Start) -> None:
+    """Raises EngineRefusalError `npu-chip-unsupported` on a generation of chips that no release has a platform for."""
+    if start.card.chip in find_engine(start.scenario.engine).refusals.unsupported_chips:
+        raise EngineRefusalError(
+            "npu-chip-unsupported", "accelerator", start.card.label, name=start.card.label
+        )
+
+
 def check_platform(start: Start, *, prefix_caching: bool, method: str) -> None:
     """Raises EngineRefusalError for what a platform's release does not take together.
 

@@ -9,8 +9,9 @@ from msgspec import Struct
 from packaging.version import Version
 
 from kvcore.catalogue.accelerators import Vendor
-from kvcore.engine.resolved import CardView
+from kvcore.engine.resolved import CardView, Chip, chip_of
 from kvcore.engine.rooms import find_engine
+from kvcore.engine.vllm.plugin_storage import AskedRow, SchemeRow, check_asked, check_schemes, has_blocks
 from kvcore.engine.vllm.start import Start
 from kvcore.engine.vllm.versions import planned_release
 from kvcore.errors import EngineRefusalError, ModelError, Notice, notice
@@ -19,6 +20,7 @@ from kvcore.model.architecture import Module, Parameter, elements
 from kvcore.model.config import ModelConfig
 from kvcore.model.families import read_architecture
 from kvcore.model.quantization import NOT_QUANTIZED, Quantization, agree, read_quantization
+from kvcore.model.quantization.compressed import COMPRESSED_TENSORS
 from kvcore.model.quantization.gguf import METHOD, MIXTURES, file_type, gguf, gguf_of_rate, names_gguf
 from kvcore.model.quantization.modelslim import METHOD as MODELSLIM
 from kvcore.scenario import Scenario
@@ -40,6 +42,9 @@ FP8: Final = "fp8"
 FLOAT32_BYTES: Final = 4
 """Of what GGUF does not quantize."""
 
+UNPACKED: Final = Quantization(method="fp8", detail="kept in 16 bits once loaded")
+"""FP8 blocks that loading resolves. Source: `WeightRules.unpacks_blocks`."""
+
 
 def storage_of(scenario: Scenario) -> Quantization:
     """The storage format of the weights.
@@ -56,12 +61,21 @@ def storage_of(scenario: Scenario) -> Quantization:
     is_gguf = asked == METHOD or (asked is None and (names_gguf(scenario.model) or declares_gguf(config)))
     if not is_gguf:
         found = read_quantization(config, asked)
-        return Quantization() if found.method == FP8 and _unpacks_fp8(scenario) else found
+        return Quantization() if found.method == FP8 and _unpacks_fp8(scenario) else _as_kept(scenario, found)
     named = file_type(scenario.model)
     known = _gguf(config, named if named in MIXTURES.load().files else "", scenario.checkpoint.total_size)
     if known is None:
         raise ModelError("gguf-type-unknown", field="model", value=scenario.model[:200])
     return known
+
+
+def _as_kept(scenario: Scenario, stored: Quantization) -> Quantization:
+    """`stored`, or `UNPACKED` where the engine keeps FP8 blocks in 16 bits."""
+    if stored.method != UNPACKED.method or not has_blocks(scenario.config):
+        return stored
+    rules = find_engine(scenario.engine).weights.at(planned_release(scenario).version)
+    is_a5 = scenario.accelerator is not None and chip_of(scenario.accelerator) is Chip.A5
+    return UNPACKED if rules.unpacks_blocks and not is_a5 else stored
 
 
 def _unpacks_fp8(scenario: Scenario) -> bool:
@@ -120,6 +134,10 @@ class Platform(Struct, frozen=True, kw_only=True):
     source: Source
     since: Published
     methods: Mapping[Method, Published]
+    asks: tuple[AskedRow, ...] = ()
+    """What its own methods of these formats ask for."""
+    schemes: tuple[SchemeRow, ...] = ()
+    """Its own methods for config groups of compressed-tensors; empty: those of vLLM."""
 
     def takes(self, method: str, version: Version) -> bool:
         """Whether it takes the method, or another name of it."""
@@ -149,6 +167,11 @@ class QuantizationMethods(Reviewed, frozen=True, kw_only=True):
         return 0 if asked is None else asked.at(version)
 
 
+NOT_TAKEN: Final = frozenset({
+    "quantization-not-on-platform", "npu-format-chip", "npu-format-attributes", "npu-format-blocks", "npu-no-scheme",
+})  # fmt: skip
+"""Codes of refusals of a checkpoint's format that another checkpoint of the model ends."""
+
 METHODS: Final = TableFile("kvcore.engine.vllm", "quantization_methods.toml", QuantizationMethods)
 
 
@@ -157,8 +180,8 @@ def check_quantization(start: Start) -> tuple[Notice, ...]:
 
     A card of unknown compute capability, and an engine whose list is not known, take everything.
 
-    Raises EngineRefusalError `quantization-not-in-release`, `quantization-not-on-platform` or
-    `quantization-not-on-card`.
+    Raises EngineRefusalError `quantization-not-in-release`, `quantization-not-on-platform`,
+    `quantization-not-on-card`, or as `check_asked` and `check_schemes`.
 
     Source: vllm/config/model.py:ModelConfig._verify_quantization, vllm/platforms/interface.py:
     Platform.verify_quantization, vllm/config/vllm.py:VllmConfig._get_quantization_config (0.8.5, 0.33.0).
@@ -180,12 +203,18 @@ def check_quantization(start: Start) -> tuple[Notice, ...]:
         raise EngineRefusalError(
             "quantization-not-on-platform", "quantization", method=method, name=card.label
         )
+    if platform is not None:
+        check_asked(start, platform.asks, method)
+        if method == COMPRESSED_TENSORS:
+            check_schemes(start, platform.schemes)
     least = known.least_capability(method, version)
     is_known = card.vendor is Vendor.NVIDIA and card.compute_capability is not None
     if is_known and card.number < least:
         raise EngineRefusalError(
             "quantization-not-on-card", "quantization", method=method, least=least, capability=card.number
         )
+    if start.quantization is UNPACKED:
+        return (notice("fp8-kept-in-16-bits", "quantization"),)
     plugin = known.plugin.get(method)
     if plugin is None or version < plugin.since:
         return ()

@@ -268,10 +268,15 @@ def assumed_version(scenario: Scenario) -> str:
         >>> from kvcore.scenario.request import scenario_from_request
         >>> assumed_version(scenario_from_request({"model": "baichuan-inc/Baichuan2-7B-Chat"}))
         '0.23.0'
+        >>> assumed_version(scenario_from_request({"model": "Qwen/Qwen3-8B", "engine": "vllm-ascend"}))
+        '0.23.0'
     """
     engine = find_engine(scenario.engine)
     if engine.releases and reads_variables(engine, scenario.env):
         return str(engine.last_with_variables)
     if engine.releases:
-        return str(engine.releases[-1][0])
+        # One name for it everywhere: plans, images and files name the release that a post-release repairs.
+        newest = engine.releases[-1][0]
+        base = Version(newest.base_version)
+        return str(base if base in dict(engine.releases) else newest)
     return str(planned_release(replace(scenario, engine_version=None)).version)

@@ -84,7 +84,7 @@ def _messages(kept: tuple[Pin, ...], now: Scenario, t: Words, *, is_full: bool, 
 def _name(index: int, variant: Variant, pinned_count: int, t: Words) -> str:
     scenario = variant.scenario
     model = scenario.model.rsplit("/", 1)[-1] if ID.fullmatch(scenario.model) else "config.json"
-    card = scenario.accelerator.name if scenario.accelerator is not None else t("no card")
+    card = t.card(scenario.accelerator.name) if scenario.accelerator is not None else t("no card")
     head = f"{index + 1}: " if index < pinned_count else ""
     length = variant.plan.resolved.max_model_len if variant.plan is not None else scenario.max_model_len or 0
     parts = [f"{head}{model}", card, split_name(scenario.parallel), short_tokens(length)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import streamlit as st
 from msgspec import Struct
 from msgspec.structs import replace
@@ -14,7 +16,7 @@ from kvcore.catalogue.models import ModelEntry
 from kvcore.errors import KvPlannerError
 from kvcore.scenario import Scenario, edit
 from kvcore.scenario.page_parameters import GPU_LIMITS, MEMORY_BANDS, Order
-from kvcore.texts.words import DASH, Words, concurrency_text, count
+from kvcore.texts.words import DASH, Words, concurrency_text, count, msg
 from kvcore.views.heat import cell_word, head_html, heat_map
 from kvcore.views.matrix import (
     BAND_NAMES,
@@ -36,6 +38,10 @@ from pages.ui.shared import figure, labels, net, notes, state, undo
 
 MATRIX = "explore_matrix"
 MAX_WANTED = 1_000_000
+OTHER_CHECKPOINT = msg(
+    "vllm-ascend does not take this checkpoint: on Ascend cards ModelSlim's W8A8 checkpoint of the model is planned "
+    "(quantization ascend)."
+)
 
 
 def show(t: Words) -> None:
@@ -55,10 +61,16 @@ def show(t: Words) -> None:
             icon=":material/filter_alt_off:",
         )
         return
-    target = Target(wanted=wanted, prices=prices.prices(), max_num_seqs=scenario.max_num_seqs)
     by_id = {card.id: card for card in cards}
     try:
         swept, key = _swept(scenario, t)
+        shared = _spread(scenario, shown, filters, wanted, t)
+        target = Target(
+            wanted=wanted,
+            prices=prices.prices(),
+            max_num_seqs=scenario.max_num_seqs,
+            spreads=shared.within(limit) if shared is not None and replicas == 1 else {},
+        )
         # The texts of a language are kept as long as the server runs, and prices are the visitor's own.
         asked = key, id(t), [card.id for card in shown], sizes, filters, target
         is_shared = key and not target.prices
@@ -71,18 +83,18 @@ def show(t: Words) -> None:
     rows, answer = seen.rows, seen.answer
     cheapest = cheapest_answer(seen.rows, by_id, target, t)
     with above:
-        notes.finding(answer.text, found=bool(answer.cells))
+        notes.finding(answer.text, found=bool(answer.cells), is_tight=answer.is_tight, t=t)
         if cheapest is not None:
             st.info(cheapest.text, icon=":material/payments:")
             answer = replace(answer, cells=(*answer.cells, *cheapest.cells))
         with st.container(horizontal=True, key="explore_take"):
             for cell in dict.fromkeys(answer.cells):
                 st.button(
-                    t("Plan {deployment}", deployment=deployment_name(cell, by_id)),
+                    t("Plan {deployment}", deployment=deployment_name(cell, by_id, t)),
                     key=f"take.{cell.accelerator}.{cell.tensor_parallel_size}",
                     icon=":material/arrow_forward:",
                     on_click=take,
-                    args=(scenario, cell),
+                    args=(scenario, cell, cell in target.spreads.values()),
                 )
     st.caption(
         t(
@@ -92,6 +104,8 @@ def show(t: Words) -> None:
             wanted=count(wanted),
         )
     )
+    if other_checkpoint(scenario, entry_of(scenario), shown):
+        st.caption(t(OTHER_CHECKPOINT))
     if replicas > 1:
         st.caption(
             t("Requests and GPUs are of all {replicas} data parallel replicas.", replicas=count(replicas))
@@ -127,8 +141,18 @@ def show(t: Words) -> None:
     with st.expander(t("The same as a table"), icon=":material/table:"):
         st.dataframe(seen.table, hide_index=True, placeholder=DASH, key="explore_table")
     prices.show(rows, t)
-    if edit.has_experts(scenario):
-        machines.show(scenario, entry_of(scenario), _shared_among(scenario, shown, filters), wanted, t)
+    if shared is not None:
+        machines.show(scenario, entry_of(scenario), shared, wanted, t)
+
+
+def _spread(
+    scenario: Scenario, shown: tuple[Accelerator, ...], filters: Filters, wanted: int, t: Words
+) -> machines.Shared | None:
+    """Of a mixture, the fewest cards whose replicas share out its experts; None where no card fills machines."""
+    among = _shared_among(scenario, shown, filters)
+    if not among or not edit.has_experts(scenario):
+        return None
+    return machines.shared_among(scenario, entry_of(scenario), among, wanted, t)
 
 
 def _shared_among(
@@ -173,7 +197,7 @@ def _seen(
     t: Words,
 ) -> Seen:
     rows = matrix_rows(swept.cells, shown, sizes, filters, target)
-    answer = smallest_answer(rows, {card.id: card for card in shown}, target.wanted, swept.max_model_len, t)
+    answer = smallest_answer(rows, {card.id: card for card in shown}, target, swept.max_model_len, t)
     if not rows:
         rows = matrix_rows(swept.cells, shown, sizes, replace(filters, with_failing=True), target)
     return Seen(
@@ -200,6 +224,13 @@ def _swept(scenario: Scenario, t: Words) -> tuple[SweptModel, str]:
     (alone,) = sweep(scenario, [entry], [own], sizes)
     others = tuple(cell for cell in swept.cells if cell.accelerator != own.id)
     return replace(swept, cells=(*alone.cells, *others)), ""
+
+
+def other_checkpoint(scenario: Scenario, entry: ModelEntry, cards: Sequence[Accelerator]) -> bool:
+    """Whether some of `cards`, one of each vendor, is planned with another checkpoint than the model's own."""
+    one_each = {card.vendor: card for card in reversed(cards)}
+    planned = (cell_scenario(scenario, entry, card, 1).quantization for card in one_each.values())
+    return scenario.quantization is None and any(one is not None for one in planned)
 
 
 def entry_of(scenario: Scenario) -> ModelEntry:
@@ -263,7 +294,7 @@ def precision_switches(scenario: Scenario, t: Words) -> None:
     """KV cache dtype and weight precision: the same fields as in the sidebar, directly."""
     _switch("kv_cache_dtype", t("KV cache dtype"), edit.KV_CACHE_DTYPES, scenario.kv_cache_dtype)
     now = scenario.quantization or edit.CHECKPOINT
-    _switch("quantization", t("Weight precision"), edit.known_precisions(scenario), now)
+    _switch("quantization", t("Weight precision"), edit.weight_precisions(scenario), now)
 
 
 def _switch(field: str, label: str, options: tuple[str, ...], now: str) -> None:
@@ -289,7 +320,7 @@ def _table(rows: tuple[Row, ...], target: Target, t: Words) -> dict[str, list[ob
     fewest = [target.smallest(row) for row in rows]
     costs = [target.cost(row) for row in rows]
     columns: dict[str, list[object]] = {
-        t("Accelerator"): [card.name for card, _ in rows],
+        t("Accelerator"): [t.card(card.name) for card, _ in rows],
         t("Memory (GiB)"): [card.memory_gib for card, _ in rows],
         t("Fewest GPUs"): [cell.gpus if cell is not None else None for cell in fewest],
     }
@@ -308,11 +339,13 @@ def _table(rows: tuple[Row, ...], target: Target, t: Words) -> dict[str, list[ob
 
 
 @net.callback
-def take(scenario: Scenario, cell: Cell) -> None:
-    """Callback: plans one cell of the scenario's own model."""
+def take(scenario: Scenario, cell: Cell, is_spread: bool = False) -> None:
+    """Callback: plans one cell of the scenario's own model; `is_spread`: its replicas share out the experts."""
     by_id = {card.id: card for card in cards_of(scenario)}
     card = by_id.get(cell.accelerator)
-    if card is not None:
+    if card is not None and is_spread:
+        undo.take_to_plan(machines.planned(scenario, entry_of(scenario), card, cell))
+    elif card is not None:
         undo.take_to_plan(cell_scenario(scenario, entry_of(scenario), card, cell.tensor_parallel_size))
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TypeAlias
 
 import streamlit as st
+from msgspec import Struct
 from msgspec.structs import replace
 
 from kvcore.advice.spread import (
@@ -17,9 +18,10 @@ from kvcore.advice.spread import (
     spread_scenario,
 )
 from kvcore.advice.sweep import cell_scenario, sweep_of_spreads
+from kvcore.advice.sweep_cell import Cell
 from kvcore.catalogue.accelerators import Accelerator
 from kvcore.catalogue.models import ModelEntry
-from kvcore.errors import KvPlannerError
+from kvcore.planning import Verdict
 from kvcore.scenario import Scenario
 from kvcore.texts.words import DASH, Words, concurrency_text, count
 from kvcore.views.comparison import split_name
@@ -32,25 +34,54 @@ TABLE = "explore_machines"
 Found: TypeAlias = tuple[Accelerator, Spread | None]
 
 
-def show(scenario: Scenario, entry: ModelEntry, cards: Sequence[Accelerator], wanted: int, t: Words) -> None:
-    """The answer for the chosen card, and a row for each of `cards`; a row takes its layout to Plan."""
+class Shared(Struct, frozen=True, kw_only=True):
+    """The fewest of each card whose replicas share out the experts."""
+
+    rows: tuple[Found, ...]
+    """Those with the least memory in all first."""
+    cells: tuple[Cell, ...]
+    """All layouts that were swept."""
+    max_model_len: int
+
+    def within(self, most: int) -> dict[str, Cell]:
+        """Those of at most `most` cards, by the id of the card."""
+        found = ((card, one) for card, one in self.rows if one is not None and one.cards <= most)
+        return {card.id: one.cell for card, one in found}
+
+
+def shared_among(
+    scenario: Scenario, entry: ModelEntry, cards: Sequence[Accelerator], wanted: int, t: Words
+) -> Shared:
+    """The answers for `cards`. Raises KvPlannerError where nothing can be planned."""
     stages = scenario.parallel.pipeline_parallel_size
     sizes = [size for size in SIZES if size * stages <= MOST_CARDS]
     request = sweep_of_spreads(scenario, entry, cards, sizes, REPLICAS, explored.own_key())
-    try:
-        swept = explored.found(request, t)
-    except KvPlannerError as error:
-        notes.problem(t("This cannot be planned"), error, t)
-        return
-    cells = [cell for one in swept for cell in one.cells]
+    swept = explored.found(request, t)
+    cells = tuple(cell for one in swept for cell in one.cells)
     rows = [(card, fewest_cards(cells, card, wanted)) for card in cards]
     rows.sort(key=lambda row: (row[1] is None, row[1].cards * row[0].memory_gib if row[1] else 0.0))
+    return Shared(rows=tuple(rows), cells=cells, max_model_len=swept[0].max_model_len)
+
+
+def planned(scenario: Scenario, entry: ModelEntry, card: Accelerator, cell: Cell) -> Scenario:
+    """The deployment that a cell of `Shared` stands for."""
+    return cell_scenario(spread_scenario(scenario, cell.replicas), entry, card, cell.tensor_parallel_size)
+
+
+def show(scenario: Scenario, entry: ModelEntry, shared: Shared, wanted: int, t: Words) -> None:
+    """The answer for the chosen card, and a row for each card; a row takes its layout to Plan."""
+    rows = shared.rows
     st.subheader(t("With the experts shared out among replicas"), anchor=False)
     own = scenario.accelerator
     card, spread = next((row for row in rows if own is not None and row[0].id == own.id), rows[0])
-    tokens = swept[0].max_model_len
-    notes.finding(_sentence(scenario, entry, card, spread, wanted, tokens, t), found=spread is not None)
-    way = spread or longest_request(cells, card)
+    tokens = shared.max_model_len
+    notes.finding(
+        _sentence(scenario, entry, card, spread, wanted, tokens, t),
+        found=spread is not None,
+        is_tight=spread is not None and spread.cell.verdict is Verdict.TIGHT,
+        t=t,
+    )
+    way = spread or longest_request(shared.cells, card)
     _way(scenario, entry, card, way, tokens, t, is_short=spread is None)
     st.caption(
         t(
@@ -72,7 +103,7 @@ def _sentence(
     tokens: int,
     t: Words,
 ) -> str:
-    facts = {"card": card.name, "wanted": count(wanted), "tokens": count(tokens)}
+    facts = {"card": t.card(card.name), "wanted": count(wanted), "tokens": count(tokens)}
     if spread is None:
         return t(
             "{most} × {card} have no room for {wanted} {wanted:request|requests} of {tokens} tokens at once: allow "
@@ -105,7 +136,7 @@ def _way(
     if spread is None or (is_short and spread.cell.longest_request_tokens >= tokens):
         return
     chosen = _planned(scenario, entry, card, spread)
-    name = f"{count(spread.cards)} × {card.name}, {split_name(chosen.parallel)}"
+    name = f"{count(spread.cards)} × {t.card(card.name)}, {split_name(chosen.parallel)}"
     if is_short:
         longest = spread.cell.longest_request_tokens
         chosen = replace(chosen, max_model_len=longest)
@@ -125,8 +156,7 @@ def _machines(number: int, t: Words) -> str:
 
 def _planned(scenario: Scenario, entry: ModelEntry, card: Accelerator, spread: Spread) -> Scenario:
     """The deployment that a row stands for."""
-    base = spread_scenario(scenario, spread.replicas)
-    return cell_scenario(base, entry, card, spread.cell.tensor_parallel_size)
+    return planned(scenario, entry, card, spread.cell)
 
 
 def _table(rows: Sequence[Found], scenario: Scenario, entry: ModelEntry, t: Words) -> None:
@@ -135,7 +165,7 @@ def _table(rows: Sequence[Found], scenario: Scenario, entry: ModelEntry, t: Word
         for card, one in rows
     ]
     columns: dict[str, list[object]] = {
-        t("Accelerator"): [card.name for card, _ in rows],
+        t("Accelerator"): [t.card(card.name) for card, _ in rows],
         t("Fewest GPUs"): [one.cards if one is not None else None for _, one in rows],
         t("Machines"): [one.machines(card) if one is not None else None for card, one in rows],
         t("Cut"): layouts,

@@ -74,7 +74,7 @@ def _sentence(
     card: Accelerator, limit: int, found: Sequence[ModelRow], wanted: int, *, is_searched: bool, t: Words
 ) -> str:
     facts = {
-        "card": card.name,
+        "card": t.card(card.name),
         "gpus": str(limit),
         "serving": count(sum(row.cell.requests >= wanted for row in found)),
         "wanted": count(wanted),

@@ -29,7 +29,7 @@ def show(rows: Sequence[Row], t: Words) -> None:
     box, is_opened = fold(t("Your prices per GPU-hour"), "explore_prices", icon=":material/payments:")
     if not is_opened:
         return
-    names = {card.id: card.name for card in catalogue.load_accelerators()}
+    names = {card.id: t.card(card.name) for card in catalogue.load_accelerators()}
     now = prices()
     with box:
         st.caption(t("In any currency; they stay in the link. Sort by cost above."))

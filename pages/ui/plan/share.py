@@ -8,8 +8,10 @@ from contextlib import suppress
 import streamlit as st
 
 from kvcore.answers import planned_result
+from kvcore.catalogue.documented import modelslim_repository
 from kvcore.deploy.artefacts import CONTAINERS, FILE_NAMES, Artefact, artefact
 from kvcore.deploy.going_live import expected_log_lines
+from kvcore.deploy.launch import launch_environment, modelslim_name
 from kvcore.deploy.machines import machines_of
 from kvcore.deploy.server_start import has_image, machine_variables, no_image
 from kvcore.engine.rooms import find_engine
@@ -18,7 +20,7 @@ from kvcore.planning import Plan
 from kvcore.texts import LABELS as TEXTS
 from kvcore.texts.words import Words, msg
 from kvcore.views.plan_report import report_html, ticket_text
-from pages.ui.shared import share_link, state
+from pages.ui.shared import notes, share_link, state
 from pages.ui.shared.fold import fold
 
 EXPORTS = TEXTS["exports"]
@@ -107,8 +109,14 @@ def panel(plan: Plan, t: Words) -> None:
 
 
 def _explained(plan: Plan, t: Words) -> None:
-    """What the variables of the start are for, where that is known."""
-    known = {name: EXPORTS[name] for name in plan.scenario.env if name in EXPORTS}
+    """Which checkpoint is started, where it is not the model's own; what the variables of the start are for."""
+    scenario = plan.scenario
+    other = modelslim_name(scenario)
+    if other:
+        which = "modelslim-repository" if modelslim_repository(scenario.model) else "modelslim-place"
+        model = scenario.model if notes.ID.fullmatch(scenario.model) else "config.json"
+        st.caption(t(EXPORTS[which], name=f"`{other}`", model=f"`{model}`"))
+    known = {name: EXPORTS[name] for name in launch_environment(plan) if name in EXPORTS}
     with suppress(ScenarioError):
         machines = machines_of(plan)
         known |= {name: EXPORTS[name] for name in machine_variables(plan) if name in EXPORTS}

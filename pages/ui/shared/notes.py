@@ -139,9 +139,12 @@ def above_model(plan: Plan, t: Words) -> None:
             )
 
 
-def finding(text: str, *, found: bool) -> None:
-    """The answer to a question, with an icon next to its colour."""
-    if found:
+def finding(text: str, *, found: bool, is_tight: bool = False, t: Words | None = None) -> None:
+    """The answer to a question, with an icon next to its colour; in the words of Plan where it may not start."""
+    if is_tight and t is not None:
+        text = t("{finding}. Tight: within the estimate's error", finding=text)
+        st.warning(text, icon=":material/warning:")
+    elif found:
         st.success(text, icon=":material/check_circle:")
     else:
         st.warning(text, icon=":material/search_off:")

@@ -101,7 +101,7 @@ def accelerator(t: Words) -> None:
             label=t("Accelerator"),
             help_text=t("The memory is what the driver shows, a little less than the figure in the name."),
             find=lambda text: [
-                Hit(found.id, found.name, catalogue_rows.accelerator_facts(found, t))
+                Hit(found.id, t.card(found.name), catalogue_rows.accelerator_facts(found, t))
                 for found in catalogue.search_accelerators(text)
             ],
             take=_take_card,
@@ -110,7 +110,7 @@ def accelerator(t: Words) -> None:
             popover=CARD_SOURCES,
             ask=_ask_for_card,
         ),
-        card.name if card is not None else t("None chosen"),
+        t.card(card.name) if card is not None else t("None chosen"),
         t,
     )
     with st.container(key="accelerator_facts", gap=None):
@@ -209,9 +209,9 @@ def _all_models(t: Words, shown: str) -> None:
 
 def _all_cards(t: Words) -> None:
     card = state.scenario().accelerator
-    names = {entry.id: entry.name for entry in catalogue.load_accelerators()}
+    names = {entry.id: t.card(entry.name) for entry in catalogue.load_accelerators()}
     if card is not None:
-        names.setdefault(card.id, card.name)
+        names.setdefault(card.id, t.card(card.name))
     st.selectbox(
         t("All bundled accelerators"),
         list(names),

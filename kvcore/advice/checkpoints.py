@@ -1,0 +1,38 @@
+"""Which checkpoint of a model is planned on a card that does not take the published one."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from kvcore.engine.rooms import find_engine
+from kvcore.engine.vllm.storage import NOT_TAKEN
+from kvcore.errors import KvPlannerError
+from kvcore.planning import check
+from kvcore.scenario import Scenario
+
+
+def as_served(scenario: Scenario) -> Scenario:
+    """`scenario` with the checkpoint that its engine takes on its card: ModelSlim's where it takes no other.
+
+    Example:
+        >>> from kvcore.scenario.request import scenario_from_request
+        >>> asked = {"model": "Qwen/Qwen3-32B-FP8", "accelerator": "Ascend-910B3-64GB", "engine": "vllm-ascend"}
+        >>> as_served(scenario_from_request(asked)).quantization
+        'ascend'
+    """
+    others = (scenario, *other_checkpoints(scenario))
+    return next((one for one in others if _refusal_code(one) not in NOT_TAKEN), scenario)
+
+
+def other_checkpoints(scenario: Scenario) -> list[Scenario]:
+    """`scenario` with each format of weights that its engine alone has, where none is asked for."""
+    own = find_engine(scenario.engine).weight_precisions if scenario.quantization is None else ()
+    return [replace(scenario, quantization=precision) for precision in own]
+
+
+def _refusal_code(scenario: Scenario) -> str:
+    try:
+        check(scenario)
+    except KvPlannerError as error:
+        return error.code
+    return ""
