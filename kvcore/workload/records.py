@@ -99,9 +99,33 @@ def read_request_logs(
 ) -> RequestLog:
     """Lengths of all usable records of several files, each in a format of its own.
 
+    Where `reading` limits bytes, files are a stranger's: Parquet among them is read in a process of its own.
+
     Raises WorkloadError: `request-log-too-large`, `request-log-too-long`, `request-log-not-text`, and where no line is
-    a usable request `request-log-columns`, `request-log-no-length`, `request-log-absurd` or `request-log-empty`.
+    a usable request `request-log-columns`, `request-log-no-length`, `request-log-absurd` or `request-log-empty`; of
+    Parquet `parquet-ended` and `parquet-busy`.
     """
+    if reading.max_bytes is None or reading.counter is not None:
+        return read_logs_here(files, progress, reading)
+    given = [*files]
+    if not any(map(is_parquet, given)):
+        return read_logs_here(given, progress, reading)
+    from kvcore.workload.counted_apart import read_apart  # which needs this module
+
+    contents = [_content(source, reading.max_bytes) for source in given]
+    return read_apart(contents, reading, progress or (lambda taken: None))
+
+
+def _content(source: Iterable[bytes], most_bytes: int) -> bytes:
+    if hasattr(source, "read"):
+        return bytes(source.read(most_bytes + 1))
+    return b"".join(source)
+
+
+def read_logs_here(
+    files: Iterable[Iterable[bytes]], progress: Progress | None = None, reading: Reading = READING
+) -> RequestLog:
+    """As `read_request_logs`, in this process whatever the files are."""
     tally = _Tally(reading)
     meter = _Meter(progress, reading)
     try:
@@ -253,7 +277,9 @@ def _read_parquet(source: Any, tally: _Tally) -> None:
             *found.plus.values(),
         )
     )
-    for number, row in enumerate(parquet_rows(source, wanted, tally.reading.max_requests), start=1):
+    reading = tally.reading
+    rows = parquet_rows(source, wanted, reading.max_requests, reading.max_bytes)
+    for number, row in enumerate(rows, start=1):
         try:
             for request in record_requests(row, tally.reading):
                 tally.add(request)
