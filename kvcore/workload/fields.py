@@ -33,6 +33,8 @@ MAX_LAYERS: Final = 16
 MAX_INNER_CHARACTERS: Final = 1 << 20
 """Of JSON in a text."""
 MAX_SESSION_CHARACTERS: Final = 200
+MAX_BLOCKS: Final = 1 << 16
+"""Of one prompt: a million tokens in blocks of 16."""
 _FAILURES: Final = frozenset(("failure", "failed", "error", "cancelled", "statuscodeerror"))
 MAX_SECONDS: Final = 1e11
 """A greater time is in a smaller unit."""
@@ -340,9 +342,13 @@ def seconds_of(value: object) -> float | None:
         return None
 
 
-def _blocks(layers: Iterable[Layer], names: tuple[str, ...]) -> tuple[int | str, ...]:
+def _blocks(layers: Iterable[Layer], names: tuple[str, ...]) -> tuple[str, ...]:
     for layer in layers:
         value = layer.get(names[0], layer.get(names[1]))
-        if isinstance(value, list) and all(type(one) in (int, str) for one in value):
-            return tuple(value)
+        if isinstance(value, list):
+            if len(value) > MAX_BLOCKS:
+                raise UnusableLineError(Unusable.ABSURD_LENGTH)
+            kinds = {*map(type, value)}
+            if kinds <= {int, str}:
+                return tuple(value) if int not in kinds else tuple(map(str, value))
     return ()

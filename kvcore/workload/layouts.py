@@ -41,7 +41,7 @@ class Rows(NamedTuple):
     sessions: Sequence[str] | None
     seconds: tuple[float, float] | None
     """The first and the last."""
-    blocks: Sequence[tuple[int, ...]] | None
+    blocks: Sequence[Sequence[str]] | None
 
 
 class Lines:
@@ -119,7 +119,7 @@ class _Layout(NamedTuple):
             if self.session is not None
             else None,
             seconds,
-            [tuple(map(int, one.split(","))) if one else () for one in columns[first + self.blocks]]
+            [tuple(one.replace(" ", "").split(",")) if one else () for one in columns[first + self.blocks]]
             if self.blocks is not None
             else None,
         )
@@ -254,7 +254,7 @@ def _learned(pieces: list[Piece], read: Read) -> _Layout:
                 behind = re.match('[^",;\t]*', pieces[place + 1].text) if place + 1 < len(pieces) else None
                 tail = behind[0] if behind is not None and is_date else ""
                 seconds = group, tail, not is_date and found.seconds != float(other)
-        elif piece.kind is Kind.BLOCKS and changed(place, "1, 2, 3").blocks == (1, 2, 3):
+        elif piece.kind is Kind.BLOCKS and changed(place, "1, 2, 3").blocks == ("1", "2", "3"):
             blocks = group
     if not prompt or sum(map(len, patterns)) > MAX_PATTERN_CHARACTERS:
         raise NoShapeError
@@ -308,7 +308,7 @@ def _check(layout: _Layout, pieces: list[Piece], read: Read) -> None:
                 cached_tokens=rows.cached_tokens,
                 session=rows.sessions[0] if rows.sessions is not None else None,
                 seconds=rows.seconds[0] if rows.seconds is not None else None,
-                blocks=rows.blocks[0] if rows.blocks is not None else (),
+                blocks=tuple(rows.blocks[0]) if rows.blocks is not None else (),
             )
             != said
         ):
