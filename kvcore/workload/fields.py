@@ -12,6 +12,7 @@ from itertools import chain
 from json.scanner import make_scanner
 from typing import Any, Final, cast
 
+from kvcore.untrusted import MAX_JSON_DEPTH, json_depth
 from kvcore.workload.histogram import MAX_TOKENS
 from kvcore.workload.requests import (
     Names,
@@ -62,7 +63,7 @@ def json_requests(line: bytes, reading: Reading = READING) -> Iterator[Request]:
     try:
         if line.count(b",") + line.count(b"[") + line.count(b"{") > MAX_VALUES:
             raise UnusableLineError(Unusable.NOT_A_RECORD)
-        parsed = _parsed(line.removeprefix(codecs.BOM_UTF8).decode("utf-8", "replace"))
+        parsed = parsed_json(line.removeprefix(codecs.BOM_UTF8).decode("utf-8", "replace"))
     except (ValueError, RecursionError):
         raise UnusableLineError(Unusable.NOT_A_RECORD) from None
     if isinstance(parsed, dict):
@@ -72,9 +73,14 @@ def json_requests(line: bytes, reading: Reading = READING) -> Iterator[Request]:
     raise UnusableLineError(Unusable.NOT_A_RECORD)
 
 
-def _parsed(text: str) -> Any:
-    """As `json.loads`, by its own scanner: what that does around it takes as long for a short line."""
+def parsed_json(text: str) -> Any:
+    """As `json.loads`, by its own scanner: what that does around it takes as long for a short line.
+
+    Raises ValueError, also for what nests deeper than any log: whatever follows may go down into it.
+    """
     text = text.strip(" \t\n\r")
+    if json_depth(text) > MAX_JSON_DEPTH:
+        raise ValueError
     try:
         found, end = _SCAN(text, 0)
     except StopIteration:
@@ -204,7 +210,7 @@ def _layers(record: Mapping[str, Any]) -> tuple[list[Layer], list[Layer]]:
 def _opened(value: object) -> dict[str, Any]:
     if isinstance(value, str) and value[:1] == "{" and len(value) <= MAX_INNER_CHARACTERS:
         try:
-            value = json.loads(value)
+            value = parsed_json(value)
         except (ValueError, RecursionError):
             return {}
     return _attributes(value)

@@ -15,7 +15,7 @@ from typing import Any, Final, cast
 
 from msgspec import Struct
 
-from kvcore.errors import WorkloadError
+from kvcore.errors import KvPlannerError, WorkloadError, defect
 from kvcore.workload.collector import Collector
 from kvcore.workload.columns import (
     MAX_ROW_BYTES,
@@ -184,6 +184,8 @@ class _Tally:
     failed: int = 0
     not_counted: int = 0
     by_text: int = 0
+    defects: int = 0
+    """Records that the reader failed on; the first of them is in the server's log."""
 
     def add(self, request: Request) -> None:
         most = self.reading.max_requests
@@ -208,6 +210,18 @@ class _Tally:
         self.reasons[reason] += lines
         if len(self.bad_lines) < SHOWN_BAD_LINES:
             self.bad_lines.append(line)
+
+    def lose(self, error: Exception, number: int) -> None:
+        """A record that gave no request; the last net is here, so that one record never ends a log."""
+        if isinstance(error, UnusableLineError):
+            self.drop(error.reason, number)
+        elif isinstance(error, KvPlannerError | MemoryError):
+            raise error
+        else:
+            if not self.defects:
+                defect(error)
+            self.defects += 1
+            self.drop(Unusable.NOT_A_RECORD, number)
 
     def refusal(self) -> WorkloadError:
         lines = self.reasons.total()
@@ -283,8 +297,8 @@ def _read_parquet(source: Any, tally: _Tally) -> None:
         try:
             for request in record_requests(row, tally.reading):
                 tally.add(request)
-        except UnusableLineError as error:
-            tally.drop(error.reason, number)
+        except Exception as error:
+            tally.lose(error, number)
 
 
 class _Table:
@@ -333,8 +347,8 @@ class _Table:
         if "".join(cells).strip():
             try:
                 self._tally.add(row_request(cells, self._columns, self._tally.reading))
-            except UnusableLineError as error:
-                self._tally.drop(error.reason, number)
+            except Exception as error:
+                self._tally.lose(error, number)
             else:
                 if _QUOTE not in first:
                     self._layouts.learn(first.decode(self._encoding, "replace").rstrip("\r\n"))
@@ -389,8 +403,8 @@ class _Log:
             try:
                 for request in json_requests(text, tally.reading):
                     tally.add(request)
-            except UnusableLineError as error:
-                tally.drop(error.reason, number)
+            except Exception as error:
+                tally.lose(error, number)
             else:
                 return text.startswith(b"{") and tally.collector.requests == known + 1
         elif (events := self._streams.take(text)) is not None:
@@ -398,8 +412,8 @@ class _Log:
                 try:
                     for request in record_requests(record, tally.reading):
                         tally.add(request)
-                except UnusableLineError as error:
-                    tally.drop(error.reason, number)
+                except Exception as error:
+                    tally.lose(error, number)
         elif self._engine.take(text.decode("utf-8", "replace")):
             for request in self._engine.overflow():
                 tally.add(request)
