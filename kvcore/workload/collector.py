@@ -119,7 +119,7 @@ class Collector:
             error=max(errors),
             joint_error=error_of(self._cells.bits),
         )
-        return reduce(added, self._taken, counted)
+        return reduce(added, self._taken, counted) if counted.requests else reduce(added, self._taken)
 
     def _count_lately(self) -> None:
         if self._lately:
