@@ -81,9 +81,12 @@ class TestParquet:
             Counter(map(len, rows))
         assert refused.value.code == "request-log-too-large"
 
-    def test_one_that_takes_too_long_or_too_much_ends(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    @pytest.mark.parametrize("answer", [b"", b"{}\n", b"{}\n\x81"])
+    def test_a_process_that_the_kernel_ends_is_a_coded_error(
+        self, answer: bytes, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         data = parquet(pa.table({"prompt_tokens": [5, 6]}))
-        monkeypatch.setattr(counted_apart, "PARQUET_MEMORY_BYTES", 32 << 20)
+        monkeypatch.setattr(counted_apart, "_exchange", lambda *_: answer)
         with pytest.raises(WorkloadError) as refused:
             log(data)
         assert refused.value.code == "parquet-ended"
