@@ -175,7 +175,7 @@ def _replay(arguments: argparse.Namespace) -> int:
         return _replay_steps(arguments.file)
     from kvcore.views.replay_figures import bound_clock, replay_report, replay_table
     from kvcore.views.reuse_figures import block_gib, reuse_report, reuse_table
-    from kvcore.workload.replay.clock import MAX_BENCH_BYTES, Clock, UserClock, fitted_clock
+    from kvcore.workload.replay.clock import MAX_BENCH_BYTES, MAX_BENCH_VALUES, Clock, UserClock, fitted_clock
     from kvcore.workload.replay.planned import settings_of
     from kvcore.workload.replay.reader import read_trace
     from kvcore.workload.replay.reuse import reuse_of
@@ -187,7 +187,8 @@ def _replay(arguments: argparse.Namespace) -> int:
     rates = arguments.prefill_tokens_per_second, arguments.decode_tokens_per_second
     clock: Clock
     if arguments.bench is not None:
-        result = parse_json_object(utf8_text(arguments.bench.read_bytes()), max_bytes=MAX_BENCH_BYTES)
+        text = utf8_text(arguments.bench.read_bytes())
+        result = parse_json_object(text, max_bytes=MAX_BENCH_BYTES, max_values=MAX_BENCH_VALUES)
         clock = fitted_clock(result)
     elif None not in rates:
         clock = UserClock(prefill_tokens_per_second=rates[0], decode_tokens_per_second=rates[1])

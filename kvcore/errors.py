@@ -167,18 +167,30 @@ def _short_path(name: str) -> str:
 
 _LOGGED_FRAMES: Final = 6
 _ROOT: Final = Path(__file__).resolve().parents[1]
-_PLACEHOLDER: Final = re.compile(r"\{(\w+)\}")
+_PLACEHOLDER: Final = re.compile(r"\{(\w+)(?::([^{}|]*)\|([^{}|]*))?\}")
+"""`{name}`, or `{name:one|many}` with the words of a language that has a plural for one and for any other number."""
 
 
 def render(template: str, field: str, params: Mapping[str, str]) -> str:
     """`template` with `{field}` and `{params}` filled in, in one pass; unknown names stay as they are.
 
+    `{name:one|many}` becomes the words for one where `name` is 1, else those for many.
+
     Example:
+        >>> [render("{lines} {lines:line is|lines are} cut", "", {"lines": lines}) for lines in ("1", "20")]
+        ['1 line is cut', '20 lines are cut']
         >>> render("{value} is none of {near}", "", {"value": "{near}", "near": "a, b"})
         '{near} is none of a, b'
     """
     values = {"field": field, **params}
-    return _PLACEHOLDER.sub(lambda match: values.get(match[1], match[0]), template)
+
+    def filled(match: re.Match[str]) -> str:
+        name, one, many = match.groups()
+        if name not in values or one is None:
+            return values.get(name, match[0])
+        return one if values[name] == "1" else many
+
+    return _PLACEHOLDER.sub(filled, template)
 
 
 def shorten(value: object, limit: int = 120) -> str:

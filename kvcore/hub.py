@@ -37,7 +37,7 @@ from kvcore.hub_requests import (
 from kvcore.kept import size_of
 from kvcore.model.config import ModelConfig
 from kvcore.model.families import find_name, is_planned
-from kvcore.model.headers import DTYPE_BITS, read_headers
+from kvcore.model.headers import DTYPE_BITS
 
 _PART: Final = r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,94}[A-Za-z0-9_])?"
 ID: Final = re.compile(rf"{_PART}/{_PART}")
@@ -146,7 +146,7 @@ def _with_headers(lookup: Lookup, model: HubModel, names: frozenset[str]) -> Hub
     if not weights:
         return model
     try:
-        headers = read_headers(lookup.headers(weights, model.revision))
+        headers = lookup.headers(weights, model.revision)
     except KvPlannerError as error:
         if is_planned(model.config):
             return model

@@ -23,6 +23,7 @@ from urllib.parse import urljoin, urlsplit
 from kvcore.errors import HubError, KvPlannerError
 from kvcore.hub_readers import HEADER_LIMIT_BYTES, HeaderReader, IndexReader
 from kvcore.model.config import MAX_CONFIG_BYTES
+from kvcore.model.headers import MAX_CHARACTERS, Headers, HeadersReader
 from kvcore.units import MIB
 from kvcore.untrusted import parse_json_object
 
@@ -44,7 +45,7 @@ MAX_AT_ONCE: Final = 16
 """Look-ups of the process; one that ran out of time counts until its connection is closed."""
 MAX_OF_ONE: Final = 2
 """Look-ups of one session."""
-HEADERS_LIMIT_BYTES: Final = 32 * MIB
+HEADERS_LIMIT_BYTES: Final = MAX_CHARACTERS
 """Of all of a repository's headers together."""
 HEADERS_AT_ONCE: Final = 8
 STORAGE_SCHEME: Final = "https"
@@ -149,9 +150,9 @@ class Lookup:
                 raise
         return reader.total_size
 
-    def headers(self, names: Sequence[str], commit: str) -> dict[str, Any]:
+    def headers(self, names: Sequence[str], commit: str) -> Headers:
         """The headers of safetensors files, one after another; no weights are read."""
-        merged: dict[str, Any] = {}
+        reader = HeadersReader()
         left = HEADERS_LIMIT_BYTES
         pool = ThreadPoolExecutor(HEADERS_AT_ONCE)
         try:
@@ -161,10 +162,13 @@ class Lookup:
                 left -= len(text)
                 if left < 0:
                     raise self._too_large(name, HEADERS_LIMIT_BYTES)
-                merged |= parsed(self.model, name, text, HEADER_LIMIT_BYTES)
+                try:
+                    reader.feed(text)
+                except KvPlannerError as error:
+                    raise malformed(self.model, name, str(error)) from None
         finally:
             pool.shutdown(cancel_futures=True)
-        return merged
+        return reader.headers()
 
     def _header(self, name: str, commit: str) -> str:
         reader = HeaderReader()

@@ -63,14 +63,11 @@ class Ledger:
 
     def __init__(self, most_bytes: int = MAX_BYTES) -> None:
         self.most_bytes = most_bytes
+        self.bytes = 0
+        """Of everything that is kept."""
         self._lock = threading.RLock()
         self._bytes: dict[int, int] = {}
         self._results: dict[int, weakref.ref[Results]] = {}
-
-    @property
-    def bytes(self) -> int:
-        """Of everything that is kept."""
-        return sum(self._bytes.values())
 
     def keep(self, owner: Keeper, key: Hashable, value: Any, others: Sequence[Keeper] = ()) -> None:
         """Keeps `value` with `owner` as long as `others` live too, and makes room for it."""
@@ -86,6 +83,7 @@ class Ledger:
             references = tuple(weakref.ref(other, lambda _: self._forget(number, key)) for other in others)
             results[key] = Entry(value, size, references)
             self._bytes[number] = self._bytes.pop(number) + size
+            self.bytes += size
             while self.bytes > self.most_bytes:
                 self._empty(next(one for one in list(self._bytes) if self._bytes.get(one)))
 
@@ -106,17 +104,23 @@ class Ledger:
             entry = None if results is None else results.pop(key, None)
             if entry is not None:
                 self._bytes[number] -= entry.bytes
+                self._take_off(entry.bytes)
 
     def _empty(self, number: int) -> None:
         results = self._results[number]()
+        self._take_off(self._bytes[number])
         self._bytes[number] = 0
         if results is not None:
             results.clear()
 
     def _close(self, number: int) -> None:
         with self._lock:
-            self._bytes.pop(number, None)
+            self._take_off(self._bytes.pop(number, 0))
             self._results.pop(number, None)
+
+    def _take_off(self, size: int) -> None:
+        # On its own: what stands on the right may collect garbage, and that closes accounts.
+        self.bytes -= size
 
 
 LEDGER: Final = Ledger()
@@ -144,7 +148,9 @@ def kept(function: Callable[Concatenate[Owner, P], T]) -> Callable[Concatenate[O
     def asked(owner: Owner, /, *arguments: P.args, **named: P.kwargs) -> T:
         if named:
             return function(owner, *arguments, **named)
-        key = (function, *(id(value) if isinstance(value, Keeper) else value for value in arguments))
+        key: Hashable = function
+        if arguments:
+            key = (function, *(id(value) if isinstance(value, Keeper) else value for value in arguments))
         try:
             found: T = owner._kept[key].value
         except (AttributeError, KeyError):

@@ -68,6 +68,8 @@ class Tightness(StrEnum):
     """Blocks for the recurrent states of as many requests as run at once."""
     AFTER_POOL = "after-pool"
     """Unused memory for what the start takes after the KV cache."""
+    START = "start"
+    """Free memory at start for the share of the card that the engine is to spend, which the figures do not have."""
     SPARE = "spare"
     """KV memory beyond one request of full length."""
 
@@ -96,7 +98,8 @@ class Plan(Struct, frozen=True, kw_only=True):
     loaded_weights: Quantity
     """What "Model loading took" prints on the worst rank; known without a card."""
     stage: int
-    """The pipeline stage that the worst rank belongs to."""
+    """The pipeline stage that the worst rank belongs to: the one that decides how many blocks there are, without a
+    cache the one with the least memory for it. All that is said of a rank is said of it."""
     specs: tuple[tuple[LayerSpec, ...], ...]
     """The cache specs of a rank of each pipeline stage."""
     notices: tuple[Notice, ...]
@@ -106,6 +109,9 @@ class Plan(Struct, frozen=True, kw_only=True):
         """What makes it tight; None of a plan that is not."""
         if self.verdict is not Verdict.TIGHT:
             return None
+        is_given = self.scenario.measured.available_kv_gib is not None
+        if self.memory is not None and self.memory.stops_at_start and not is_given:
+            return Tightness.START
         if self.cache is None or not self.cache.fits:
             return Tightness.MISSING
         if self.cache.num_blocks < least_state_blocks(
@@ -134,14 +140,17 @@ def plan(scenario: Scenario) -> Plan:
     memories = rank_memories(scenario, architecture, resolved, accelerator, weights)
     given = scenario.measured.available_kv_gib
     available = tuple(int(memory.available_kv.value) for memory in memories)
-    worst = min(stages, key=lambda stage: available[stage])
     cards_known = scenario.accelerator is not None
     cache = None
     if (cards_known or given is not None) and min(available) > 0:
         kv = tuple(memory.available_kv for memory in memories)
-        cache = plan_cache(specs, available, resolved, parallel, kv)
+        cache = plan_cache(specs, available, resolved, parallel, kv, of_deciding_stage=True)
         if cache.max_model_len != resolved.max_model_len:
             resolved = replace(resolved, max_model_len=cache.max_model_len)
+    if cache is not None and cache.groups:
+        worst = cache.stage
+    else:
+        worst = min(stages, key=lambda stage: available[stage])
     memory = memories[worst].with_cache(
         None if cache is None else cache.figures.pool,
         available[worst],
@@ -265,7 +274,14 @@ def prepare_resolved(
     resolved: Resolved,
 ) -> Prepared:
     """`prepare` with the flags as the engine resolved them."""
-    scenario = without_card(scenario)
+    laid_out = lay_out(scenario, architecture, quantization, resolved)
+    return load(scenario, architecture, quantization, card, laid_out)
+
+
+def lay_out(
+    scenario: Scenario, architecture: Architecture, quantization: Quantization, resolved: Resolved
+) -> Prepared:
+    """What is the same on all cards with these flags: all but the weights, which it leaves out."""
     parallel = scenario.parallel
     engine = find_engine(scenario.engine)
     block_size = aligned_block_size(architecture, parallel, resolved)
@@ -278,6 +294,18 @@ def prepare_resolved(
     speculative = scenario.speculative_config
     draft = read_draft(speculative, architecture, quantization, parallel, resolved.max_model_len)
     specs = tuple(rank_layer_specs(architecture, parallel, resolved, stage, draft) for stage in stages)
+    return Prepared(resolved=resolved, specs=specs, weights=(), draft=draft)
+
+
+def load(
+    scenario: Scenario,
+    architecture: Architecture,
+    quantization: Quantization,
+    card: CardView,
+    laid_out: Prepared,
+) -> Prepared:
+    """The same with its weights on a card."""
+    scenario, resolved = without_card(scenario), laid_out.resolved
     weights = tuple(
         loaded_bytes(
             scenario=scenario,
@@ -285,15 +313,15 @@ def prepare_resolved(
             quantization=quantization,
             resolved=resolved,
             card=card,
-            draft=draft,
+            draft=laid_out.draft,
             stage=stage,
         )
-        for stage in stages
+        for stage in range(scenario.parallel.pipeline_parallel_size)
     )
     uncounted = uncounted_bytes(scenario, architecture, quantization, resolved)
     if uncounted:
         weights = tuple(replace(part, loading=part.loading + uncounted) for part in weights)
-    return Prepared(resolved=resolved, specs=specs, weights=weights, draft=draft)
+    return replace(laid_out, weights=weights)
 
 
 def _verdict(
@@ -317,7 +345,7 @@ def _verdict(
         least=() if is_sure else stage_kv_bytes(stage_kv, LOW),
         most=() if is_sure else stage_kv_bytes(stage_kv, HIGH),
         planned=lambda available: plan_cache(specs, available, resolved, scenario.parallel),
-        has_room=only_cache or memory.least_room >= 0,
+        has_room=only_cache or (memory.least_room >= 0 and not memory.stops_at_start),
         counts_states=not only_cache,
         is_empty=not is_sure and any(_leaves_none(one, scenario) for one in stage_kv),
     )
@@ -355,7 +383,8 @@ def judged(
     `planned` plans a cache in them. `weights_fit`: the least that they may take is within the most that the budget may
     be. A refusal is only said where the start fails with the most memory too, and no memory at all where that is none
     or `is_empty`; between the two ends it is tight, and so it is without `has_room` for what the start takes after the
-    pool, or where the check passes and the pool is too small for one request all the same.
+    pool or wants free before it loads, or where the check passes and the pool is too small for one request all the
+    same.
 
     Raises EngineRefusalError `state-blocks-too-few`, as the engine does when it captures graphs: after those checks.
 
@@ -371,15 +400,15 @@ def judged(
 
     if not weights_fit:
         return Verdict.WEIGHTS_DO_NOT_FIT
-    best = cache
-    if most and (cache is None or not starts(cache)):
+    best, is_enough = cache, cache is not None and starts(cache)
+    if most and not is_enough:
         if min(most) <= 0:
             return Verdict.NO_KV_MEMORY
         if cache is None or len(most) > 1 or resolved.max_model_len_auto or most[0] >= cache.needed_bytes:
             best = planned(most)
     if best is None or best.num_blocks <= 0:
         return Verdict.NO_KV_MEMORY
-    if not starts(best):
+    if not is_enough and not starts(best):
         if is_empty:
             return Verdict.NO_KV_MEMORY
         if cache is None or not cache.fits:

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from itertools import islice
+from typing import Final
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -54,6 +55,8 @@ class Scope(StrEnum):
 
 _RANKS = {grade: rank for rank, grade in enumerate(Grade)}
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
+_SIGNED_PLACEHOLDER = re.compile(r"(?P<sign> [+−] )?\{(?P<name>\w+)\}")
+_OPPOSITE: Final = {" + ": " − ", " − ": " + ", "": "−"}
 
 
 class Quantity(Struct, frozen=True, kw_only=True):
@@ -88,9 +91,25 @@ class Quantity(Struct, frozen=True, kw_only=True):
 
     @property
     def substituted(self) -> str:
-        """The formula with the inputs' values in place of their names."""
-        values = {q.name: q.text for q in self.inputs}
-        return _PLACEHOLDER.sub(lambda match: values.get(match[1], match[1]), self.formula)
+        """The formula with the inputs' values in place of their names; what is negative changes the sign before it.
+
+        Example:
+            >>> weights, dropped = Quantity(name="a", value=3), Quantity(name="b", value=-2)
+            >>> Quantity(name="sum", value=1, formula="{a} + {b}", inputs=(weights, dropped)).substituted
+            '3 − 2'
+        """
+        values = {q.name: q for q in self.inputs}
+
+        def written(match: re.Match[str]) -> str:
+            sign, name = match["sign"] or "", match["name"]
+            value = values.get(name)
+            if value is None:
+                return sign + name
+            if value.value >= 0:
+                return sign + value.text
+            return f"{_OPPOSITE[sign]}{replace(value, value=-value.value).text}"
+
+        return _SIGNED_PLACEHOLDER.sub(written, self.formula)
 
     @property
     def symbolic(self) -> str:

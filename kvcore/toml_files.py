@@ -1,8 +1,8 @@
 """The TOML files of the package, and what is kept of them as Python keeps its bytecode.
 
-What a file says is stored in `__pycache__` next to it, as JSON behind the file's own text. It is taken from there as
-long as the text is the same to the letter, so it is never stale; where nothing can be written a file is parsed each
-time.
+What a file says is stored in `__pycache__` next to it, as JSON behind the file's own text, the same for every Python.
+It is taken from there as long as the text is the same to the letter, so it is never stale. The wheel brings it, as its
+place may not be writable; where nothing is stored and nothing can be, a file is parsed each time.
 
     python -m kvcore.toml_files
 """
@@ -19,9 +19,6 @@ from importlib import import_module
 from importlib.util import cache_from_source
 from pathlib import Path
 from typing import Any, Final
-
-from msgspec import DecodeError
-from msgspec.json import decode
 
 _DATE: Final = "\0date"
 """The key of a date, which JSON has not; no key of a TOML file has that letter."""
@@ -70,24 +67,27 @@ def parsed(text: str) -> Mapping[str, Any]:
 def _place(path: str) -> str | None:
     """Where a file's content is kept; None where Python keeps no bytecode."""
     with contextlib.suppress(NotImplementedError):
-        return cache_from_source(path).removesuffix("pyc") + "kept"
+        name = os.path.basename(path).removesuffix("toml") + "kept"
+        return os.path.join(os.path.dirname(cache_from_source(path)), name)
     return None
 
 
 def _kept(place: str, text: str) -> Mapping[str, Any] | None:
     """What was kept of exactly this text."""
-    with (
-        contextlib.suppress(OSError, ValueError, DecodeError),
-        open(place, encoding="utf-8", newline="") as source,
-    ):
+    kept, head = "", f"{len(text)}\n{text}"
+    with contextlib.suppress(OSError, ValueError), open(place, encoding="utf-8", newline="") as source:
         kept = source.read()
-        head = f"{len(text)}\n{text}"
-        if kept.startswith(head):
-            document = kept[len(head) :]
-            said: Mapping[str, Any] = (
-                json.loads(document, object_hook=_dated) if _WRITTEN_DATE in document else decode(document)
-            )
-            return said
+    if not kept.startswith(head):
+        return None
+    from msgspec import DecodeError  # the package is built without it, where nothing is kept yet
+    from msgspec.json import decode
+
+    document = kept[len(head) :]
+    with contextlib.suppress(ValueError, DecodeError):
+        said: Mapping[str, Any] = (
+            json.loads(document, object_hook=_dated) if _WRITTEN_DATE in document else decode(document)
+        )
+        return said
     return None
 
 

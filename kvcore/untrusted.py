@@ -14,6 +14,8 @@ from kvcore.errors import ScenarioError
 
 MAX_JSON_BYTES: Final = 8 << 20
 MAX_JSON_DEPTH: Final = 64
+MAX_JSON_VALUES: Final = 1 << 19
+"""Of a text, lists and objects among them: parsed they take about 60 bytes each, at worst 180."""
 MAX_INTEGER_DIGITS: Final = 40
 """Of a whole number: far above every count of bytes, and within what a float takes."""
 MAX_PACKED_CHARACTERS: Final = 32 << 10
@@ -41,13 +43,15 @@ def _place_of_too_long(parsed: object) -> tuple[str, ...]:
     return ()
 
 
-def parse_json_object(text: str, *, max_bytes: int = MAX_JSON_BYTES, field: str = "") -> dict[str, Any]:
+def parse_json_object(
+    text: str, *, max_bytes: int = MAX_JSON_BYTES, max_values: int = MAX_JSON_VALUES, field: str = ""
+) -> dict[str, Any]:
     """One JSON object from untrusted text.
 
     NaN and Infinity are read as Python writes them: config.json files of state-space models have them.
 
-    Raises ScenarioError `input-too-large`, `input-too-deep`, `number-too-long` or `invalid-json`, whatever the text,
-    in time linear in its size.
+    Raises ScenarioError `input-too-large`, `input-too-deep`, `too-many-values`, `number-too-long` or `invalid-json`,
+    whatever the text, in time linear in its size.
 
     Example:
         >>> parse_json_object('{"model": "Qwen/Qwen3-32B"}')
@@ -55,9 +59,7 @@ def parse_json_object(text: str, *, max_bytes: int = MAX_JSON_BYTES, field: str 
     """
     if len(text) > max_bytes:
         raise ScenarioError("input-too-large", field=field, limit=f"{max_bytes >> 20} MiB")
-    if json_depth(text) > MAX_JSON_DEPTH:
-        raise ScenarioError("input-too-deep", field=field, limit=MAX_JSON_DEPTH)
-
+    check_json(text, max_values=max_values, field=field)
     too_long: list[str] = []
 
     def integer(digits: str) -> int | _TooLong:
@@ -76,6 +78,16 @@ def parse_json_object(text: str, *, max_bytes: int = MAX_JSON_BYTES, field: str 
     if not isinstance(parsed, dict):
         raise ScenarioError("invalid-json", field=field, reason="one JSON object is expected")
     return parsed
+
+
+def check_json(
+    text: str, *, max_depth: int = MAX_JSON_DEPTH, max_values: int = MAX_JSON_VALUES, field: str = ""
+) -> None:
+    """Raises ScenarioError `input-too-deep` or `too-many-values` for what would be too much to parse."""
+    if json_values(text, max_values) > max_values:
+        raise ScenarioError("too-many-values", field=field, limit=f"{max_values:,}")
+    if json_depth(text) > max_depth:
+        raise ScenarioError("input-too-deep", field=field, limit=MAX_JSON_DEPTH)
 
 
 def utf8_text(data: bytes, *, field: str = "") -> str:
@@ -122,6 +134,19 @@ def json_depth(text: str) -> int:
         return 0
     brackets = "".join(_BRACKETS.findall(_TEXT.sub("", text)))
     return max(accumulate(map(_STEP.__getitem__, brackets), initial=0))
+
+
+def json_values(text: str, enough: int = 0) -> int:
+    """At least as many values as JSON has, by its commas and opening brackets: counted before parsing.
+
+    Those in strings count too while all together are no more than `enough`.
+
+    Example:
+        >>> json_values('{"a": [1, "2, 3", {}]}')
+        5
+    """
+    found = sum(map(text.count, ",[{"))
+    return found if found <= enough else sum(map(_TEXT.sub("", text).count, ",[{"))
 
 
 def pack(text: str) -> str:

@@ -107,7 +107,9 @@ without = st.toggle(
 published = accuracy_groups.elsewhere(record.starts) if apart else record.starts
 starts = words.shown_starts(published, check, left_out=without)
 if without and (alone := accuracy_groups.of_one_source(published, check)) and check in accuracy.FITTED:
-    st.caption(t("{count} single-source starts are excluded.", count=str(alone)))
+    st.caption(
+        t("{count} {count:single-source start is|single-source starts are} excluded.", count=str(alone))
+    )
 figure.chart(
     words.scatter(starts, check, t),
     "accuracy_scatter",

@@ -35,14 +35,18 @@ with log_tab:
             is_known = model.is_known(found)
             result.surroundings(log, t)
             result.failure(log, found.scenario, planned, t, offers_fixes=is_known)
-            result.headline(compared, log, planned, t, is_known=is_known)
+            # Once a fix was made, the log's own scenario is no longer the plan's: what was done stands alone.
+            is_fixed = taken.is_fixed()
+            if not is_fixed:
+                result.headline(compared, log, planned, t, is_known=is_known)
             model.unknown(found, t)
             check_log.found(kept, log, t)
             notes.notices(log.notices, t)
-            result.recognized(found, planned, t)
+            if not is_fixed:
+                result.recognized(found, planned, t)
             if log.failure is None:
                 taken.outcome(t)
-            if compared.measured_parts and is_known:
+            if compared.measured_parts and is_known and not is_fixed:
                 result.comparison(compared, planned, t)
                 result.use_measurements(log, found, planned, t)
 with prerun_tab:

@@ -1,7 +1,5 @@
 """Learn: the plan derived step by step, each with a question, a guess, the formula, the numbers, something to try."""
 
-from functools import partial
-
 from kvcore.explain.derivation import step_of
 from pages.ui.learn import answer, check, class_sheets, guess, look, practice, steps, taught
 from pages.ui.shared import notes, shell, state, undo
@@ -26,10 +24,9 @@ if step.name in look.OF_LOAD:
     look.load(step, is_revealed, t)
 elif step.name not in look.WITHOUT_BAR:
     answer.memory(step, is_revealed, t)
-# Next to a load, a projector has no room for the idea before the question.
-parts = [partial(guess.idea, step.content, t), partial(guess.ask, step, t)]
-for part in reversed(parts) if look.is_crowded(step) else parts:
-    part()
+if not look.is_crowded(step):
+    guess.idea(step.content, t)
+guess.ask(step, t)
 if is_revealed:
     answer.equations(step, t)
     look.drawing(step, t)

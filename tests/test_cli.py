@@ -159,4 +159,7 @@ def test_a_plan_from_the_shell_imports_only_what_it_needs() -> None:
     imported = set(ran.stderr.split())
     assert "kvcore.planning" in imported
     assert [name for name in UNUSED_BY_A_PLAN if name in imported] == []
-    assert {name for name in imported if name.startswith(ROOMS)} <= {"kvcore.deploy.launch"}
+    assert {name for name in imported if name.startswith(ROOMS)} <= {
+        "kvcore.deploy.launch",
+        "kvcore.deploy.machines",
+    }

@@ -3,11 +3,19 @@
 import pytest
 
 from kvcore import catalogue
-from kvcore.advice.vary import Varied, variants
+from kvcore.advice.vary import Varied, best_of, variants
 from kvcore.scenario import Parallel
 from kvcore.scenario.request import scenario_from_request
 from kvcore.texts.words import DASH, Language, words
-from kvcore.views.comparison import VARIED_NAMES, figures_of, position_name, split_name, verdict_word
+from kvcore.views.comparison import (
+    VARIED_NAMES,
+    figures_of,
+    first_failures,
+    limit_note,
+    position_name,
+    split_name,
+    verdict_word,
+)
 from kvcore.views.memory_bars import small_multiples
 from kvcore.views.stack import MISSING
 
@@ -87,3 +95,35 @@ def test_splits_are_named_by_what_they_cut() -> None:
 
 def test_no_rows_are_a_figure() -> None:
     assert small_multiples([], T).bars == ()
+
+
+LARGE = {"model": "Qwen/Qwen3-235B-A22B-FP8", "accelerator": "H200-141GB", "tensor_parallel_size": 4}
+
+
+def test_a_card_that_is_too_small_fails_by_its_memory_and_not_by_its_graphs() -> None:
+    large, small = (catalogue.find_accelerator(name) for name in ("H200-141GB", "L40S-48GB"))
+    found = variants(scenario_from_request(LARGE | {"max_model_len": 32768}), Varied.ACCELERATOR, [small])
+    (said,) = first_failures([(position_name(Varied.ACCELERATOR, one, T), one) for one in found], T)
+    less = large.memory_gib - small.memory_gib
+    assert f"memory of the card \N{MINUS SIGN}{less:.2f} GiB" in said
+    assert "the weights alone take 55.5 GiB" in said
+    assert "CUDA graphs" not in said
+
+
+def test_a_length_that_is_too_long_fails_by_what_a_request_keeps() -> None:
+    said = list(first_failures(named(Varied.LENGTH), T))
+    assert said, "32,768 tokens do not fit next to 61 GiB of weights"
+    assert all("KV cache of one request +" in one and "memory of the card" not in one for one in said)
+
+
+def test_requests_per_gpu_are_those_that_run() -> None:
+    """PP 8: the cache has room for more than 1,024 requests, and max_num_seqs runs 1,024 on 32 GPUs."""
+    base = scenario_from_request(LARGE | {"kv_cache_dtype": "fp8", "max_model_len": 32768})
+    found = variants(base, Varied.PIPELINE_PARALLEL)
+    cut = next(one for one in found if one.value == 8)
+    assert cut.max_concurrency > 1024
+    assert figures_of(cut)[-1] == "32"
+    assert limit_note(cut, T) == "limited by max_num_seqs"
+    most = max(found, key=lambda one: one.requests_per_gpu)
+    assert best_of(found)[1] is most
+    assert limit_note(most, T) == ""

@@ -10,11 +10,13 @@ import pytest
 from msgspec.structs import replace
 
 from kvcore.cache.spec import CacheKind
+from kvcore.planning import plan
+from kvcore.scenario.request import scenario_from_request
 from kvcore.texts.words import Language, words
 from kvcore.views.drawings import cards_drawing, heads_drawing, lengths_drawing, pages_drawing
 from kvcore.views.drawings.heads import heads_panels
 from kvcore.views.drawings.lengths import length_rows
-from kvcore.views.drawings.pages import group_rows
+from kvcore.views.drawings.pages import group_rows, layers_note
 from tests.derivation_plans import REQUESTS, planned
 
 DRAWINGS = (cards_drawing, heads_drawing, lengths_drawing, pages_drawing)
@@ -139,3 +141,17 @@ def test_a_pipeline_of_many_stages_and_replicas_is_drawn_in_part() -> None:
     picture = cards_drawing(replace(base, scenario=replace(base.scenario, parallel=parallel)), ENGLISH)
     assert picture.html.count('class="kv-card"') == 4 * 16 * 16
     assert "and 48 more stages like these" in picture.html
+
+
+def test_layers_that_keep_several_states_are_explained_where_they_count_more_than_once() -> None:
+    request = {
+        "model": "deepseek-ai/DeepSeek-V4-Flash",
+        "accelerator": "H200-141GB",
+        "tensor_parallel_size": 4,
+    }
+    several = plan(scenario_from_request(request))
+    assert sum(row.layers for row in group_rows(several)) > 43
+    drawing = pages_drawing(several, ENGLISH)
+    assert drawing is not None
+    assert "Some of the model's 43 layers keep several kinds of state" in drawing.alternative
+    assert layers_note(planned("windows"), ENGLISH) == layers_note(planned("dense"), ENGLISH) == ""

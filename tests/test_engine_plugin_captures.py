@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from kvcore import catalogue
 from kvcore.engine.graph_rules import sampled_sizes
 from kvcore.engine.resolved import Resolved
 from kvcore.errors import EngineRefusalError
@@ -42,6 +43,17 @@ def resolved(config: dict[str, Any], version: str, **fields: Any) -> Resolved:
         ),
         (QWEN3_30B_A3B, "0.13.0", {"tensor_parallel_size": 4, "env": AIV}, 1800 // 49 // 2),
         (QWEN3_14B, "0.13.0", {"tensor_parallel_size": 4, "env": AIV}, (1800 - 2 * 41) // 41 // 2),
+        (
+            QWEN3_30B_A3B,
+            "0.13.0",
+            {
+                "tensor_parallel_size": 4,
+                "enable_expert_parallel": True,
+                "env": AIV,
+                "additional_config": {"multistream_overlap_shared_expert": True},
+            },
+            1800 // 49 // 4,
+        ),
     ],
 )
 def test_streams_of_the_card_limit_piecewise_sizes(
@@ -152,3 +164,19 @@ def test_the_first_and_the_last_size_are_kept() -> None:
     with pytest.raises(EngineRefusalError) as refusal:
         sampled_sizes(sizes, 1)
     assert refusal.value.code == "capture-streams-too-few"
+
+
+@pytest.mark.parametrize(
+    ("version", "env", "most"),
+    [
+        ("0.16.0rc1", {}, (1800 - 40) // 63 // 3),
+        ("0.17.0rc1", {}, 1800 // 63 // 2),
+        ("0.18.0", {}, 1800 // 63 // 2),
+        ("0.18.0", {"HCCL_OP_EXPANSION_MODE": "HOST"}, (1800 - 40) // 63 // 3),
+    ],
+)
+def test_minimax_m2_is_put_on_the_vector_cores(version: str, env: dict[str, str], most: int) -> None:
+    """62 layers and one more. vllm_ascend/patch/platform/patch_minimax_m2_config.py (0.17.0rc1, 0.18.0)."""
+    config = dict(catalogue.find_model("MiniMaxAI/MiniMax-M2.5").config.raw)
+    one = resolved(config, version, tensor_parallel_size=4, env=env)
+    assert len(one.cudagraph_capture_sizes) == most

@@ -9,7 +9,7 @@ from packaging.version import Version
 
 from kvcore.advice.fixes import fixes
 from kvcore.catalogue import find_model
-from kvcore.engine.vllm.storage import METHODS
+from kvcore.engine.vllm.storage import METHODS, storage_of
 from kvcore.errors import CatalogueError, EngineRefusalError
 from kvcore.planning import plan
 from kvcore.scenario.request import scenario_from_request
@@ -162,3 +162,33 @@ def test_the_file_is_read_strictly() -> None:
     known = METHODS.load()
     assert known.least_capability("modelopt", Version("0.26.0")) == 89
     assert known.least_capability("something_else", Version("0.26.0")) == 0
+
+
+@pytest.mark.parametrize(
+    ("engine", "version", "model", "method"),
+    [
+        ("vllm-ascend", "0.17.0rc1", "MiniMaxAI/MiniMax-M2.5", "unquantized"),
+        ("vllm-ascend", "0.23.0", "MiniMaxAI/MiniMax-M2.5", "unquantized"),
+        ("vllm-ascend", "0.16.0rc1", "MiniMaxAI/MiniMax-M2.5", "fp8"),
+        ("vllm-ascend", "0.23.0", "Qwen/Qwen3-8B-FP8", "fp8"),
+        ("vllm", "0.23.0", "MiniMaxAI/MiniMax-M2.5", "fp8"),
+    ],
+)
+def test_vllm_ascend_unpacks_minimax_m2(engine: str, version: str, model: str, method: str) -> None:
+    """vllm_ascend/patch/platform/patch_minimax_m2_config.py:_disable_fp8 (0.17.0rc1, 0.18.0, 0.23.0)."""
+    config = dict(find_model(model).config.raw)
+    asked = scenario_from_request({"config": config, "engine": engine, "engine_version": version})
+    assert storage_of(asked).method == method
+
+
+def test_a_start_of_minimax_m2_is_not_refused_for_its_format() -> None:
+    """62 layers of 256 experts, three matrices of 1536 × 3072 each: all but 2 % of what 8 ranks store, in 16 bits."""
+    found = plan(
+        scenario_from_request({
+            "model": "MiniMaxAI/MiniMax-M2.5", "engine": "vllm-ascend", "engine_version": "0.18.0",
+            "accelerator": {"memory_gib": 61.27, "vendor": "huawei", "name": "Ascend 910C 64GB"},
+            "tensor_parallel_size": 8, "enable_expert_parallel": True, "max_model_len": 2048,
+        })
+    )  # fmt: skip
+    experts = 62 * 256 // 8 * 3 * 1536 * 3072 * 2
+    assert experts < found.weights.total < 1.03 * experts

@@ -69,7 +69,7 @@ def test_a_classifier_is_asked_for_its_scores() -> None:
     assert request.sdk is None
 
 
-@pytest.mark.parametrize("name", ["it's/a\"model", "$(reboot)/`x`", "a\\b/c", "-x/y"])
+@pytest.mark.parametrize("name", ["it's/a\"model", "$(reboot)/`x`", "a\\b/c", "-x/y", "😀/模型"])
 def test_a_name_is_never_part_of_a_command(name: str) -> None:
     plan = present_plans.renamed(present_plans.fits(), name)
     request = first_request(plan, LOAD)

@@ -12,22 +12,28 @@ import random
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from kvcore import catalogue
 from kvcore.errors import EngineRefusalError, KvPlannerError, ModelError, ScenarioError
+from kvcore.memory.weights import counted_modules
 from kvcore.model.architecture import ChunkedLocal, KeysAndValues, RecurrentState, SlidingWindow
 from kvcore.model.config import ModelConfig
 from kvcore.model.families import read_architecture
-from kvcore.model.headers import MAX_ROWS, read_headers
+from kvcore.model.headers import MAX_CHARACTERS, MAX_ENTRIES, MAX_ROWS, HeadersReader, read_headers
+from kvcore.model.quantization import read_quantization
 from kvcore.planning import Plan, Verdict, plan
 from kvcore.quantity import Grade
 from kvcore.scenario import Parallel, Scenario, link
 from kvcore.scenario.request import scenario_from_request
+from kvcore.untrusted import pack
 
 CONFIG = {
     "architectures": ["UnreadForCausalLM"],
@@ -394,6 +400,10 @@ def test_names_one_by_one_are_the_same_as_ranges() -> None:
         {"lm_head.weight": {"dtype": "BF16", "shape": "4"}},
         {"a" * 401: {"dtype": "BF16", "shape": [1]}},
         {"layers.{x}.a": {"dtype": "BF16", "shape": [1]}},
+        {"layers.{1}x.a": {"dtype": "BF16", "shape": [1]}},
+        {"layers.{3-1}.a": {"dtype": "BF16", "shape": [1]}},
+        {"layers.1}.a": {"dtype": "BF16", "shape": [1]}},
+        {".".join(["1"] * 150): {"dtype": "BF16", "shape": [1]}},
         {"layers.{0-99999}.experts.{0-99999}.a": {"dtype": "BF16", "shape": [1]}},
         {f"{'x' * (i % 90)}.y{i}.z": {"dtype": "BF16", "shape": [1]} for i in range(MAX_ROWS + 1)},
     ],
@@ -403,6 +413,176 @@ def test_bad_headers_are_refused_by_name(headers: Mapping[str, Any]) -> None:
         scenario_from_request({"config": CONFIG, "headers": headers})
     assert caught.value.code == "invalid-value"
     assert caught.value.field.startswith("headers")
+
+
+# -- what it may cost -----------------------------------------------------------------------------------------------
+
+ONE = {"dtype": "BF16", "shape": [1]}
+PLAIN = {
+    f"model.layers.{{0-1}}.self_attn.{name}_proj.weight": {"dtype": "BF16", "shape": [64, 64]}
+    for name in "qkvo"
+}
+PLAIN["model.embed_tokens.weight"] = {"dtype": "BF16", "shape": [1024, 64]}
+SMALL = {
+    **CONFIG,
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+}
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        {f"model.layers.{{0-1}}.self_attn.z{i}.{{0-999}}.{{0-255}}.weight": ONE for i in range(8)},
+        {
+            f"model.layers.{{0-1023}}.mlp.experts.{{{i * 500}-{i * 500 + 499}}}.up.weight": ONE
+            for i in range(64)
+        },
+        {f"other.z{i}.{{0-999}}.{{0-511}}.weight": ONE for i in range(2)},
+        {f"model.layers.{{0-9}}.z{i}.{{0-9999}}.weight": ONE for i in range(6)},
+    ],
+)
+def test_all_names_together_have_one_limit(rows: Mapping[str, Any]) -> None:
+    with pytest.raises(ScenarioError, match="524,288 tensors"):
+        read_headers({**PLAIN, **rows})
+    request = {"config": SMALL, "headers": {**PLAIN, **rows}, "model": "a/b"}
+    opened = link.decode(
+        {"model": "a/b", "config": json.dumps(SMALL), "headers.z": pack(json.dumps(request["headers"]))}
+    )
+    assert [(repair.field, repair.error.code) for repair in opened.repairs] == [
+        ("headers.z", "invalid-value")
+    ]
+
+
+def test_ranges_that_cut_each_other_into_pieces_have_a_budget() -> None:
+    combs = {
+        f"a.{{{','.join(str(place * (2 + row % 7)) for place in range(60))}}}.{row}.{row % 3}.w": ONE
+        for row in range(2000)
+    }
+    with pytest.raises(ScenarioError, match="too many pieces"):
+        read_headers(combs)
+
+
+@pytest.mark.parametrize("name", ["other.{0}", "vision.{0}", "model.layers.{0-1}"])
+def test_tensors_that_are_alike_are_counted_not_repeated(name: str) -> None:
+    """A hundred thousand in one name: looked at once, and every byte there."""
+    headers = read_headers({**PLAIN, f"{name}.z.{{0-49999}}.weight": ONE})
+    config = ModelConfig.from_mapping(SMALL, None, headers)
+    found = planned(config)
+    assert found.parameter_bytes_per_rank == headers.stored_bytes
+    counted = list(
+        counted_modules(
+            read_architecture(config), read_quantization(config, None), Parallel(), 0, frozenset()
+        )
+    )
+    assert len(counted) < 12
+    assert sum(count for _, _, count in counted) in (50_000 + 2 * 4 + 1, 100_000 + 2 * 4 + 1)
+
+
+@pytest.mark.parametrize(
+    ("rows", "reason"),
+    [
+        ({"other.{0-99}.{0-4999}.weight": ONE}, "131,072 tensors apart from experts"),
+        (
+            {f"model.layers.{{0-1023}}.z{i}.weight": ONE for i in range(40)}
+            | {f"model.layers.{i}.x{i}.weight": ONE for i in range(1024)},
+            "16,384 kinds of tensors",
+        ),
+    ],
+)
+def test_more_than_a_plan_counts_one_by_one_is_refused(rows: Mapping[str, Any], reason: str) -> None:
+    layers = 1024 if len(rows) > 1 else 2
+    headers = {key.replace("{0-1}", f"{{0-{layers - 1}}}"): value for key, value in PLAIN.items()} | dict(
+        rows
+    )
+    config = ModelConfig.from_mapping({**SMALL, "num_hidden_layers": layers}, None, read_headers(headers))
+    with pytest.raises(ModelError, match=reason) as caught:
+        read_architecture(config)
+    assert (caught.value.code, caught.value.field) == ("unknown-architecture", "headers")
+
+
+NUMBERS = st.integers(0, 9)
+PLACES = st.lists(st.tuples(NUMBERS, st.integers(0, 3)), min_size=1, max_size=3)
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["a", "b"]), st.lists(PLACES, min_size=3, max_size=3)),
+        min_size=1,
+        max_size=6,
+    )
+)
+def test_ranges_name_what_they_say_in_one_spelling(
+    rows: list[tuple[str, list[list[tuple[int, int]]]]],
+) -> None:
+    """Against every name by itself: the same tensors, each once, and the same text however they were cut."""
+    given_rows, names = {}, set()
+    for word, places in rows:
+        texts = ["{" + ",".join(f"{low}-{low + more}" for low, more in place) + "}" for place in places]
+        given_rows["{}.{}.{}.{}".format(word, *texts)] = ONE
+        numbers = ({n for low, more in place for n in range(low, low + more + 1)} for place in places)
+        names |= {f"{word}.{x}.{y}.{z}" for x, y, z in product(*numbers)}
+    found = read_headers(given_rows)
+    assert found.stored_bytes == 2 * len(names)
+    assert found == read_headers(dict.fromkeys(names, ONE)) == read_headers(found.raw)
+
+
+def test_a_name_that_would_be_too_long_is_several() -> None:
+    every_other = {f"a.{layer}.w": ONE for layer in range(0, 800, 2)}
+    found = read_headers(every_other)
+    assert all(len(name) <= 400 for name in found.raw)
+    assert read_headers(found.raw) == found
+    assert found.stored_bytes == 2 * 400
+
+
+class TestFile:
+    """Headers read off their text, not parsed as a whole."""
+
+    @pytest.mark.parametrize("indent", [None, 2])
+    @pytest.mark.parametrize("model", MODELS[:4])
+    def test_they_are_those_that_were_parsed(self, model: str, indent: int | None) -> None:
+        reader = HeadersReader()
+        files = {"model-00001-of-00001.safetensors": {"__metadata__": {"a": '}{"'}, **BY_MODEL[model]}}
+        reader.feed(json.dumps(files, indent=indent))
+        assert reader.headers() == read_headers(BY_MODEL[model])
+
+    def test_nothing_is_read_behind_the_limit_of_kinds(self) -> None:
+        text = (
+            "{"
+            + ",".join(f'"x{i}.y":{{"dtype":"U8","shape":[1]}}' for i in range(MAX_ROWS + 1))
+            + ", no JSON"
+        )
+        with pytest.raises(ScenarioError, match="2,048 kinds"):
+            HeadersReader().feed(text)
+
+    def test_nothing_is_read_of_more_names_than_there_may_be(self) -> None:
+        with pytest.raises(ScenarioError, match="262,144 names"):
+            HeadersReader().feed("{" + '"dtype"' * (MAX_ENTRIES + 1))
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "", "[]", "{", '{"a":', '{"a": 1}', '{"a": [' + "[]," * 9999 + "[]]}", '{"a": {{}}}', '{"a":{}} }',
+            '{"a": {"dtype": "U8", "shape": [1]}', '{"a": {"dtype": "U8", "shape": [1]}} x', '{"\\x": {}}',
+            '{"a": {"dtype": "U8" "shape": [1]}}', '{"a": {"dtype": "U8", "shape": [' + "9" * 1000 + "]}}",
+            '{"a": {"dtype": "' + "U" * 9999 + '"}}', '{"weight_map": {"a": "model.safetensors"}}',
+            '{"a.safetensors": {"a": {}}}', '{"a": {"dtype": ' + "[" * 1500,
+        ],
+    )  # fmt: skip
+    def test_what_is_none_is_refused(self, text: str) -> None:
+        with pytest.raises(ScenarioError) as caught:
+            HeadersReader().feed(text)
+        assert caught.value.code in ("invalid-json", "invalid-value")
+        assert caught.value.field.startswith("headers")
+
+    def test_all_files_together_have_one_size(self) -> None:
+        reader = HeadersReader()
+        reader.feed("{" + " " * (MAX_CHARACTERS - 2) + "}")
+        with pytest.raises(ScenarioError) as caught:
+            reader.feed("{}")
+        assert caught.value.code == "input-too-large"
 
 
 def test_any_headers_are_read_or_refused() -> None:

@@ -8,7 +8,7 @@ from kvcore.errors import MESSAGES, ModelError, Notice, ScenarioError
 from kvcore.texts.words import Language, words
 from tools import messages
 
-PLACEHOLDER = re.compile(r"\{\w+\}")
+PLACEHOLDER = re.compile(r"\{(\w+)[:}]")
 HALF_WIDTH_AFTER_CHINESE = re.compile(r"[\u4e00-\u9fff][,;:?!(]|[,;:?!)][\u4e00-\u9fff]")
 WANTED = messages.wanted()
 

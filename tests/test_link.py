@@ -110,6 +110,7 @@ def scenarios(draw: st.DrawFn) -> Scenario:
                 num_speculative_tokens=st.none() | counts(16),
                 model=st.none() | names,
                 draft_tensor_parallel_size=st.none() | counts(8),
+                enforce_eager=st.none() | st.booleans(),
             )
         ),
         enable_lora=draw(st.booleans()),
@@ -651,3 +652,140 @@ def test_an_object_that_is_none_takes_nothing_else_along(name: str, text: str) -
     assert decoded.scenario.accelerator is not None
     assert decoded.scenario.accelerator.id == "RTX-4090-24GB"
     assert decoded.scenario.parallel.tensor_parallel_size == 8
+
+
+# -- what is given twice, or again ------------------------------------------------------------------------------------
+
+
+def same_from_its_link(scenario: Scenario) -> bool:
+    params = dict(parse_qsl(link.query_string(link.encode(scenario)), keep_blank_values=True))
+    decoded = link.decode(params)
+    return decoded.scenario == scenario and decoded.repairs == ()
+
+
+@pytest.mark.parametrize(
+    "stated", [{}, {"sentence_transformers": True}, {"total_size": 10**9}, {"total_parameters": 10**9}]
+)
+def test_a_model_of_the_catalogue_with_its_own_config_is_that_model(stated: dict[str, object]) -> None:
+    """Whatever else is stated of the checkpoint: the link leaves out what the catalogue has, and no fact with it."""
+    for entry in catalogue.load_models():
+        request = {"model": entry.id, "accelerator": "H100-80GB", "checkpoint": stated}
+        by_name = scenario_from_request(request)
+        with_config = scenario_from_request({**request, "config": dict(entry.config.raw)})
+        assert with_config == by_name, entry.id
+        assert same_from_its_link(with_config), entry.id
+
+
+def test_the_plan_of_an_own_config_is_that_of_its_link() -> None:
+    """By the card whose memory decides between tight and not at all."""
+    model = "Qwen/Qwen-VL-Chat-Int4"
+    params = {
+        "model": model,
+        "accelerator": "RTX-3060-12GB",
+        "accelerator.memory_gib": "10",
+        "max_model_len": "512",
+        "config": json.dumps(dict(catalogue.find_model(model).config.raw)),
+    }
+    first = link.decode(params).scenario
+    again = link.decode(link.encode(first)).scenario
+    assert plan(first).verdict is plan(again).verdict
+    assert plan(first).loaded_weights == plan(again).loaded_weights
+
+
+def test_another_config_under_a_known_name_has_no_sizes_of_it() -> None:
+    entry = next(entry for entry in catalogue.load_models() if entry.checkpoint.total_size)
+    raw = {**entry.config.raw, "rms_norm_eps": 0.5}
+    scenario = scenario_from_request({"model": entry.id, "config": raw, "accelerator": "H100-80GB"})
+    assert scenario.checkpoint.total_size is None
+    assert same_from_its_link(scenario)
+
+
+def repaired(params: dict[str, str]) -> dict[str, str]:
+    return {
+        repair.field: repair.error.code
+        for repair in link.decode({"model": "Qwen/Qwen3-32B", **params}).repairs
+    }
+
+
+@pytest.mark.parametrize("accelerator", [{"accelerator": "H100-80GB"}, {}])
+@pytest.mark.parametrize("memory", [{"accelerator.memory_gib": "79.18"}, {}])
+def test_the_link_to_the_neighbours_is_taken(accelerator: dict[str, str], memory: dict[str, str]) -> None:
+    decoded = link.decode(
+        {"model": "Qwen/Qwen3-32B", **accelerator, **memory, "accelerator.interconnect": "none"}
+    )
+    card = decoded.scenario.accelerator
+    assert card is not None
+    assert (card.id, card.interconnect.value, decoded.repairs) == ("H100-80GB", "none", ())
+    assert (card.memory_gib == 79.18) is bool(memory)
+    assert same_from_its_link(decoded.scenario)
+
+
+@pytest.mark.parametrize(
+    ("given_facts", "codes"),
+    [
+        (
+            {"accelerator": "H100-80GB", "accelerator.name": "Foo"},
+            {"accelerator.name": "accelerator-named-already"},
+        ),
+        (
+            {"accelerator": "H100-80GB", "accelerator.name": "Foo", "accelerator.vendor": "amd"},
+            {
+                "accelerator.name": "accelerator-named-already",
+                "accelerator.vendor": "accelerator-named-already",
+            },
+        ),
+        (
+            {"accelerator": "H100-80GB", "accelerator.interconnect": "ring"},
+            {"accelerator.interconnect": "invalid-value"},
+        ),
+        ({"accelerator.interconnect": "ring"}, {"accelerator.interconnect": "invalid-value"}),
+        (
+            {"accelerator.name": "Foo", "accelerator.vendor": "tpu"},
+            {"accelerator.name": "unknown-accelerator", "accelerator.vendor": "missing-field"},
+        ),
+        ({"accelerator.name": "Foo"}, {"accelerator.name": "unknown-accelerator"}),
+        ({"accelerator.name": "NVIDIA H100 80GB HBM3"}, {}),
+        ({"accelerator.name": "Foo", "accelerator.memory_gib": "30"}, {}),
+    ],
+)
+def test_no_fact_of_an_accelerator_is_dropped_in_silence(
+    given_facts: dict[str, str], codes: dict[str, str]
+) -> None:
+    assert repaired(given_facts) == codes
+
+
+@given(
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "accelerator": st.sampled_from(("H100-80GB", "MI300X-192GB", "RTX-4090-24GB", "H99")),
+            "accelerator.name": st.sampled_from(("Foo", "NVIDIA H100 80GB HBM3", "Foo 48GB", "")),
+            "accelerator.vendor": st.sampled_from(("nvidia", "amd", "tpu", "")),
+            "accelerator.memory_gib": st.sampled_from(("30", "79.18", "-1", "x", "")),
+            "accelerator.interconnect": st.sampled_from(("none", "pcie", "nvlink", "xgmi", "ring", "")),
+        },
+    )
+)
+def test_every_fact_of_an_accelerator_is_in_the_card_or_named(params: dict[str, str]) -> None:
+    decoded = link.decode({"model": "Qwen/Qwen3-32B", **params})
+    named = {repair.field for repair in decoded.repairs}
+    card = decoded.scenario.accelerator
+    assert card is not None
+    used = {name: text for name, text in params.items() if name not in named}
+    if "accelerator" in used:
+        assert card.id == used["accelerator"]
+    if "accelerator.memory_gib" in used:
+        assert card.memory_gib == float(used["accelerator.memory_gib"])
+    if "accelerator.interconnect" in used:
+        assert card.interconnect.value == used["accelerator.interconnect"]
+    assert same_from_its_link(decoded.scenario)
+
+
+@pytest.mark.parametrize("count", ["-5", "100001", "9" * 60])
+@pytest.mark.parametrize("kind", ["image", "video", "audio"])
+def test_a_count_of_items_has_bounds(kind: str, count: str) -> None:
+    name = f"limit_mm_per_prompt.{kind}"
+    assert repaired({name: count}) == {name: "invalid-value"}
+    for usable in ("0", "100000"):
+        decoded = link.decode({"model": "Qwen/Qwen3-32B", name: usable})
+        assert (decoded.scenario.limit_mm_per_prompt, decoded.repairs) == ({kind: int(usable)}, ())

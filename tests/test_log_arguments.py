@@ -61,9 +61,9 @@ def model_of(text: str) -> str | None:
             SpeculativeConfig(method="eagle3", model="a/b", num_speculative_tokens=3),
         ),
         (
-            """'speculative_config': '{"method": "mtp", "num_speculative_tokens": 2}'""",
+            """'speculative_config': '{"method": "mtp", "num_speculative_tokens": 2, "enforce_eager": true}'""",
             "speculative_config",
-            SpeculativeConfig(method="mtp", num_speculative_tokens=2),
+            SpeculativeConfig(method="mtp", num_speculative_tokens=2, enforce_eager=True),
         ),
         (
             "'speculative_config': {'model': 'small', 'num_speculative_tokens': 5}",

@@ -567,3 +567,40 @@ def test_errors_of_an_earlier_start_are_forgotten() -> None:
     log = read_log("\n".join([init.format(5), CASES[5][0], init.format(6), LOADED, AVAILABLE.format(20.0)]))
     assert log.failure is None
     assert [notice.code for notice in log.notices] == ["log-several-starts"]
+
+
+TOO_LONG = (
+    "ValueError: To serve at least one request with the models's max seq len (131072), ({needed} GiB KV cache is "
+    "needed, which is larger than the available KV cache memory ({left} GiB). Based on the available memory, the "
+    "estimated maximum model length is 17088."
+)
+
+
+@pytest.mark.parametrize(
+    ("needed", "left", "dtype", "is_enough"),
+    [
+        ("20.00", "2.61", "auto", False),  # 10 GiB as fp8
+        ("20.00", "10.00", "auto", True),
+        ("20.00", "12.00", "fp8", False),  # it is fp8 already
+        ("5.62", "5.14", "bfloat16", True),
+    ],
+)
+def test_fp8_is_advised_only_where_half_of_what_is_needed_is_left(
+    needed: str, left: str, dtype: str, is_enough: bool
+) -> None:
+    flags = f"non-default args: {{'model': 'Qwen/Qwen3-8B', 'kv_cache_dtype': '{dtype}'}}"
+    failure = failing(flags, TOO_LONG.format(needed=needed, left=left))
+    assert ("fp8" in failure.notice.next_step) is is_enough
+    assert "--max-model-len" in failure.notice.next_step
+    assert failure.code == "start-context-too-long"
+
+
+def test_what_an_error_measured_is_a_figure_where_no_line_of_its_own_gives_it() -> None:
+    error = TOO_LONG.format(needed="20.00", left="2.61")
+    alone = read_log(error)
+    assert alone.worst_rank.available_kv_gib.value == 2.61
+    assert (alone.figures.model_len.value, alone.readings[0].line_number) == (131072, 1)
+    assert "available_kv_gib" not in alone.missing
+    both = read_log(f"(Worker_TP0 pid=7) INFO Available KV cache memory: 2.6148 GiB\n{error}")
+    assert both.worst_rank.available_kv_gib.value == 2.6148
+    assert len(both.ranks) == 1

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import html
 import shlex
+import subprocess
 from typing import Any
 
 import pytest
@@ -12,12 +14,16 @@ from msgspec.structs import replace
 from kvcore.advice.fixes import refusal_fixes
 from kvcore.deploy.artefacts import Artefact, artefact
 from kvcore.deploy.going_live import expected_log_lines
+from kvcore.deploy.launch import launch_command
 from kvcore.deploy.machines import machines_of
 from kvcore.deploy.server_start import image
 from kvcore.errors import EngineRefusalError, ScenarioError
 from kvcore.evidence.log.reader import measured_from, read_log
 from kvcore.planning import Plan, plan
+from kvcore.scenario.contract import result_of
 from kvcore.scenario.request import scenario_from_request
+from kvcore.texts import words as texts
+from kvcore.views.plan_report import report_html, ticket_text
 from tests.serve_parsers import ROWS, RefusedError, parsed
 
 EXPERTS = {
@@ -254,3 +260,191 @@ def test_the_model_share_above_the_budget_is_said_with_the_plan() -> None:
     # 64 × 0.9 = 57.6
     assert "model-memory-above-budget" not in codes["57"]
     assert "model-memory-above-budget" in codes["58"]
+
+
+DENSE = {"model": "deepseek-ai/DeepSeek-V3", "accelerator": "H100-80GB", "max_model_len": 32768}
+T = texts.words(texts.Language.ENGLISH)
+
+
+def on_h100(**request: Any) -> Plan:
+    return plan(scenario_from_request(DENSE | request))
+
+
+@pytest.mark.parametrize("release", ["0.18.0", "0.23.0"])
+@pytest.mark.parametrize("kind", [Artefact.COMMAND, Artefact.DOCKER])
+@pytest.mark.parametrize("sizes", [(16, 1), (8, 2)])
+def test_machines_that_share_a_replica_meet_at_the_first_one(
+    release: str, kind: Artefact, sizes: tuple[int, int]
+) -> None:
+    """docs/serving/parallelism_scaling.md (0.18.0), "Running vLLM with MultiProcessing"; Ray is in neither
+    requirements/cuda.txt nor docker/Dockerfile of 0.18.0."""
+    tensor, pipeline = sizes
+    deployment = on_h100(engine_version=release, tensor_parallel_size=tensor, pipeline_parallel_size=pipeline)
+    text = artefact(kind, deployment)
+    assert "ray" not in text
+    assert "export NODE0_IP=" in text
+    given = []
+    for words in commands(text):
+        begin = words.index("serve") + 1 if kind is Artefact.COMMAND else words.index("--model")
+        given.append(parsed(release, words[begin:]))
+    assert [(one["nnodes"], one["node_rank"], one["master_addr"]) for one in given] == [
+        (2, 0, "$NODE0_IP"), (2, 1, "$NODE0_IP"),
+    ]  # fmt: skip
+    assert [bool(one.get("headless")) for one in given] == [False, True]
+    assert {(one["tensor_parallel_size"], one.get("pipeline_parallel_size", 1)) for one in given} == {sizes}
+
+
+def test_as_many_cards_of_each_machine_as_leave_none_over() -> None:
+    """vllm/engine/arg_utils.py (0.33.0): `--nnodes` must evenly divide the total world size."""
+    assert [(one.cards, one.flags["nnodes"]) for one in machines_of(on_h100(tensor_parallel_size=16))] == [
+        (8, 2)
+    ] * 2
+    uneven = on_h100(tensor_parallel_size=4, pipeline_parallel_size=5)
+    assert [(one.cards, one.flags["nnodes"]) for one in machines_of(uneven)] == [(5, 4)] * 4
+    assert '"device=0,1,2,3,4"' in artefact(Artefact.DOCKER, uneven)
+    replicas = machines_of(on_h100(tensor_parallel_size=16, data_parallel_size=2))
+    assert [one.flags["node-rank"] for one in replicas] == [0, 1, 2, 3]
+    assert {one.flags["nnodes"] for one in replicas} == {4}
+
+
+@pytest.mark.parametrize("release", ["0.8.5", "0.11.0", "0.17.1"])
+def test_before_it_they_join_a_ray_cluster_in_place_of_the_images_server(release: str) -> None:
+    """requirements/cuda.txt (0.11.0, 0.17.1) has ray. docker/Dockerfile (0.11.0, 0.17.1) has an ENTRYPOINT, which would
+    take `bash -c` as its own arguments."""
+    found = commands(artefact(Artefact.DOCKER, on_h100(engine_version=release, tensor_parallel_size=16)))
+    places = [words.index(f"vllm/vllm-openai:v{release}") for words in found]
+    assert [words[place - 2 : place] for words, place in zip(found, places, strict=True)] == [
+        ["--entrypoint", "bash"]
+    ] * 2
+    behind = [words[place + 1 :] for words, place in zip(found, places, strict=True)]
+    assert [words[0] for words in behind] == ["-c", "-c"]
+    first, second = (shlex.split(words[1]) for words in behind)
+    assert first[:5] == ["ray", "start", "--head", "--port=6379", "&&"]
+    assert first[first.index("serve") + 1] == DENSE["model"]
+    assert first[-2:] == ["--distributed-executor-backend", "ray"]
+    assert second == ["ray", "start", "--address=$NODE0_IP:6379", "&&", "sleep", "infinity"]
+
+
+def test_an_image_without_an_entry_point_keeps_its_own_way() -> None:
+    """vllm-ascend's Dockerfile (0.23.0) ends with CMD ["/bin/bash"]."""
+    text = artefact(Artefact.DOCKER, planned(tensor_parallel_size=4, pipeline_parallel_size=4))
+    assert "--entrypoint" not in text
+    assert " bash -c 'ray start --head" in text
+
+
+SHARED = [
+    {"tensor_parallel_size": 16},
+    {"tensor_parallel_size": 8, "pipeline_parallel_size": 2},
+    {"tensor_parallel_size": 16, "engine_version": "0.11.0"},
+    {"tensor_parallel_size": 4, "data_parallel_size": 4},
+]
+
+
+@pytest.mark.parametrize("request_fields", SHARED)
+def test_one_plan_has_one_start_everywhere(request_fields: dict[str, Any]) -> None:
+    deployment = on_h100(**request_fields)
+    command = artefact(Artefact.COMMAND, deployment).rstrip()
+    assert result_of(deployment)["launch"] == launch_command(deployment) == command
+    indented = "\n".join(f"    {line}" if line else "" for line in command.splitlines())
+    ticket = ticket_text(deployment, "https://example.org/", T)
+    assert indented in "\n".join(line.rstrip() for line in ticket.splitlines())
+    assert command in html.unescape(report_html(deployment, "https://example.org/", T))
+
+
+@pytest.mark.parametrize("request_fields", SHARED)
+def test_the_config_file_says_what_each_machine_runs_with_it(request_fields: dict[str, Any]) -> None:
+    """What the file and the words behind it ask for together is what the command asks for."""
+    deployment = on_h100(**request_fields)
+    text = artefact(Artefact.YAML, deployment)
+    head = [line.removeprefix("# ") for line in text.splitlines() if line.startswith("# ")]
+    assert head[0] == "export NODE0_IP=192.0.2.10"
+    flags = yaml.safe_load(text)
+    stored = [
+        flags.pop("model"),
+        *(word for name, value in flags.items() for word in (f"--{name}", str(value))),
+    ]
+    written = [shlex.split(line) for line in head if line.startswith("vllm serve")]
+    assert [words[2:4] for words in written] == [["--config", "config.yaml"]] * len(written)
+    assert [["vllm", "serve", *stored, *words[4:]] for words in written] == commands(
+        artefact(Artefact.COMMAND, deployment)
+    )
+    assert [line for line in head if line.startswith("ray")] == [
+        line for line in artefact(Artefact.COMMAND, deployment).splitlines() if line.startswith("ray")
+    ]
+
+
+def test_a_start_of_too_many_machines_says_what_the_first_one_runs() -> None:
+    command = launch_command(on_h100(model="Qwen/Qwen3-32B", tensor_parallel_size=8, data_parallel_size=128))
+    (words,) = commands(command)
+    assert words[words.index("--data-parallel-size-local") + 1] == "1"
+    assert "# 1 / 128" in command
+
+
+EXPANDING = """{ vllm() { printf '%s\\0' "$@"; }; ray() { :; }; sleep() { :; }
+docker() { printf '%s\\0' "$@"; }; }; NODE0_IP=10.0.0.1; """
+
+
+@pytest.mark.parametrize("name", ["$NODE0_IP", "'$NODE0_IP'", '"$NODE0_IP"', "${NODE0_IP}/$NODE0_IP"])
+@pytest.mark.parametrize("kind", [Artefact.COMMAND, Artefact.DOCKER])
+@pytest.mark.parametrize(
+    "size", [{"data_parallel_size": 16}, {"tensor_parallel_size": 8, "pipeline_parallel_size": 2}]
+)
+def test_a_shell_expands_our_own_places_alone(name: str, kind: Artefact, size: dict[str, int]) -> None:
+    found = planned(model="Qwen/Qwen3-8B", accelerator="H100-80GB", **size)
+    text = artefact(kind, replace(found, scenario=replace(found.scenario, model=name)))
+    script = EXPANDING + text.replace("export NODE0_IP=", ": ")
+    said = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True).stdout.split(
+        "\0"
+    )
+    # What a container runs in a shell of its own is expanded there.
+    inner = [word for word in said if "vllm serve" in word]
+    for line in inner:
+        told = subprocess.run(["bash", "-c", EXPANDING + line], capture_output=True, text=True, check=True)
+        said += told.stdout.split("\0")
+    assert name in said
+    if "data_parallel_size" in size:
+        assert said[said.index("--data-parallel-address") + 1] == "10.0.0.1"
+
+
+LLM_DATA_DIST = {"kv_connector": "LLMDataDistCMgrConnector", "kv_role": "kv_producer"}
+VARIABLE = "DISAGGREGATED_PREFILL_RANK_TABLE_PATH"
+
+
+@pytest.mark.parametrize(
+    ("release", "transfer", "folder"),
+    [
+        ("0.9.1", LLM_DATA_DIST, "disaggregate_prefill_v1"),
+        ("0.11.0", LLM_DATA_DIST, "disaggregated_prefill_v1"),
+        ("0.13.0", LLM_DATA_DIST, None),
+        ("0.11.0", {"kv_connector": "MooncakeConnectorV1", "kv_role": "kv_producer"}, None),
+        ("0.11.0", None, None),
+    ],
+)
+def test_one_connector_of_former_releases_wants_a_rank_table(
+    release: str, transfer: dict[str, str] | None, folder: str | None
+) -> None:
+    """vllm_ascend/distributed/llmdatadist_c_mgr_connector.py:read_offline_rank_table (0.9.1, 0.11.0; gone in 0.12)."""
+    more = {} if transfer is None else {"kv_transfer_config": transfer}
+    text = artefact(Artefact.COMMAND, planned(engine_version=release, data_parallel_size=4, **more))
+    if folder is None:
+        assert VARIABLE not in text
+        assert "ranktable" not in text
+        return
+    place = f"/vllm-workspace/vllm-ascend/examples/{folder}"
+    machines = len(machines_of(planned(engine_version=release, data_parallel_size=4, **more)))
+    assert text.count(f"export {VARIABLE}={place}/ranktable.json\n") == machines
+    assert (
+        f"# bash {place}/gen_ranktable.sh --ips ... --npus-per-node 8 --network-card-name ... "
+        "--prefill-device-cnt 16 --decode-device-cnt ...\n"
+    ) in text
+
+
+def test_a_server_that_answers_counts_its_own_cards_and_a_path_that_is_given_stays() -> None:
+    transfer = {**LLM_DATA_DIST, "kv_role": "kv_consumer"}
+    deployment = planned(
+        engine_version="0.11.0", kv_transfer_config=transfer, env={VARIABLE: "/data/table.json"}
+    )
+    text = artefact(Artefact.COMMAND, deployment)
+    assert "--prefill-device-cnt ... --decode-device-cnt 4\n" in text
+    assert f"export {VARIABLE}=/data/table.json\n" in text
+    assert text.count(VARIABLE) == 1

@@ -1,6 +1,7 @@
 """What the Explore page says and draws of a sweep."""
 
 import pytest
+from msgspec.structs import replace
 
 from kvcore import catalogue
 from kvcore.advice.sweep import sweep
@@ -52,7 +53,7 @@ def cell(card: str, gpus: int, requests: float, verdict: Verdict = Verdict.FITS)
     [
         (cell("H100-80GB", 1, 12.34), "12.34"),
         (cell("H100-80GB", 1, 1.2, Verdict.TIGHT), "1.2 tight"),
-        (cell("H100-80GB", 1, 0.5, Verdict.CONTEXT_TOO_LONG), "too short"),
+        (cell("H100-80GB", 1, 0.5, Verdict.CONTEXT_TOO_LONG), "context too long"),
         (cell("H100-80GB", 1, 0, Verdict.NO_KV_MEMORY), "too big"),
         (cell("H100-80GB", 1, 0, Verdict.WEIGHTS_DO_NOT_FIT), "too big"),
         (Cell("H100-80GB", 3, refusal="heads-not-divisible"), "refused: heads"),
@@ -70,8 +71,18 @@ def test_words_of_a_cell_fit_a_phone() -> None:
     texts = {
         text for trace in heat_map(rows, TEN, T)["data"] for text in trace.get("text", ()) if text[:1] != "<"
     }
-    assert any("too<br>short" in text for text in texts)
+    assert any("context<br>too long" in text for text in texts)
     assert max(len(line) for text in texts for line in text.split("<br>")) <= 8
+
+
+def test_chinese_words_of_a_cell_fit_a_phone() -> None:
+    """A Chinese character is as wide as two letters."""
+    rows = matrix_rows(swept(max_model_len=40_960).cells, CARDS, SIZES, Filters(with_failing=True), TEN)
+    traces = heat_map(rows, TEN, words(Language.CHINESE))["data"]
+    texts = {text for trace in traces for text in trace.get("text", ()) if text[:1] != "<"}
+    assert any("上下文<br>过长" in text for text in texts)
+    lines = [line for text in texts if "上" in text for line in text.split("<br>")]
+    assert max(map(len, lines)) <= 4
 
 
 def test_cards_that_stand_alone_are_explained_where_several_would_do() -> None:
@@ -300,7 +311,7 @@ def test_every_replica_counts_where_a_mixture_of_experts_is_cut_over_them() -> N
 
 
 def test_replicas_serve_and_cost_together() -> None:
-    two = cell("H100-80GB", 1, 12)._replace(replicas=2, gpus=2)
+    two = replace(cell("H100-80GB", 1, 12), replicas=2, gpus=2)
     assert (two.requests, two.requests_per_gpu) == (24, 12)
     assert smallest([two], BY_ID, 20).fewest_gpus == two
     assert cost_of(two, 2.5, max_num_seqs=8) == Cost(per_hour=5.0, per_slot_hour=5.0 / 16)

@@ -111,7 +111,7 @@ def test_cards_are_linked_as_they_are_built_unless_it_is_said(
     fields: dict[str, Any], links: tuple[str, ...]
 ) -> None:
     setting = setting_for(engine_version="0.19.0", **fields)
-    assert setting.links == links == links_of(setting.scenario, setting.accelerator)
+    assert setting.links == links == links_of(setting.scenario, setting.accelerator, setting.architecture)
     assert setting.link == links[0]
 
 

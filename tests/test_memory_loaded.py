@@ -298,7 +298,7 @@ def uncounted_model() -> str:
 
 def test_a_part_that_is_not_counted_is_named_and_taken_from_the_size() -> None:
     entry = catalogue.find_model(uncounted_model())
-    request = {"model": entry.id, "config": dict(entry.config.raw), "accelerator": "B300-288GB"}
+    request = {"model": "my/copy", "config": dict(entry.config.raw), "accelerator": "B300-288GB"}
     without = plan(scenario_from_request(request))
     assert "part-not-counted" in {notice.code for notice in without.notices}
     size = without.parameter_bytes_per_rank + 3 * GIB

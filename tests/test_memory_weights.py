@@ -146,8 +146,10 @@ class TestExperts:
         plain, copied = (weigh(MIXTRAL, num_redundant_experts=count, **ranks) for count in (0, 4))
         assert copied.parameters - plain.parameters == 32 * 3 * 4096 * 14336 * 2
 
-    def test_data_parallelism_alone_changes_nothing(self):
-        assert weigh(MIXTRAL, data_parallel_size=4) == weigh(MIXTRAL)
+    def test_replicas_alone_cut_each_expert(self):
+        # vllm/model_executor/layers/fused_moe/config.py:FusedMoEParallelConfig.make (0.9.2, 0.33.0), "TP = 1, DP = 2".
+        one, four = (weigh(MIXTRAL, data_parallel_size=replicas).parameters for replicas in (1, 4))
+        assert one - four == 32 * 8 * 3 * 4096 * 14336 * 2 * 3 // 4
 
     @given(st.sampled_from([1, 2, 4, 8]), st.sampled_from([1, 2, 4]))
     def test_expert_ranks_together_hold_every_expert(self, tensor, data):

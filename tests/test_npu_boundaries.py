@@ -37,6 +37,16 @@ def test_the_next_larger_step_is_not_said_to_fit(edge: dict[str, int]) -> None:
 
 
 @pytest.mark.parametrize("edge", STEPS["edges"], ids=label)
+def test_the_figures_by_themselves_part_what_started_from_what_did_not(edge: dict[str, int]) -> None:
+    """What is left for the KV cache against what one request wants, without any interval."""
+    for tokens, starts in ((edge["starts"], True), (edge["fails"], False)):
+        found = stepped(edge, tokens)
+        assert found.cache is not None
+        assert found.available_kv_bytes is not None
+        assert (found.available_kv_bytes >= found.cache.needed_bytes) is starts
+
+
+@pytest.mark.parametrize("edge", STEPS["edges"], ids=label)
 def test_a_step_well_beyond_the_edge_is_refused_and_one_well_below_is_not_called_tight(
     edge: dict[str, int],
 ) -> None:

@@ -65,7 +65,28 @@ def test_every_file_of_the_package_is_in_it_and_nothing_else(wheel: Path) -> Non
         names = {name for name in opened.namelist() if ".dist-info/" not in name}
     catalogues = {f"kvcore/{name}" for name in tracked("locale") if name.endswith(".po")}
     assert len(catalogues) == 2
-    assert names == {name for name in tracked("kvcore") if ".dist-info/" not in name} | catalogues
+    own = {name for name in tracked("kvcore") if ".dist-info/" not in name}
+    kept = {kept_of(name) for name in own if name.endswith(".toml")}
+    assert names == own | catalogues | kept
+
+
+def kept_of(name: str) -> str:
+    """Where the package keeps what a TOML file says."""
+    path = Path(name)
+    return (path.parent / "__pycache__" / f"{path.stem}.kept").as_posix()
+
+
+def test_what_is_kept_of_a_table_is_that_of_its_text(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as opened:
+        for name in tracked("kvcore"):
+            if name.endswith(".toml"):
+                text = opened.read(name).decode()
+                kept = opened.read(kept_of(name)).decode()
+                head = f"{len(text)}\n{text}"
+                assert kept.startswith(head), name
+                # Dates are kept as objects, which JSON of the whole file says the same way.
+                said = json.dumps(tomllib.loads(text), default=lambda day: {"\0date": day.isoformat()})
+                assert json.loads(kept[len(head) :]) == json.loads(said), name
 
 
 def test_its_facts_are_those_of_the_project(wheel: Path) -> None:

@@ -9,6 +9,9 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from kvcore.errors import HubError
+from kvcore.planning import plan
+from kvcore.scenario.request import scenario_from_request
+from kvcore.units import gib
 from pages.ui.sidebar import model_source
 from tests.page_app import checked, metrics, open_app, params, seen, stacks
 
@@ -220,6 +223,117 @@ def test_no_change_is_offered_that_the_log_disproves() -> None:
     assert params(app)["measured.weights_gib"] == "15.27"
     checked(app.switch_page("pages/plan.py").run())
     assert int(metrics(app)["KV cache tokens"].replace(",", "")) >= 40960
+
+
+FLAGS = (
+    "INFO non-default args: {{'model': '{model}', 'max_model_len': 131072, 'tensor_parallel_size': {size}}}\n"
+)
+LLAMA = {
+    "model": "meta-llama/Llama-3.3-70B-Instruct",
+    "accelerator": "H100-80GB",
+    "tensor_parallel_size": "2",
+    "max_model_len": "32768",
+}
+FAR_TOO_LONG = FLAGS.format(model=LLAMA["model"], size=2) + (
+    "ValueError: To serve at least one request with the models's max seq len (131072), (20.00 GiB KV cache is needed, "
+    "which is larger than the available KV cache memory (2.61 GiB). Based on the available memory, the estimated "
+    "maximum model length is 17088."
+)
+OUT_OF_MEMORY = FLAGS.format(model="deepseek-ai/DeepSeek-V3", size=4) + (
+    "INFO Starting to load model deepseek-ai/DeepSeek-V3...\n"
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.96 GiB. GPU 0 has a total capacity of 79.19 GiB "
+    "of which 1.18 GiB is free."
+)
+
+
+def written(app: AppTest) -> str:
+    return "\n".join(element.value for kind in ("text", "caption", "markdown") for element in app.get(kind))
+
+
+def test_what_is_advised_suffices_and_what_the_error_measured_is_compared() -> None:
+    """131,072 tokens need 20 GiB, 10 of them as fp8: neither is in the 2.61 GiB that are left."""
+    app = paste(open_check(**LLAMA), FAR_TOO_LONG)
+    assert "fp8" not in next(text.value for text in app.text if text.value.startswith("Next:"))
+    assert "check.fix.kv_cache_dtype" not in keys(app)
+    assert "2.61 GiB of KV memory" in app.info[0].value
+    assert ">2.61</td>" in html(app)
+    (found,) = [one.label for one in app.expander if "found" in one.label]
+    assert found.startswith("2 figures found")
+    assert "Available for the KV cache" not in found
+    checked(app.button(key=CALIBRATE).click().run())
+    assert "measured.peak_activation_gib" in params(app)
+
+
+def test_one_figure_is_one_figure() -> None:
+    app = paste(open_check(), "Available KV cache memory: 5.14 GiB")
+    assert [one.label.split(" · ")[0] for one in app.expander if "found" in one.label] == ["1 figure found"]
+
+
+def test_no_change_is_advised_that_the_plan_shows_to_be_too_little() -> None:
+    """671 GB of weights: twice the four cards are still too few, sixteen are enough."""
+    app = paste(open_check(accelerator="H100-80GB"), OUT_OF_MEMORY)
+    assert "check.change" not in keys(app)
+    assert app.button(key="check.fix.tensor_parallel_size").label.startswith("Tensor parallel size 16")
+
+
+@pytest.mark.parametrize(
+    ("text", "key"), [(FAR_TOO_LONG, "check.change"), (OUT_OF_MEMORY, "check.fix.accelerator")]
+)
+def test_once_a_fix_is_made_its_advice_and_the_old_scenario_go(text: str, key: str) -> None:
+    app = paste(open_check(**LLAMA), text)
+    assert "131,072 tokens" in written(app)
+    checked(app.button(key=key).click().run())
+    assert "Done: every page now plans this start." in written(app)
+    assert "Next:" not in written(app)
+    assert "The scenario of this log" not in seen(app)
+    assert not {one for one in keys(app) if one.startswith(("check.fix", "check.change", TAKE, CALIBRATE))}
+    checked(app.button(key="undo_button").click().run())
+    assert key in keys(app)
+    assert "Next:" in written(app)
+
+
+@pytest.mark.parametrize(
+    ("locale", "card", "starts"),
+    [
+        (
+            "en-US",
+            "",
+            "What the log measured is within the estimate's error, on the card that the sidebar has",
+        ),
+        ("zh-CN", "", "日志中测得的部分都在估算误差之内；日志没有写明是哪种卡"),
+        (
+            "en-US",
+            "NVIDIA H100 80GB HBM3, 81559 MiB\n",
+            "What the log measured is within the estimate's error. Not",
+        ),
+    ],
+)
+def test_a_plan_is_confirmed_only_as_far_as_the_log_goes(locale: str, card: str, starts: str) -> None:
+    """A start that the log shows as predicted: weights and KV memory, of six parts."""
+    asked = {
+        "model": "Qwen/Qwen3-8B",
+        "accelerator": "H100-80GB",
+        "max_model_len": 8192,
+        "engine_version": "0.19.0",
+    }
+    memory = plan(scenario_from_request(asked)).memory
+    assert memory is not None
+    text = (
+        f"{card}(EngineCore pid=6) INFO Initializing a V1 LLM engine (v0.19.0) with config: model='Qwen/Qwen3-8B', "
+        "max_seq_len=8192\nnon-default args: {'model': 'Qwen/Qwen3-8B', 'max_model_len': 8192}\n"
+        f"Model loading took {gib(memory.weights.value):.2f} GiB\n"
+        f"Available KV cache memory: {gib(memory.available_kv.value) + 0.05:.2f} GiB"
+    )
+    app = paste(open_check(locale, accelerator="H100-80GB"), text)
+    said = [one.value for one in app.text if one.value.startswith(starts)]
+    assert len(said) == 1, [one.value for one in app.text]
+    parts = (
+        "System, Framework, Activations, CUDA graphs"
+        if locale == "en-US"
+        else "系统、框架与通信、激活、CUDA 图"
+    )
+    assert parts in said[0]
+    assert "right for this machine" not in seen(app)
 
 
 def test_a_fix_shows_its_command_and_can_be_undone() -> None:

@@ -6,13 +6,18 @@ import hashlib
 import json
 import re
 from pathlib import Path
+from typing import Any
 from urllib.parse import parse_qsl
 
 import pytest
+from streamlit.testing.v1 import AppTest
 
 from kvcore.engine.vllm.versions import switches_of, vllm_releases
+from kvcore.planning import plan
 from kvcore.scenario import link
-from kvcore.texts.words import DASH
+from kvcore.scenario.request import scenario_from_request
+from kvcore.texts.words import DASH, Language, words
+from pages.ui.plan import numbers
 from tests.page_app import (
     APP,
     CONFIG,
@@ -95,7 +100,7 @@ class TestFits:
 class TestDoesNotFit:
     def test_a_context_too_long(self) -> None:
         app = open_app({"model": "Qwen/Qwen3-32B", "accelerator": "H100-80GB", "max_model_len": "40960"})
-        assert app.warning[0].value.startswith("Starts only with a shorter context")
+        assert app.warning[0].value.startswith("Context too long")
         assert metrics(app)["Requests at once"] == DASH
 
     def test_weights_too_big(self) -> None:
@@ -327,9 +332,18 @@ def test_a_length_beyond_the_model_has_its_way_back_under_the_verdict() -> None:
 
 def test_a_length_beyond_the_model_can_be_allowed() -> None:
     app = open_app({"accelerator": "H200-141GB", "tensor_parallel_size": "2", "max_model_len": "131072"})
+    said = " ".join(caption.value for caption in app.caption)
+    assert "The engine refuses 131,072 tokens without VLLM_ALLOW_LONG_MAX_MODEL_LEN=1" in said
+    assert "The start command below sets it" in said
+    (command,) = [block.value for block in app.code if block.value.startswith(("vllm", "export"))]
+    assert command.startswith("export VLLM_ALLOW_LONG_MAX_MODEL_LEN=1\n")
+    label = app.button(key="above_model.allow").label
+    assert label == "Keep 131,072 tokens with VLLM_ALLOW_LONG_MAX_MODEL_LEN=1"
     app.button(key="above_model.allow").click().run()
     assert checked(app).success[0].value.startswith("Fits: ")
     assert params(app)["env.VLLM_ALLOW_LONG_MAX_MODEL_LEN"] == "1"
+    within = open_app({"accelerator": "H200-141GB", "tensor_parallel_size": "2", "max_model_len": "40960"})
+    assert not [block for block in within.code if "VLLM_ALLOW" in block.value]
 
 
 def test_a_config_with_a_name_that_could_be_markup_has_one_name_on_the_page() -> None:
@@ -342,3 +356,29 @@ def test_a_config_with_a_name_that_could_be_markup_has_one_name_on_the_page() ->
     assert app.selectbox(key="model").options[0] == "config.json"
     lines = [one.value for one in checked(app).caption if one.value.startswith("`")]
     assert lines[0].startswith("`config.json` · ")
+
+
+def test_json_has_the_fixes_that_the_page_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    app = AppTest.from_file(APP, default_timeout=300)
+    app.session_state["share.opened"] = True
+    app.session_state["share_chosen"] = "json"
+    for name, value in {"model": "openai/gpt-oss-120b", "accelerator": "H100-80GB"}.items():
+        app.query_params[name] = value
+    checked(app.run())
+    shown = [
+        button.key.removeprefix("fix.") for button in app.button if (button.key or "").startswith("fix.")
+    ]
+    assert len(shown) > 1
+    (result,) = [json.loads(block.value) for block in app.code if block.value.startswith("{")]
+    assert [fix["field"] for fix in result["fixes"]] == shown
+
+    kept: dict[str, Any] = {}
+
+    def download_button(label: str, *, data: Any, **_: Any) -> None:
+        kept[label] = data
+
+    monkeypatch.setattr(numbers.st, "download_button", download_button)
+    asked = {"model": "openai/gpt-oss-120b", "accelerator": "H100-80GB"}
+    numbers.downloads(plan(scenario_from_request(asked)), words(Language.ENGLISH))
+    downloaded = json.loads(kept["Download JSON"]())
+    assert [fix["field"] for fix in downloaded["fixes"]] == shown

@@ -97,3 +97,30 @@ def test_a_config_too_long_for_a_link_cannot_be_pinned() -> None:
     assert link.fits_in_link(short)
     assert link.fits_in_link(dull)
     assert not link.fits_in_link(long)
+
+
+def test_what_has_no_value_is_read_in_a_pin_as_in_a_link() -> None:
+    params = {"model": "Qwen/Qwen3-8B", "accelerator": "H100-80GB", "env.VLLM_USE_V1": "", "max_num_seqs": ""}
+    (pin,) = decode_pins({"pin.1": link.query_string(params)})
+    opened = link.decode(params)
+    assert pin.scenario == opened.scenario
+    assert pin.scenario is not None
+    assert pin.scenario.env == {"VLLM_USE_V1": ""}
+    for repairs in (pin.repairs, opened.repairs):
+        assert [(repair.field, repair.error.code) for repair in repairs] == [
+            ("max_num_seqs", "invalid-value")
+        ]
+    assert link.fits_in_link(opened.scenario)
+
+
+def test_a_scenario_of_more_fields_than_a_pin_has_is_not_pinned() -> None:
+    assert not link.fits_in_link(scenario(env={f"A{number}": "" for number in range(80)}))
+    assert link.fits_in_link(scenario(env={f"A{number}": "" for number in range(40)}))
+
+
+@pytest.mark.parametrize("name", ["pin.5", "pin.01", "pin.0", "pin.", "pin.x"])
+def test_a_pin_of_another_name_is_not_dropped_in_silence(name: str) -> None:
+    params = link.encode(scenario()) | {name: link.pin_text(scenario()), "utm_x": "1"}
+    assert [(repair.field, repair.error.code) for repair in link.decode(params).repairs] == [
+        (name, "pin-not-read")
+    ]

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from html.parser import HTMLParser
+from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
+from kvcore.explain.numbers import number_rows
 from kvcore.planning import Plan
-from kvcore.texts.words import Language, count, words
-from kvcore.views.plan_report import memory_svg, report_html
+from kvcore.texts.words import Language, count, gib_text, words
+from kvcore.views.bar import segments
+from kvcore.views.plan_report import BOTTOM, CURVE_HEIGHT, WIDTH, memory_svg, report_html
 from tests import present_plans
 
 LINK = "https://kv.example/?v=1&model=a%2Fb&max_model_len=8192"
@@ -124,3 +129,66 @@ def test_a_part_that_is_partly_missing_is_named_where_it_is_not_hatched() -> Non
     (name,) = re.findall(r'<text x="([0-9.]+)"[^>]*>Activations', drawn)
     (hatched,) = re.findall(r'<rect x="([0-9.]+)"[^>]*fill="url\(#hatch-missing\)"', drawn)
     assert float(name) < float(hatched)
+
+
+LLAMA = {
+    "model": "meta-llama/Llama-3.3-70B-Instruct",
+    "accelerator": "H100-80GB",
+    "tensor_parallel_size": 2,
+    "max_model_len": 8192,
+}
+
+
+def test_what_is_missing_has_no_second_minus() -> None:
+    plan = present_plans.request(**LLAMA, gpu_memory_utilization=0.99)
+    (said,) = re.findall(r">([^<>]+) missing</text>", memory_svg(plan, words(Language.ENGLISH)))
+    assert re.fullmatch(r"\d+\.\d\d GiB", said)
+
+
+def test_longer_requests_go_on_to_fit_fewer_times_down_to_the_end_of_the_curve() -> None:
+    """Twice the length takes twice the cache where all layers keep every token: no part of the line is flat."""
+    plan = present_plans.request(**LLAMA, gpu_memory_utilization=0.93)
+    drawn = report_html(plan, LINK, words(Language.ENGLISH))
+    (line,) = re.findall(r'<polyline points="([^"]+)"', drawn)
+    heights = [float(point.split(",")[1]) for point in line.split()]
+    steps = [lower - upper for upper, lower in pairwise(heights)]
+    assert min(steps) > 0.8 * max(steps)
+    assert min(heights) >= 0
+    assert max(heights) <= CURVE_HEIGHT - BOTTOM
+
+
+def test_the_last_length_of_the_axis_stands_inside_the_drawing() -> None:
+    plan = present_plans.request(**LLAMA, gpu_memory_utilization=0.93)
+    drawn = report_html(plan, LINK, words(Language.ENGLISH))
+    places = {text: float(x) for x, text in re.findall(r'<text x="([0-9.]+)"[^>]*>(\d+K)</text>', drawn)}
+    last = max(places, key=lambda text: int(text.removesuffix("K")))
+    # Letters of 12 pixels are at most 9 wide, and stand around the middle.
+    assert places[last] + 9 * len(last) / 2 <= WIDTH
+
+
+def test_each_part_stands_once_in_the_legend() -> None:
+    plan = present_plans.request(**LLAMA)
+    assert len([one for one in segments(plan) if one.part.name == "cuda_graphs"]) == 2
+    drawn = report_html(plan, LINK, words(Language.ENGLISH))
+    (legend,) = re.findall(r'<ul class="legend">(.*?)</ul>', drawn)
+    entries = re.findall(r"</svg>([^<]+) <b>([^<]+)</b>", legend)
+    assert len({name for name, _ in entries}) == len(entries)
+    assert plan.memory is not None
+    assert dict(entries)["CUDA graphs"] == gib_text(plan.memory.cuda_graphs.value)
+
+
+def test_a_negative_term_is_a_minus_with_its_reason() -> None:
+    """gpt-oss-120b: the parameters are counted as Marlin pads them, the experts' own kernel on Hopper keeps less."""
+    plan = present_plans.request(model="openai/gpt-oss-120b", accelerator="H100-80GB", tensor_parallel_size=1)
+    text = read(plan).text
+    assert "+ -" not in text
+    assert re.search(r"65\.90 GiB \+ 32\.00 MiB \N{MINUS SIGN} 4\.73 GiB", text)
+    (row,) = [one for one in number_rows(plan, words(Language.ENGLISH)) if one.label.startswith("Loading: ")]
+    assert row.value == "\N{MINUS SIGN}4.73 GiB"
+    table = tomllib.loads(Path("kvcore/memory/expert_kernels.toml").read_text("utf-8"))
+    assert row.source in {kernel["source"] for kernel in table["kernels"]}
+
+
+def test_without_such_a_kernel_loading_has_no_row_of_its_own() -> None:
+    rows = number_rows(present_plans.request(), words(Language.ENGLISH))
+    assert not [one for one in rows if one.label.startswith("Loading: ")]

@@ -1,5 +1,7 @@
 """The verdict, the cards and the fixes in words."""
 
+import re
+
 import pytest
 
 from kvcore.advice.fixes import fixes
@@ -31,7 +33,7 @@ def cards(plan: Plan) -> dict[str, summary.Card]:
         (
             present_plans.too_long,
             Outcome.CAUTION,
-            ("Starts only with a shorter context", "40,960", "per GPU missing"),
+            ("Context too long", "40,960", "per GPU missing"),
         ),
         (present_plans.too_big, Outcome.FAILS, ("Does not fit", "GiB per GPU missing")),
     ],
@@ -192,3 +194,52 @@ def test_the_ticket_begins_with_the_model() -> None:
     assert line.startswith("`Qwen/Qwen3-32B` · H100")
     named = present_plans.renamed(plan, "<b>[x](http://a.b)`\n# big")
     assert ticket_text(named, "http://localhost", EN).splitlines()[2].startswith("`config.json` · H100")
+
+
+FULL_CARD = {
+    "model": "meta-llama/Llama-3.3-70B-Instruct",
+    "accelerator": "H100-80GB",
+    "tensor_parallel_size": 2,
+    "max_model_len": 8192,
+}
+
+
+def test_too_little_free_memory_at_start_comes_first_with_a_utilization_that_works() -> None:
+    """vllm/v1/worker/utils.py:request_memory (0.33.0): utilization × total has to be free before anything is loaded.
+    An H100 shows 79.19 GiB; 0.99 of them are 78.40."""
+    refused = present_plans.request(**FULL_CARD, gpu_memory_utilization=0.99)
+    assert (refused.verdict, refused.tight_by) == (Verdict.TIGHT, Tightness.START)
+    sentence = summary.verdict_sentence(refused, EN)
+    assert sentence.outcome is summary.Outcome.CAUTION
+    found = re.fullmatch(
+        r"Tight: by the estimate the engine refuses to start: it finds (\d+\.\d+) of 79\.19 GiB free, and GPU memory "
+        r"utilization 0\.99 asks for 78\.40 GiB\. It starts at (0\.\d+), with \d+ full-length requests .*",
+        sentence.text,
+    )
+    assert found is not None
+    assert float(found[1]) < 78.40
+    named = float(found[2])
+    assert present_plans.request(**FULL_CARD, gpu_memory_utilization=named).verdict is Verdict.FITS
+    above = present_plans.request(**FULL_CARD, gpu_memory_utilization=round(named + 0.01, 2))
+    assert above.verdict is not Verdict.FITS
+    assert "sequences" not in sentence.text
+
+
+def test_where_a_lower_utilization_alone_does_not_fit_the_most_that_is_free_is_named() -> None:
+    refused = present_plans.request(**FULL_CARD | {"max_model_len": 40_960}, gpu_memory_utilization=0.99)
+    assert refused.tight_by is Tightness.START
+    text = summary.verdict_sentence(refused, EN).text
+    free, most = re.search(r"finds (\d+\.\d+) of .* utilization to (0\.\d\d) at the most", text).groups()
+    assert float(most) * 79.19 <= float(free) < (float(most) + 0.01) * 79.19
+
+
+def test_a_start_whose_kv_memory_is_known_is_not_said_to_be_refused() -> None:
+    measured = {"available_kv_gib": 3.0}
+    started = present_plans.request(**FULL_CARD, gpu_memory_utilization=0.99, measured=measured)
+    assert started.tight_by is not Tightness.START
+
+
+def test_a_release_that_does_not_look_at_free_memory_does_not_refuse() -> None:
+    """vllm/v1/worker/gpu_worker.py:Worker.init_device compares it from 0.9.2 on."""
+    old = present_plans.request(**FULL_CARD, gpu_memory_utilization=0.99, engine_version="0.9.1")
+    assert old.tight_by is not Tightness.START

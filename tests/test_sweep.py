@@ -48,6 +48,8 @@ def entries():
         {"pipeline_parallel_size": 2},
         {"decode_context_parallel_size": 2},
         {"max_num_seqs": 16, "block_size": 32},
+        {"gpu_memory_utilization": 0.98},
+        {"gpu_memory_utilization": 1.0},
     ],
     ids=lambda flags: ",".join(flags) or "defaults",
 )

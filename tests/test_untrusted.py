@@ -1,20 +1,25 @@
 """JSON and text from outside."""
 
+import json
 import time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvcore.api.operations import Asked, answered
 from kvcore.errors import ScenarioError
 from kvcore.untrusted import (
     MAX_INTEGER_DIGITS,
     MAX_JSON_DEPTH,
+    MAX_JSON_VALUES,
     is_json,
     json_depth,
+    json_values,
     parse_json_object,
     utf8_text,
 )
+from kvcore.workload.replay.steps import case_answer
 
 
 @pytest.mark.parametrize(
@@ -70,6 +75,47 @@ def depth_by_hand(text: str) -> int:
             depth += (character in "[{") - (character in "]}")
             deepest = max(deepest, depth)
     return deepest
+
+
+class TestValues:
+    @given(
+        st.recursive(st.none() | st.text(',[{"\\a', max_size=4), lambda inner: st.lists(inner, max_size=4))
+    )
+    def test_none_is_missed(self, value):
+        """Every value follows a comma or an opening bracket, but for the first."""
+
+        def count(one):
+            return 1 + sum(map(count, one)) if isinstance(one, list) else 1
+
+        text = json.dumps({"a": value})
+        assert count(value) <= json_values(text) <= json_values(text, 1 << 20)
+
+    def test_those_in_texts_do_not_count(self):
+        assert json_values(json.dumps({"a": ",[{" * 100})) == 1
+        assert parse_json_object(json.dumps({"a": "," * (MAX_JSON_VALUES + 1)}))["a"][0] == ","
+
+    @pytest.mark.parametrize("piece", ["[],", "{},", "1,", '"",'])
+    def test_more_than_the_limit_are_refused_before_they_are_parsed(self, piece):
+        text = '{"a": [' + piece * MAX_JSON_VALUES
+        with pytest.raises(ScenarioError) as refused:
+            parse_json_object(text, field="config")
+        assert (refused.value.code, refused.value.field) == ("too-many-values", "config")
+
+    def test_as_many_as_the_limit_are_read(self):
+        text = '{"a": [' + "1," * (MAX_JSON_VALUES - 3) + "1]}"
+        assert len(parse_json_object(text)["a"]) == MAX_JSON_VALUES - 2
+
+    @pytest.mark.parametrize(
+        ("operation", "body"),
+        [("plan", '{"config": {"a": [' + "[]," * MAX_JSON_VALUES), ("batch", "[" + "{}," * MAX_JSON_VALUES)],
+    )
+    def test_the_api_refuses_them(self, operation, body):
+        found = answered(Asked(operation=operation, body=body.encode()))
+        assert b"too-many-values" in found.body
+
+    def test_a_case_of_a_replay_with_them_is_refused(self):
+        found = case_answer(b'{"requests": [' + b"[]," * MAX_JSON_VALUES)
+        assert found["error"]["code"] == "too-many-values"
 
 
 class TestDepth:

@@ -133,7 +133,8 @@ def test_what_max_num_seqs_does_not_let_run_makes_no_variant_the_best() -> None:
     most, _ = best_of(found)
     assert most is not None
     assert most.replicas == max(variant.replicas for variant in found)
-    assert most.all_requests < max(variant.all_requests for variant in found)
+    assert most.max_concurrency < max(variant.max_concurrency for variant in found)
+    assert all(variant.all_requests == 16 * variant.replicas for variant in found)
 
 
 HEAD = 151936

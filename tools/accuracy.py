@@ -341,7 +341,13 @@ def unseen_lines(without: Sequence[PublishedStart]) -> Iterator[str]:
     """What to expect of the KV memory on a machine nobody has published: the headline of docs/accuracy.md."""
     others = off_platform(without)
     several = [start for start in others if start.tensor_parallel_size > 1]
-    for label, starts in (("without vllm-ascend", others), ("of them TP > 1", several), ("all", without)):
+    plugged = [start for start in without if start not in others]
+    for label, starts in (
+        ("without vllm-ascend", others),
+        ("of them TP > 1", several),
+        ("vllm-ascend", plugged),
+        ("all", without),
+    ):
         one = headline(starts)
         if one is None:
             continue

@@ -130,12 +130,15 @@ def _quantile(values: Iterable[float], weights: Sequence[float]) -> float:
 
 
 def judged(scores: Sequence[Score]) -> Iterator[tuple[Score, tuple[float, float]]]:
-    """Each start with the ends of its interval as offsets from its prediction, its own publication left out."""
+    """Each start with the ends of its interval as offsets from its prediction, its own publication left out.
+
+    By the row that the table has for it, which need not tell its era and kind apart.
+    """
     kept: dict[tuple[str, Place], tuple[float, float]] = {}
     for score in scores:
-        key = score.group, score.place
+        key = score.group, row_of(score.place)
         if key not in kept:
-            kept[key] = factor_at(score.place, [other for other in scores if other.group != score.group])
+            kept[key] = factor_at(key[1], [other for other in scores if other.group != score.group])
         less, more = kept[key]
         yield score, interval_of(0.0, score.reach, FactorRow(less=less, more=more, publications=0))
 
@@ -147,6 +150,18 @@ def places() -> Iterator[Place]:
         yield Place(vendor=Vendor.NVIDIA, ranks=number, multimodal=kind, era=era)
     for vendor, number in product((Vendor.AMD, Vendor.HUAWEI, None), ranks):
         yield Place(vendor=vendor, ranks=number, multimodal=None, era=None)
+
+
+def row_of(place: Place) -> Place:
+    """The first of `places` that a start belongs to, as the table is read."""
+    return next(
+        row
+        for row in places()
+        if row.vendor in (None, place.vendor)
+        and row.ranks == place.ranks
+        and row.multimodal in (None, place.multimodal)
+        and (row.era is None or (place.era is not None and row.era <= place.era))
+    )
 
 
 def text_of(scores: Sequence[Score]) -> str:

@@ -75,6 +75,14 @@ def fixes(broken: Plan) -> tuple[Fix, ...]:
     return tuple(fix for fix in found if fix is not None)
 
 
+def fix_with(broken: Plan, field: str, value: Value) -> Fix | None:
+    """That one change where the start goes through with it; None where it does not, or the engine refuses it."""
+    planned = _planned(broken.scenario, field, value)
+    if planned is None or planned.verdict not in (Verdict.FITS, Verdict.TIGHT):
+        return None
+    return Fix(field=field, value=value, plan=planned)
+
+
 class FixPair(Struct, frozen=True, kw_only=True):
     """Two settings that fix a plan together where neither does alone."""
 
@@ -146,6 +154,7 @@ def _accepted_values(scenario: Scenario) -> Iterator[tuple[str, Iterable[Value]]
     sizes = sorted(SIZES, key=lambda size: (max(size, now) / min(size, now), size > now))
     yield "tensor_parallel_size", [size for size in sizes if size != now]
     yield "enable_expert_parallel", () if scenario.parallel.enable_expert_parallel else (True,)
+    yield "data_parallel_size", () if scenario.parallel.data_parallel_size == 1 else (1,)
     yield "engine_version", _nearest_releases(scenario)
     for field, default in _DEFAULTS.items():
         yield field, () if getattr(scenario, field) == default else (default,)
@@ -235,10 +244,15 @@ def _lengths(broken: Plan) -> Iterable[Value]:
 
 def _shares(broken: Plan) -> Iterable[Value]:
     now, high = broken.resolved.gpu_memory_utilization, HIGHEST_ADVISED_UTILIZATION
-    if broken.tight_by is Tightness.AFTER_POOL:
+    if broken.tight_by in (Tightness.AFTER_POOL, Tightness.START):
         return (percent / 100 for percent in range(math.ceil(now * 100) - 1, LOWEST_TRIED_PERCENT - 1, -1))
     shares = [percent / 100 for percent in range(round(now * 100) + 1, round(high * 100) + 1)]
     return _enough(broken, "gpu_memory_utilization", shares)
+
+
+def starts_lower(broken: Plan) -> Fix | None:
+    """The highest utilization in hundredths, below the present one, with which `broken` fits; None where none does."""
+    return _first(broken.scenario, "gpu_memory_utilization", _shares(broken), broken)
 
 
 def _graph_sizes(broken: Plan) -> Iterable[Value]:
@@ -259,7 +273,7 @@ def _larger_sizes(broken: Plan) -> Iterable[Value]:
 def _more_replicas(broken: Plan) -> Iterable[Value]:
     """Replicas that share out the experts, as long as they do: each takes its own of everything else."""
     parallel = broken.scenario.parallel
-    if broken.architecture.moe is None or not parallel.enable_expert_parallel:
+    if broken.architecture.moe is None:
         return ()
     counts = (parallel.data_parallel_size * factor for factor in (2, 4, 8, 16))
     return (number for number in counts if number * parallel.ranks_per_replica <= LARGEST_SIZE)

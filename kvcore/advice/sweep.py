@@ -16,7 +16,7 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import Final, TypeAlias
 
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 
 from kvcore import catalogue
 from kvcore.advice.spread import spread_scenario
@@ -74,9 +74,9 @@ def sweep(
             by_engine.setdefault(runs, []).append(index)
         cells: dict[int, Cell] = {}
         for (engine, version), own in by_engine.items():
-            on_engine = ModelSweep(known, replace(scenario, engine=engine, engine_version=version))
+            on_engine = ModelSweep(known, replace(scenario, engine=engine, engine_version=version), own)
             for place, size in enumerate(sizes):
-                for index, cell in on_engine.cells(own, size):
+                for index, cell in on_engine.cells(size):
                     cells[index * len(sizes) + place] = cell
         yield SweptModel(
             model=entry.id,
@@ -151,7 +151,8 @@ def _capped(base: Scenario, entry: ModelEntry, length: int) -> int:
 def bytes_of(swept: Swept) -> int:
     """Bytes that a sweep takes in memory, but for the texts, which are shared."""
     return sum(
-        sys.getsizeof(cell) + sum(sys.getsizeof(value) for value in cell if isinstance(value, int | float))
+        sys.getsizeof(cell)
+        + sum(sys.getsizeof(value) for value in astuple(cell) if isinstance(value, int | float))
         for model in swept
         for cell in model.cells
     )

@@ -22,11 +22,21 @@ class Terms(NamedTuple):
     agree in all of them differ in their budget alone."""
 
     framework: int
-    system: int
     activations: int
     graphs: int
+    system: int
     after_pool: int
     remainder: int
+
+    @property
+    def inside(self) -> tuple[int, ...]:
+        """Of the parts inside the budget."""
+        return self[:3]
+
+    @property
+    def taken(self) -> tuple[int, ...]:
+        """Of all parts."""
+        return self[:5]
 
 
 class Budget(NamedTuple):
@@ -81,7 +91,9 @@ class Cards:
     def on(self, setting: Setting, index: int) -> Setting:
         """`setting` on another card."""
         card = self.cards[index]
-        return replace(setting, accelerator=card, links=links_of(setting.scenario, card))
+        return replace(
+            setting, accelerator=card, links=links_of(setting.scenario, card, setting.architecture)
+        )
 
 
 class _Terms(dict[int, Terms]):
@@ -95,9 +107,9 @@ class _Terms(dict[int, Terms]):
         own = self._cards.on(self._setting, index)
         parts = (
             framework_card_terms(own),
-            system_card_terms(own),
             activation_card_terms(own),
             graph_card_terms(own),
+            system_card_terms(own),
             after_pool_card_terms(own),
             remainder_card_terms(own),
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Final, NamedTuple
+from typing import Final
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -17,7 +17,7 @@ from kvcore.units import gib
 STARTS: Final = (Verdict.FITS, Verdict.TIGHT)
 
 
-class Cell(NamedTuple):
+class Cell(Struct, frozen=True, gc=False):
     """One deployment of a sweep. A refusal has its code and no figures; weights that do not fit have no pool.
 
     `kv_cache_gib` and `weights_gib` are of one rank, `gpus` of all replicas, the other figures of one replica.
@@ -54,7 +54,7 @@ class Cell(NamedTuple):
 
     def on(self, card: Accelerator) -> Cell:
         """The same on another card."""
-        return Cell(card.id, *self[1:])
+        return replace(self, accelerator=card.id)
 
 
 def refused_cell(card: Accelerator, size: int, error: KvPlannerError) -> Cell:
@@ -79,7 +79,8 @@ def planned_alone(scenario: Scenario, card: Accelerator, size: int) -> Cell:
     cache = planned.cache
     if cache is None:
         return cell
-    return cell._replace(
+    return replace(
+        cell,
         kv_cache_gib=gib(cache.num_blocks * cache.bytes_per_block),
         tokens=cache.tokens,
         max_concurrency=cache.max_concurrency,

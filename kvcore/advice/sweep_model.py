@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain
@@ -10,7 +11,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 from msgspec.structs import replace
 
 from kvcore.advice.reads import Answers
-from kvcore.advice.sweep_cards import Budget, Cards, Terms
+from kvcore.advice.sweep_cards import Cards, Terms
 from kvcore.advice.sweep_cell import Cell, planned_alone, refused_cell
 from kvcore.cache.capacity import Pool, plan_cache, plan_pools
 from kvcore.engine import heads_per_rank
@@ -23,14 +24,23 @@ from kvcore.engine.vllm.versions import Release, planned_release
 from kvcore.errors import EngineRefusalError, KvPlannerError
 from kvcore.memory.activations import peak_activation_bytes
 from kvcore.memory.after_pool import after_pool_bytes, doubles_pool
-from kvcore.memory.budget import Remainder, remainder_of, weights_of
+from kvcore.memory.budget import (
+    Inside,
+    Remainder,
+    checks_free_memory,
+    inside_of,
+    release_remainder,
+    weights_of,
+)
 from kvcore.memory.framework import non_torch_bytes, system_bytes
 from kvcore.memory.graphs import actual_graphs, captured_graphs, counted_graph_bytes
 from kvcore.memory.parts import least_room
 from kvcore.memory.setting import Setting, setting_of
-from kvcore.memory.unstated import may_be_other
+from kvcore.memory.unstated import may_be_other, other_settings
+from kvcore.memory.weights import WeightBytes
 from kvcore.model.architecture import Architecture
 from kvcore.model.families import read_architecture
+from kvcore.model.quantization import Quantization
 from kvcore.planning import (
     HIGH,
     LOW,
@@ -38,61 +48,73 @@ from kvcore.planning import (
     Verdict,
     config_in_force,
     judged,
+    lay_out,
     leaves_none,
-    prepare_resolved,
+    load,
 )
 from kvcore.quantity import Quantity
 from kvcore.scenario import Parallel, Scenario
 from kvcore.units import gib
 
 T = TypeVar("T")
-Flags: TypeAlias = Answers[Parallel, Resolved | KvPlannerError]
-"""What the flags of one view come to, whatever the tensor parallel size where they do not read it."""
+Resolutions: TypeAlias = list[tuple[CardView, tuple[int, ...], Resolved | KvPlannerError]]
+"""What the flags come to on the cards of each view, which are the ones with these indices."""
 
 
 class ModelSweep:
     """One model under the flags of one engine, on cards that are still open."""
 
-    def __init__(self, cards: Cards, scenario: Scenario) -> None:
-        self.cards, self.scenario = cards, scenario
-        self._flags: dict[tuple[CardView, int], Flags] = {}
+    def __init__(self, cards: Cards, scenario: Scenario, own: Sequence[int]) -> None:
+        """`own`: the indices of the cards among `cards`."""
+        self.cards, self.scenario, self.own = cards, scenario, own
+        self._flags: dict[int, Answers[Parallel, Resolutions]] = {}
+        self._flags_on: dict[tuple[int, int], Answers[Parallel, Resolved | KvPlannerError]] = {}
         self._resolved: dict[Resolved, Resolved] = {}
 
-    def cells(self, own: Sequence[int], size: int) -> Iterator[tuple[int, Cell]]:
-        """The cells at tensor parallel size `size` on the cards with the indices `own`."""
+    def cells(self, size: int) -> Iterator[tuple[int, Cell]]:
+        """The cells at tensor parallel size `size`, by the index of the card."""
         scenario = replace(self.scenario, parallel=replace(self.scenario.parallel, tensor_parallel_size=size))
         try:
             architecture = stored_architecture(scenario, read_architecture(config_in_force(scenario)))
-            storage_of(scenario)
+            storage = storage_of(scenario)
             heads_per_rank(architecture.num_attention_heads, size)
             release = planned_release(scenario)
         except KvPlannerError as error:
-            yield from self.refused(own, size, error)
+            yield from self.refused(self.own, size, error)
             return
         if not _is_plain(scenario, release):
-            for index in own:
+            for index in self.own:
                 yield index, planned_alone(scenario, self.cards.cards[index], size)
             return
-        groups: list[tuple[Prepared, list[int]]] = []
-        answers: dict[int, Answers[CardView, Prepared | KvPlannerError]] = {}
+        groups: dict[tuple[int, tuple[WeightBytes, ...]], tuple[Prepared, list[int]]] = {}
+        layouts: dict[int, Prepared | KvPlannerError] = {}
+        loaded: dict[int, Answers[CardView, Prepared | KvPlannerError]] = {}
         # The view is all that flags, cache specs and weights can tell cards apart by.
-        for view, indices in self.cards.views(own).items():
-            resolved = self._resolved_on(view, scenario, architecture)
-            if isinstance(resolved, KvPlannerError):
-                yield from self.refused(indices, size, resolved)
-                continue
-            known = answers.setdefault(id(resolved), Answers())
-            prepared = known.of(view, partial(_prepared, scenario, architecture, resolved))
+        for view, indices, resolved in self._resolutions(scenario, architecture):
+            flags, laid_out = id(resolved), layouts.get(id(resolved))
+            if laid_out is None:
+                laid_out = layouts[flags] = _laid_out(scenario, architecture, storage, resolved)
+                loaded[flags] = Answers()
+            prepared = laid_out
+            if isinstance(laid_out, Prepared):
+                prepared = loaded[flags].of(view, partial(_loaded, scenario, architecture, storage, laid_out))
             if isinstance(prepared, KvPlannerError):
                 yield from self.refused(indices, size, prepared)
-                continue
-            same = next((alike for other, alike in groups if other == prepared), None)
-            if same is None:
-                groups.append((prepared, list(indices)))
             else:
-                same.extend(indices)
-        for prepared, alike in groups:
+                _, alike = groups.setdefault((flags, prepared.weights), (prepared, []))
+                alike.extend(indices)
+        for prepared, alike in groups.values():
             yield from Group(self.cards, scenario, architecture, prepared).cells(alike)
+
+    def _resolutions(self, scenario: Scenario, architecture: Architecture) -> Resolutions:
+        """The flags on all cards, for each view of them."""
+
+        def on_all(parallel: Parallel) -> Resolutions:
+            asked = replace(scenario, parallel=parallel)
+            views = self.cards.views(self.own).items()
+            return [(view, indices, self._resolved_on(view, asked, architecture)) for view, indices in views]
+
+        return self._flags.setdefault(id(architecture), Answers()).of(scenario.parallel, on_all)
 
     def _resolved_on(
         self, view: CardView, scenario: Scenario, architecture: Architecture
@@ -108,7 +130,8 @@ class ModelSweep:
             found = replace(found, notices=())
             return self._resolved.setdefault(found, found)
 
-        flags = self._flags.setdefault((view, id(architecture)), Answers())
+        # Another size may change the flags on one card alone: the others keep theirs.
+        flags = self._flags_on.setdefault((id(view), id(architecture)), Answers())
         return flags.of(scenario.parallel, resolved)
 
     def refused(self, indices: Iterable[int], size: int, error: KvPlannerError) -> Iterator[tuple[int, Cell]]:
@@ -118,11 +141,26 @@ class ModelSweep:
             yield index, refused_cell(card, size, error)
 
 
-def _prepared(
-    scenario: Scenario, architecture: Architecture, resolved: Resolved, view: CardView
+def _laid_out(
+    scenario: Scenario, architecture: Architecture, storage: Quantization, resolved: Resolved | KvPlannerError
+) -> Prepared | KvPlannerError:
+    if isinstance(resolved, KvPlannerError):
+        return resolved
+    try:
+        return lay_out(scenario, architecture, storage, resolved)
+    except KvPlannerError as error:
+        return error
+
+
+def _loaded(
+    scenario: Scenario,
+    architecture: Architecture,
+    storage: Quantization,
+    laid_out: Prepared,
+    view: CardView,
 ) -> Prepared | KvPlannerError:
     try:
-        return prepare_resolved(scenario, architecture, storage_of(scenario), view, resolved)
+        return load(scenario, architecture, storage, view, laid_out)
     except KvPlannerError as error:
         return error
 
@@ -138,13 +176,12 @@ def _is_plain(scenario: Scenario, release: Release) -> bool:
 
 
 class Spent(NamedTuple):
-    """What cards with the same terms spend memory on, whatever they have of it."""
+    """What cards with the same terms of it spend memory on inside the budget, and on graphs."""
 
-    remainder: Remainder
-    budget: int
-    """That it is left of; another leaves their difference more."""
-    room: Callable[[int], float]
-    """What stays free at the least beyond the total of a card, without the cache, by what that is planned in."""
+    inside: Inside
+    activations: Quantity
+    framework: Quantity
+    graphs: Quantity
 
 
 class Memory(NamedTuple):
@@ -153,7 +190,70 @@ class Memory(NamedTuple):
     available: int
     ends: tuple[float, float]
     room: float
-    """What stays free of the card at the least, without the cache."""
+    """What stays free of the card at the least, without the cache; less than any where its budget is not free."""
+
+
+class Spending:
+    """What one release spends memory on, with the flags and weights of a group: found once for cards with the same
+    terms."""
+
+    def __init__(self, cards: Cards, setting: Setting, weights: Quantity) -> None:
+        self.cards, self.setting, self.weights = cards, setting, weights
+        self.budgets, self.terms = cards.budgets(setting.resolved), cards.terms(setting)
+        self.doubles_pool = doubles_pool(setting)
+        self._left: dict[Terms, tuple[Remainder, int]] = {}
+        self._spent: dict[Hashable, Spent] = {}
+        self._room: dict[Hashable, tuple[float, float]] = {}
+        self._parts: dict[Hashable, Any] = {}
+
+    def left(self, index: int) -> Remainder:
+        """What is left of the budget of the card with that index."""
+        terms, budget = self.terms[index], self.budgets[index].bytes
+        known = self._left.get(terms)
+        if known is None:
+            inside, setting = self.spent(index).inside, self.cards.on(self.setting, index)
+            known = self._left[terms] = release_remainder(setting, budget, inside), budget
+        remainder, own = known
+        return remainder.with_more(budget - own)
+
+    def spent(self, index: int) -> Spent:
+        """What that card spends."""
+        terms = self.terms[index]
+        found = self._spent.get(terms.inside)
+        if found is None:
+            own = self.cards.on(self.setting, index)
+            peak = self._part("activations", terms.activations, peak_activation_bytes, own)
+            framework = self._part("framework", terms.framework, non_torch_bytes, own)
+            graphs, counted = self._part("graphs", terms.graphs, _graphs, own)
+            inside = inside_of(own, self.weights, peak, framework, counted)
+            found = self._spent[terms.inside] = Spent(inside, peak, framework, graphs)
+        return found
+
+    def room(self, index: int, available: int) -> tuple[float, float]:
+        """What stays free at the least beyond the total of that card, with `available` for the cache and none of it;
+        and what is taken before the engine looks whether its budget is free, without bound below where it does not
+        look.
+        """
+        terms, planned = self.terms[index], available if self.doubles_pool else 0
+        found = self._room.get((terms.taken, planned))
+        if found is None:
+            own, spent = self.cards.on(self.setting, index), self.spent(index)
+            peak, graphs = spent.activations, spent.graphs
+            system = self._part("system", terms.system, system_bytes, own)
+            both = terms.after_pool, terms.activations, planned
+            after_pool = self._part("after_pool", both, partial(_after_pool, peak, planned), own)
+            taken = sum(part.value for part in (system, spent.framework, self.weights, peak, graphs))
+            before = system.value if checks_free_memory(own) else -math.inf
+            found = least_room(-taken, after_pool, (graphs, system)), before
+            self._room[terms.taken, planned] = found
+        return found
+
+    def _part(self, name: str, terms: Hashable, of: Callable[[Setting], T], own: Setting) -> T:
+        """A part of the memory, found once for the cards with the same terms of it."""
+        found: T | None = self._parts.get((name, terms))
+        if found is None:
+            found = self._parts[name, terms] = of(own)
+        return found
 
 
 class Group:
@@ -163,10 +263,12 @@ class Group:
         self, cards: Cards, scenario: Scenario, architecture: Architecture, prepared: Prepared
     ) -> None:
         self.cards, self.scenario, self.prepared = cards, scenario, prepared
-        self.setting = setting_of(scenario, architecture, prepared.resolved, cards.cards[0], 0)
-        self.weights = weights_of(self.setting, prepared.weights[0])
-        self._spent: dict[Terms, Spent] = {}
-        self._parts: dict[Hashable, Any] = {}
+        setting = setting_of(scenario, architecture, prepared.resolved, cards.cards[0], 0)
+        self.weights = weights_of(setting, prepared.weights[0])
+        self.planned = Spending(cards, setting, self.weights)
+        self.others = [Spending(cards, other, self.weights) for other in other_settings(setting)]
+        """The releases that may be meant where none is stated."""
+        self.is_open = may_be_other(scenario)
 
     def cells(self, alike: Sequence[int]) -> Iterator[tuple[int, Cell]]:
         """One cell for each card."""
@@ -179,14 +281,17 @@ class Group:
             replicas=parallel.data_parallel_size,
             weights_gib=gib(self.weights.value),
         )
-        least, like = self.weights.bounds[LOW], dict[tuple[Terms, Budget], list[int]]()
-        budgets, terms = self.cards.budgets(prepared.resolved), self.cards.terms(self.setting)
+        least, like = self.weights.bounds[LOW], dict[Hashable, list[int]]()
+        budgets, terms, others = self.planned.budgets, self.planned.terms, self.others
         for index in alike:
             if least <= budgets[index].most:
-                like.setdefault((terms[index], budgets[index]), []).append(index)
+                same: Hashable = budgets[index], terms[index]
+                if others:
+                    same = same, *(other.terms[index] for other in others)
+                like.setdefault(same, []).append(index)
             else:
                 yield index, failed.on(cards[index])
-        memories = [self.memory(*place, indices[0]) for place, indices in like.items()]
+        memories = [self.memory(indices[0]) for indices in like.values()]
         pooled = [memory.available for memory in memories if memory.available > 0]
         try:
             pools = plan_pools(prepared.specs[0], pooled, prepared.resolved, parallel)
@@ -204,51 +309,16 @@ class Group:
             for index in indices:
                 yield index, cell.on(cards[index])
 
-    def memory(self, terms: Terms, budget: Budget, index: int) -> Memory:
-        """What the card with that index has left. Its parts are those of any other card with the same terms."""
-        spent = self._spent.get(terms)
-        if spent is None:
-            spent = self._spent[terms] = self._spent_on(terms, budget, index)
-        left = spent.remainder.with_more(budget.bytes - spent.budget)
-        available = left.available
-        return Memory(available, left.ends, budget.total + spent.room(available))
-
-    def _spent_on(self, terms: Terms, budget: Budget, index: int) -> Spent:
-        own = self.cards.on(self.setting, index)
-        peak = self._part("activations", terms.activations, peak_activation_bytes, own)
-        framework = self._part("framework", terms.framework, non_torch_bytes, own)
-        system = self._part("system", terms.system, system_bytes, own)
-        graphs, counted = self._part("graphs", terms.graphs, _graphs, own)
-        taken = sum(part.value for part in (system, framework, self.weights, peak, graphs))
-
-        if doubles_pool(own):
-
-            def room(available: int) -> float:
-                return least_room(-taken, after_pool_bytes(own, peak, available), (graphs, system))
-
-        else:
-            after_pool = self._part(
-                "after_pool", (terms.after_pool, terms.activations), partial(_after_pool, peak), own
-            )
-            least = least_room(-taken, after_pool, (graphs, system))
-
-            def room(available: int) -> float:
-                del available
-                return least
-
-        left = remainder_of(own, budget.bytes, self.weights, peak, framework, counted)
-        return Spent(left, budget.bytes, room)
-
-    def _part(self, name: str, terms: Hashable, of: Callable[[Setting], T], own: Setting) -> T:
-        """A part of the memory, found once for the cards with the same terms of it."""
-        found: T | None = self._parts.get((name, terms))
-        if found is None:
-            found = self._parts[name, terms] = of(own)
-        return found
-
-    def most_of(self, memory: Memory) -> float | None:
-        """The upper end of what releases leave that may all be meant; None of a release that is known."""
-        return memory.ends[HIGH] if may_be_other(self.scenario) else None
+    def memory(self, index: int) -> Memory:
+        """What the card with that index has left, its interval spanning all releases that may be meant."""
+        found = self.planned.left(index)
+        available, (low, high) = found.available, found.ends
+        for other in self.others:
+            ends = other.left(index).ends
+            low, high = min(low, ends[LOW]), max(high, ends[HIGH])
+        budget, (room, taken) = self.planned.budgets[index], self.planned.room(index, available)
+        is_free = budget.total - taken >= budget.bytes
+        return Memory(available, (low, high), budget.total + room if is_free else -math.inf)
 
     def cell(self, failed: Cell, pool: Pool | None, memory: Memory) -> Cell:
         """The cell of one pool, judged as `plan` judges it."""
@@ -263,12 +333,12 @@ class Group:
                 most=(int(high),),
                 planned=lambda available: plan_cache(specs, available, resolved, parallel),
                 has_room=pool is None or memory.room >= pool.num_blocks * pool.bytes_per_block,
-                is_empty=leaves_none(memory.available, low, self.most_of(memory)),
+                is_empty=leaves_none(memory.available, low, high if self.is_open else None),
             )
         except EngineRefusalError as error:
             return Cell("", failed.tensor_parallel_size, refusal=error.code)
         if pool is None:
-            return failed._replace(verdict=verdict)
+            return replace(failed, verdict=verdict)
         return Cell(
             "",
             failed.tensor_parallel_size,
@@ -290,6 +360,5 @@ def _graphs(setting: Setting) -> tuple[Quantity, Quantity]:
     return graphs, counted_graph_bytes(setting, graphs, captured)
 
 
-def _after_pool(activations: Quantity, setting: Setting) -> Quantity:
-    """What comes after a cache that is allotted once."""
-    return after_pool_bytes(setting, activations, 0)
+def _after_pool(activations: Quantity, available: int, setting: Setting) -> Quantity:
+    return after_pool_bytes(setting, activations, available)

@@ -94,19 +94,19 @@ class Variant(Struct, frozen=True, kw_only=True):
         return self.scenario.parallel.data_parallel_size
 
     @property
+    def running(self) -> float:
+        """Requests at once on one replica that the scheduler lets run: at most max_num_seqs."""
+        return min(self.max_concurrency, self.plan.resolved.max_num_seqs) if self.plan is not None else 0.0
+
+    @property
     def all_requests(self) -> float:
-        """Requests at once on all replicas."""
-        return self.max_concurrency * self.replicas
+        """Requests that run at once on all replicas."""
+        return self.running * self.replicas
 
     @property
     def requests_per_gpu(self) -> float:
-        """Concurrency of a replica over its GPUs."""
-        return self.max_concurrency / self.gpus
-
-
-def _running(one: Variant) -> float:
-    """Requests at once on one replica that the scheduler lets run: at most max_num_seqs."""
-    return min(one.max_concurrency, one.plan.resolved.max_num_seqs) if one.plan is not None else 0.0
+        """Requests that run at once on a replica over its GPUs."""
+        return self.running / self.gpus
 
 
 def variants(base: Scenario, varied: Varied, cards: Sequence[Accelerator] = ()) -> tuple[Variant, ...]:
@@ -152,8 +152,8 @@ def best_of(found: Sequence[Variant]) -> tuple[Variant | None, Variant | None]:
     """The most requests that run at once on all replicas, and the most for each GPU; None where there is no single
     one. What fits in the KV cache beyond max_num_seqs does not count."""
     starting = [variant for variant in found if variant.starts] if len(found) > 1 else []
-    return _single_best(starting, lambda one: _running(one) * one.replicas), _single_best(
-        starting, lambda one: _running(one) / one.gpus
+    return _single_best(starting, lambda one: one.all_requests), _single_best(
+        starting, lambda one: one.requests_per_gpu
     )
 
 

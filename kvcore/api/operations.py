@@ -21,7 +21,7 @@ from kvcore.quantity import Quantity
 from kvcore.scenario.contract import PARTS
 from kvcore.scenario.fields import Json
 from kvcore.scenario.request import id_of, parse_request, scenario_from_request
-from kvcore.untrusted import MAX_JSON_DEPTH, json_depth, utf8_text
+from kvcore.untrusted import MAX_JSON_DEPTH, check_json, utf8_text
 
 JSON: Final = "application/json"
 JSON_LINES: Final = "application/x-ndjson"
@@ -129,8 +129,7 @@ def _batch(asked: Asked, own_id: list[object]) -> Answered | list[dict[str, Any]
         found = (json.dumps(answer(line, configs.read)) for line in lines)
         return Answered(status=200, media=JSON_LINES, body="".join(f"{line}\n" for line in found).encode())
     text = utf8_text(asked.body)
-    if json_depth(text) > MAX_JSON_DEPTH + 1:
-        raise ScenarioError("input-too-deep", limit=MAX_JSON_DEPTH)
+    check_json(text, max_depth=MAX_JSON_DEPTH + 1)
     try:
         rows = json.loads(text, parse_int=_Number)
     except ValueError as error:

@@ -50,10 +50,10 @@ class Pool(Struct, frozen=True, kw_only=True):
     """The figure behind "Maximum concurrency", unrounded."""
     groups: tuple[CacheGroup, ...]
     bytes_per_block: int
-    """On the rank with the largest blocks."""
+    """On a rank of the stage that is shown."""
     needed_bytes: int
     """What the engine's start-up check says one request of max_model_len needs, on the rank that has least to
-    spare."""
+    spare; on a rank of the stage that decides, where that is shown."""
     fits: bool
     """Whether that check passes."""
     longest_request_tokens: int
@@ -67,7 +67,8 @@ class Pool(Struct, frozen=True, kw_only=True):
 
     @property
     def request_bytes(self) -> int:
-        """Pool that one request of max_model_len takes, on the rank with the largest blocks; 0 without a pool."""
+        """Pool that one request of max_model_len takes, on a rank of the stage that is shown; 0 without a
+        pool."""
         if not self.max_concurrency:
             return 0
         return math.ceil(self.num_blocks / self.max_concurrency) * self.bytes_per_block
@@ -87,6 +88,11 @@ class CachePlan(Pool, frozen=True, kw_only=True, dict=True):
     """As planned: shrunk when max_model_len is auto."""
     trace: Trace
 
+    @property
+    def stage(self) -> int:
+        """The pipeline stage that is shown, whose figures those of a rank are."""
+        return self.trace.stage
+
     @cached_property
     def figures(self) -> KvFigures:
         """The figures as quantities, each with the formula of the rule that ran."""
@@ -103,11 +109,15 @@ def plan_cache(
     resolved: Resolved,
     parallel: Parallel,
     available_kv: Sequence[Quantity] = (),
+    *,
+    of_deciding_stage: bool = False,
 ) -> CachePlan:
     """What fits in the KV memory of a rank of each pipeline stage, planned as the engine's own start-up does.
 
     num_blocks = min over ranks of ⌊available / bytes per block⌋. A model without a cache has one block.
-    `available_kv` says of `available_bytes` where they come from.
+    `available_kv` says of `available_bytes` where they come from. What a rank stores is that of one on the stage with
+    the largest blocks, or `of_deciding_stage`: where one request does not fit, the stage that misses most for it, else
+    the one with memory for the fewest blocks.
 
     Raises EngineRefusalError where the engine cannot plan the model's mix of caches.
 
@@ -120,6 +130,8 @@ def plan_cache(
         return _plan_without_cache(trace)
     num_blocks = _num_blocks(available_bytes, trace)
     if resolved.is_v0:
+        if of_deciding_stage:
+            trace = replace(trace, stage=_fewest(num_blocks, available_bytes, trace))
         return _plan_v0(num_blocks, trace)
     demand, length = trace.demand, resolved.max_model_len
     checks = fit_checks(specs_per_rank, available_bytes, trace)
@@ -129,26 +141,45 @@ def plan_cache(
         length = min(length, longest)
     needs = [check.needed_bytes(length, demand) for check in checks]
     missing = [need - check.budget_bytes for need, check in zip(needs, checks, strict=True)]
-    tightest = missing.index(max(missing))
-    block_bytes = max(trace.grouping.bytes_per_block)
+    tightest, fits = missing.index(max(missing)), length <= longest
+    concurrency = _concurrency(num_blocks, length, trace)
+    tokens = _reported_tokens(num_blocks, concurrency, length, trace)
+    if of_deciding_stage:
+        decides = _fewest(num_blocks, available_bytes, trace) if fits else checks[tightest].stage
+        own = replace(trace, stage=decides)
+        # A stage that lacks a group counts requests otherwise than the engine, which counts them once for all.
+        if _concurrency(num_blocks, length, own) == concurrency and len(own.groups) == len(trace.groups):
+            trace = own
+        tightest = next((place for place, check in enumerate(checks) if check.stage == trace.stage), tightest)
+    block_bytes = trace.grouping.bytes_per_block[trace.stage]
     groups = tuple(_cache_group(group, group_blocks(group.members, length, demand)) for group in trace.groups)
     slope = [_blocks_per_token(group, demand) for group in trace.groups]
     fixed = sum(group.blocks_per_request for group, grows in zip(groups, slope, strict=True) if not grows)
-    concurrency = _concurrency(num_blocks, length, trace)
     return CachePlan(
         num_blocks=num_blocks,
-        tokens=_reported_tokens(num_blocks, concurrency, length, trace),
+        tokens=tokens,
         max_concurrency=concurrency,
         groups=groups,
         bytes_per_block=block_bytes,
         bytes_per_token=block_bytes * sum(slope),
         request_fixed_bytes=block_bytes * fixed,
         needed_bytes=needs[tightest],
-        fits=length <= longest,
+        fits=fits,
         longest_request_tokens=longest,
         max_model_len=length,
         trace=replace(trace, tightest=checks[tightest], shortest=shortest),
     )
+
+
+def _fewest(num_blocks: int, available_bytes: Sequence[int], trace: Trace) -> int:
+    """The stage with memory for the fewest blocks, and least of it left by the blocks of the pool."""
+
+    def room(stage: int) -> tuple[float, int]:
+        block_bytes, available = trace.grouping.bytes_per_block[stage], available_bytes[stage]
+        blocks = available // block_bytes if block_bytes else math.inf
+        return blocks, available - num_blocks * block_bytes
+
+    return min(range(len(available_bytes)), key=room)
 
 
 def _trace(specs_per_rank: StageSpecs, resolved: Resolved, parallel: Parallel) -> Trace:
@@ -339,7 +370,7 @@ def _plan_without_cache(trace: Trace) -> CachePlan:
 def _plan_v0(num_blocks: int, trace: Trace) -> CachePlan:
     """V0: one pool of blocks that store all layers; the check is whether the pool has max_model_len tokens."""
     resolved, length = trace.resolved, trace.resolved.max_model_len
-    block_bytes = max(trace.grouping.bytes_per_block)
+    block_bytes = trace.grouping.bytes_per_block[trace.stage]
     tokens = num_blocks * resolved.block_size
     per_request = ceil_div(length, resolved.block_size)
     return CachePlan(

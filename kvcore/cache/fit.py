@@ -50,11 +50,11 @@ class Trace(Struct, frozen=True, kw_only=True):
     demand: Demand
     grouping: Grouping
     stage: int
-    """The stage with the largest blocks, which the figures of a rank are those of."""
+    """The stage that the figures of a rank are those of: the one with the largest blocks, or the one that decides."""
     available: tuple[Quantity, ...] = ()
     """The KV memory of a rank of each stage."""
     tightest: FitCheck | None = None
-    """The check that has least to spare; None in V0, which compares tokens."""
+    """The check that `needed_bytes` is of; None in V0, which compares tokens."""
     shortest: FitCheck | None = None
     """The check that allows the shortest request."""
 

@@ -144,10 +144,10 @@ def _packed_grouping(merged: Bucket, rules: PlannerRules, stages: int) -> Groupi
     rule = rules.packed_groups
     split = packed_groups(merged, rule)
     here = [tuple(group.on(stage) for group in split) for stage in range(stages)]
-    per_stage = tuple(tuple(_packed_group(group) for group in groups) for groups in here)
+    whole = tuple(_packed_group(group) for group in split)
+    per_stage = tuple(tuple(map(_packed_on_stage, groups, whole)) for groups in here)
     pages = tuple(packed_block_pages(groups, rule) for groups in here)
     checked = tuple(map(_tuple_pages, per_stage)) if rule in FULL_FIRST else pages
-    whole = tuple(_packed_group(group) for group in split)
     return Grouping(whole=whole, stages=per_stage, block_pages=pages, checked_pages=checked)
 
 
@@ -155,6 +155,17 @@ def _packed_group(bucket: Bucket) -> StageGroup:
     """A page of it is one of every layer."""
     group = _stage_group(bucket, range(len(bucket.counts[0])))
     return replace(group, page_size_bytes=group.pool_bytes)
+
+
+def _packed_on_stage(bucket: Bucket, whole: StageGroup) -> StageGroup:
+    """A stage without any layer of a group stores nothing of it, and still counts its pages as those of the model.
+
+    Source: vllm/v1/core/kv_cache_utils.py:_project_kv_cache_groups_to_worker (0.23.0, 0.32.0), which vllm-ascend leaves
+    as it is (0.23.0).
+    """
+    if any(map(any, bucket.counts)):
+        return _packed_group(bucket)
+    return replace(whole, layers=0, pages=(), pool_bytes=0)
 
 
 def _tuple_pages(groups: tuple[StageGroup, ...]) -> BlockPages:

@@ -94,7 +94,7 @@ class KvFigures:
 
     @cached_property
     def bytes_per_block(self) -> Quantity:
-        """A page of each layer of the widest group, on the rank with the largest blocks."""
+        """A page of each layer of the widest group, on a rank of the stage that is shown."""
         return self._block(self._pages, "bytes_per_block")
 
     @cached_property
@@ -116,7 +116,7 @@ class KvFigures:
 
     @cached_property
     def pool(self) -> Quantity:
-        """The pool in bytes, on the rank with the largest blocks."""
+        """The pool in bytes, on a rank of the stage that is shown."""
         term = ("{blocks} × {bytes_per_block}", (self.blocks, self.bytes_per_block))
         value = self._plan.num_blocks * self._plan.bytes_per_block
         return _figure("kv_cache", value, Unit.BYTES, term, _PAGES)
@@ -164,7 +164,7 @@ class KvFigures:
 
     @cached_property
     def bytes_per_token(self) -> Quantity:
-        """Bytes per further token of one request, on the rank with the largest blocks."""
+        """Bytes per further token of one request, on a rank of the stage that is shown."""
         return _figure("bytes_per_token", self._plan.bytes_per_token, Unit.BYTES, self._slope(), _SPECS)
 
     @cached_property
@@ -185,7 +185,7 @@ class KvFigures:
 
     @cached_property
     def needed(self) -> Quantity:
-        """What the start-up check says one request needs, on the rank that has least to spare."""
+        """What the start-up check says one request needs, on a rank of the stage that is shown."""
         check, source = self._trace.tightest, _WORKER
         term: _Term = (_REQUEST_BYTES, (self.blocks_per_request, self.bytes_per_block))
         if check is not None:

@@ -15,10 +15,12 @@ from enum import StrEnum
 from itertools import chain
 from typing import Any, Final
 
-from kvcore.deploy.launch import PORT, launch_words
-from kvcore.deploy.machines import FIRST, Machine
+from kvcore.deploy.launch import PORT, launch_words, rank_table_of
+from kvcore.deploy.machines import FIRST, MOST_MACHINES, Machine, first_machine, number_of_machines
 from kvcore.deploy.server_start import TOKEN, Start, image, start_of, start_seconds
 from kvcore.deploy.templates import filled, yaml_text
+from kvcore.engine.protocol import Role
+from kvcore.engine.vllm.connectors import transfer_of
 from kvcore.errors import ScenarioError
 from kvcore.planning import Plan
 from kvcore.units import GIB, ceil_div, round_up
@@ -46,6 +48,14 @@ class Artefact(StrEnum):
     SYSTEMD = "systemd"
 
 
+FILE_NAMES: Final = {
+    Artefact.COMMAND: "serve.sh",
+    Artefact.YAML: "config.yaml",
+    Artefact.DOCKER: "docker-run.sh",
+    Artefact.COMPOSE: "compose.yaml",
+    Artefact.KUBERNETES: "deployment.yaml",
+    Artefact.SYSTEMD: "vllm.service",
+}
 CONTAINERS: Final = (Artefact.DOCKER, Artefact.COMPOSE, Artefact.KUBERNETES)
 """Those that name an image."""
 
@@ -62,6 +72,11 @@ def artefact(kind: Artefact, plan: Plan, *, every_flag: bool = False) -> str:
     return _WRITERS[kind](start)
 
 
+def several_machines_command(plan: Plan) -> str:
+    """What each of several machines runs, as the command's file has it; the first one's alone of too many."""
+    return _of_several(start_of(plan))
+
+
 def _folded(parts: Iterable[str]) -> str:
     return " \\\n  ".join(parts) + "\n"
 
@@ -70,41 +85,79 @@ def _exports(environment: Mapping[str, str], before: str) -> str:
     return "".join(f"{before}{name}={shlex.quote(value)}\n" for name, value in environment.items())
 
 
+def _rank_table(start: Start) -> str:
+    """As a comment, how the table of all servers' cards is made on each machine, that of prompts first; `...` is known
+    only to whoever starts the other kind of servers."""
+    table, parallel = rank_table_of(start.plan), start.plan.scenario.parallel
+    if table is None:
+        return ""
+    cards = str(parallel.ranks_per_replica * parallel.data_parallel_size)
+    computes = transfer_of(start.plan.scenario).role is Role.PRODUCER
+    counts = (cards, "...") if computes else ("...", cards)
+    words = (
+        "bash", table.script, "--ips", "...", "--npus-per-node", str(start.plan.accelerator.devices_per_node),
+        "--network-card-name", "...", "--prefill-device-cnt", counts[0], "--decode-device-cnt", counts[1],
+    )  # fmt: skip
+    return f"# {' '.join(words)}\n"
+
+
 def _command(start: Start) -> str:
     """Of each machine where there are several."""
-    exports = _exports({**start.visible, **start.environment}, "export ")
-    machines = start.machines
-    if len(machines) == 1:
-        return exports + _folded(map(shlex.join, (start.program, *start.flags)))
-    network = "".join(f'export {name}="{value}"\n' for name, value in start.network.items())
+    if len(start.machines) > 1:
+        return _of_several(start)
+    exports = _rank_table(start) + _exports({**start.visible, **start.environment}, "export ")
+    return exports + _folded(map(shlex.join, (start.program, *start.flags)))
+
+
+def _of_several(start: Start) -> str:
+    """What each machine runs, under its number, below what a person fills in; the first one's alone of too many."""
+    number = number_of_machines(start.plan)
+    machines = start.machines if number <= MOST_MACHINES else (first_machine(start.plan),)
     texts = (
-        f"# {number} / {len(machines)}\n{network}{exports}"
-        + "".join(f"{line}\n" for line in machine.before)
-        + (
-            _folded(map(_shell_words, (start.program, *start.flags, *_own(machine))))
-            if machine.serves
-            else ""
-        )
-        for number, machine in enumerate(machines, start=1)
+        f"# {place} / {number}\n{_before(start, machine)}"
+        + (_folded(_on_machine(start.program, start.flags, machine)) if machine.serves else "")
+        for place, machine in enumerate(machines, start=1)
     )
     return _exports(start.places, "export ") + "\n".join(texts)
+
+
+def _before(start: Start, machine: Machine) -> str:
+    """The shell lines that one of several machines runs before the server."""
+    network = "".join(f'export {name}="{value}"\n' for name, value in start.network.items())
+    exports = _exports({**start.visible, **start.environment}, "export ")
+    return network + _rank_table(start) + exports + "".join(f"{line}\n" for line in machine.before)
 
 
 def _own(machine: Machine) -> list[list[str]]:
     return [launch_words(name, value) for name, value in machine.flags.items()]
 
 
-def _shell_words(words: Iterable[str]) -> str:
-    """Quoted, but for the variable with the first machine's address."""
-    return shlex.join(words).replace(f"'{FIRST}'", f'"{FIRST}"')
+def _on_machine(program: list[str], flags: Iterable[list[str]], machine: Machine) -> list[str]:
+    """The shell's words for one of several machines. The variable with the first one's address is expanded in what we
+    say of the machine alone: a model may be called like it."""
+    own = (shlex.join(words).replace(f"'{FIRST}'", f'"{FIRST}"') for words in _own(machine))
+    return [*map(shlex.join, filter(None, (program, *flags))), *own]
 
 
 def _yaml(start: Start) -> str:
-    """For `vllm serve --config`, which has no place for environment variables: they stand above as a comment."""
+    """For `vllm serve --config`, which has no place for environment variables: they stand above as a comment.
+
+    So does what each of several machines runs with the file.
+    """
     arguments = {
         name: list(value) if isinstance(value, tuple) else value for name, value in start.arguments.items()
     }
-    return _exports(start.environment, "# export ") + yaml_text({"model": start.model, **arguments})
+    machines, above = start.machines, _exports(start.environment, "# export ")
+    if len(machines) > 1:
+        reads_file = [*start.launch.program, "--config", FILE_NAMES[Artefact.YAML]]
+        texts = [
+            f"{place} / {len(machines)}\n{_before(start, machine)}"
+            + (" ".join(_on_machine(reads_file, (), machine)) if machine.serves else "")
+            for place, machine in enumerate(machines, start=1)
+        ]
+        lines = (_exports(start.places, "export ") + "\n".join(texts)).splitlines()
+        above = "".join(f"# {line}\n" for line in lines)
+    return above + yaml_text({"model": start.model, **arguments})
 
 
 def _docker(start: Start) -> str:
@@ -129,21 +182,28 @@ def _docker(start: Start) -> str:
         parts.append(f"-e {TOKEN}")
     if not several:
         return _folded([*parts, image_name, *map(shlex.join, filter(None, (program, *flags)))])
-    return "\n".join(
-        f"# {number} / {len(machines)}\n"
-        + _folded([*parts, image_name, *map(_shell_words, _inside(start, machine))])
+    return _exports(start.places, "export ") + "\n".join(
+        f"# {number} / {len(machines)}\n" + _folded(_container(parts, start, machine))
         for number, machine in enumerate(machines, start=1)
     )
 
 
-def _inside(start: Start, machine: Machine) -> Iterable[list[str]]:
-    """The words inside the container of one of several machines."""
-    program, flags = start.container
+def _container(parts: list[str], start: Start, machine: Machine) -> Iterable[str]:
+    """`docker run` of one of several machines: what comes before the server takes the place of the image's entry point.
+
+    Source: docker/Dockerfile (0.11.0: python3 -m vllm.entrypoints.openai.api_server; 0.11.1, 0.33.0: vllm serve),
+    examples/online_serving/run_cluster.sh (0.12.0).
+    """
+    image_name, (program, flags) = image(start.plan), start.container
     if not machine.before:
-        return filter(None, (program, *flags, *_own(machine)))
-    server = chain(start.program, *start.flags, *_own(machine))
-    line = " && ".join((*machine.before, _shell_words(server) if machine.serves else "sleep infinity"))
-    return (["bash", "-c", line],)
+        return [*parts, image_name, *_on_machine(program, flags, machine)]
+    server = (
+        " ".join(_on_machine(start.program, start.flags, machine)) if machine.serves else "sleep infinity"
+    )
+    line = " && ".join((*machine.before, server))
+    if start.launch.image_starts_server:
+        return [*parts, "--entrypoint bash", image_name, shlex.join(("-c", line))]
+    return [*parts, image_name, shlex.join(("bash", "-c", line))]
 
 
 def _mount(path: str) -> str:

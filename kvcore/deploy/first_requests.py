@@ -45,7 +45,7 @@ def first_request(plan: Plan, load: Load) -> Request:
         "max_tokens": min(load.answer_tokens, max(1, plan.resolved.max_model_len // 2)),
         "port": PORT,
     }
-    route: Mapping[str, Any] = filled("requests", {**facts, "quoted_model": json.dumps(facts["model"])})[kind]
+    route: Mapping[str, Any] = filled("requests", {**facts, "quoted_model": repr(facts["model"])})[kind]
     body = json.dumps(route["body"], indent=2, ensure_ascii=False)
     curl = (
         f"curl -s http://localhost:{PORT}{route['path']} \\\n"

@@ -333,7 +333,7 @@ def checklist_markdown(
     boxes = [_box(item, ticked, t) for item in items]
     head = t("Before going live: {model}", model=_plain_name(plan.scenario.model))
     about = t(
-        "{requests} requests at once, prompts of {prompt} and answers of {answer} tokens.",
+        "{requests} {requests:request|requests} at once, prompts of {prompt} and answers of {answer} tokens.",
         requests=count(load.requests),
         prompt=count(load.prompt_tokens),
         answer=count(load.answer_tokens),

@@ -1,4 +1,4 @@
-"""The command that starts what was planned, as data: arguments and environment."""
+"""What starts what was planned, as data: arguments and environment, and the command."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ import shlex
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from kvcore.deploy.machines import number_of_machines
+from kvcore.engine.protocol import RankTable
 from kvcore.engine.resolved import view_of
 from kvcore.engine.rooms import find_engine
 from kvcore.engine.vllm.backends import backend_to_ask_for
+from kvcore.engine.vllm.connectors import transfer_of
 from kvcore.engine.vllm.runner import runner_flag
 from kvcore.engine.vllm.switches import GraphSizeFlag
 from kvcore.engine.vllm.versions import switches_of
@@ -129,7 +132,15 @@ def launch_environment(plan: Plan) -> dict[str, str]:
     environment = dict(plan.scenario.env)
     if plan.resolved.max_model_len > plan.resolved.derived_max_model_len:
         environment["VLLM_ALLOW_LONG_MAX_MODEL_LEN"] = "1"
-    return environment
+    table = rank_table_of(plan)
+    return environment if table is None else {table.variable: table.path} | environment
+
+
+def rank_table_of(plan: Plan) -> RankTable | None:
+    """The file with the cards of all servers that the connector of this one wants; None for most."""
+    connector, version = transfer_of(plan.scenario).connector, plan.resolved.version
+    tables = find_engine(plan.scenario.engine).launch.rank_tables
+    return next((row for row in tables if row.connector == connector and row.covers(version)), None)
 
 
 def served_model(plan: Plan) -> str:
@@ -151,7 +162,12 @@ def served_model(plan: Plan) -> str:
 
 
 def launch_command(plan: Plan) -> str:
-    """One shell line: environment, program, model, flags."""
+    """One shell line: environment, program, model, flags; of several machines, what each of them runs, in lines."""
+    if number_of_machines(plan) > 1:
+        # What a person fills in on several machines is data that a program with one machine need not read.
+        from kvcore.deploy.artefacts import several_machines_command
+
+        return several_machines_command(plan).removesuffix("\n")
     environment = [f"{name}={shlex.quote(value)}" for name, value in launch_environment(plan).items()]
     argv = [*find_engine(plan.scenario.engine).launch.program, served_model(plan)]
     for name, value in launch_arguments(plan).items():

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from kvcore.catalogue.documented import is_gated
 from kvcore.deploy.launch import launch_arguments, launch_environment, launch_words, served_model
-from kvcore.deploy.machines import FIRST, Machine, machines_of
+from kvcore.deploy.machines import FIRST, Machine, first_machine, machines_of, number_of_machines
 from kvcore.deploy.templates import templates
 from kvcore.engine.protocol import Launch
 from kvcore.engine.rooms import find_engine
@@ -74,7 +74,7 @@ class Start(Struct, frozen=True, kw_only=True):
     @property
     def ranks(self) -> int:
         """Cards of the first machine: of all replicas where it is the only one."""
-        return self.machines[0].cards
+        return first_machine(self.plan).cards
 
     @property
     def platform(self) -> Mapping[str, Any]:
@@ -91,7 +91,7 @@ class Start(Struct, frozen=True, kw_only=True):
     @property
     def mounts(self) -> list[str]:
         """Paths of the driver that a container needs, each at the same place inside."""
-        network = self.platform.get("network", ()) if len(self.machines) > 1 else ()
+        network = self.platform.get("network", ()) if number_of_machines(self.plan) > 1 else ()
         return [*self.platform.get("driver", ()), *network]
 
     @property
@@ -113,7 +113,7 @@ class Start(Struct, frozen=True, kw_only=True):
     @property
     def network(self) -> Mapping[str, str]:
         """Variables of several machines, in the shell's words; those that the scenario sets stay as they are."""
-        ray = self.platform.get("ray", {}) if any(machine.before for machine in self.machines) else {}
+        ray = self.platform.get("ray", {}) if first_machine(self.plan).before else {}
         known: Mapping[str, str] = {**self.platform.get("several", {}), **ray}
         return {name: value for name, value in known.items() if name not in self.environment}
 

@@ -31,8 +31,8 @@ def stage_layers(num_layers: int, pipeline_parallel_size: int, stage: int) -> ra
     return range(begin, begin + counts[stage])
 
 
-def divided(size: int, ranks: int) -> int:
-    """`size` / `ranks`, which must divide it.
+def divided(size: int, ranks: int, replicas: int = 1) -> int:
+    """`size` / `ranks`, which must divide it; `replicas`: how many data parallel ones the ranks are of.
 
     Source: vllm/distributed/utils.py:divide (0.32).
 
@@ -41,7 +41,8 @@ def divided(size: int, ranks: int) -> int:
         512
     """
     if size % ranks:
-        raise EngineRefusalError("size-not-divisible", "tensor_parallel_size", ranks, size=size, ranks=ranks)
+        field, value = ("data_parallel_size", replicas) if replicas > 1 else ("tensor_parallel_size", ranks)
+        raise EngineRefusalError("size-not-divisible", field, value, size=size, ranks=ranks)
     return size // ranks
 
 

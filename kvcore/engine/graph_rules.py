@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Annotated, Final
 
 from msgspec import Struct
 
 from kvcore.errors import EngineRefusalError
-from kvcore.versioned import Count
+from kvcore.versioned import Count, Named
 
 EXPANSION_VARIABLE: Final = "HCCL_OP_EXPANSION_MODE"
 VECTOR_CORES: Final = "AIV"
@@ -32,6 +32,8 @@ class GraphRules(Struct, frozen=True, kw_only=True):
     """The layers of the draft count."""
     counts_own_drafts: bool = False
     """Of the model's own draft its own layers; else the layers of the whole model once more."""
+    vector_cores_for: Annotated[str, Named("[a-z0-9_]*", "a type of model")] = ""
+    """A type of model for which the engine itself sets `HCCL_OP_EXPANSION_MODE=AIV` where nobody says a mode."""
     widens_for_drafts: bool = False
     """Sizes are multiplied by the tokens of a request where they would not reach the widest decode batch."""
     takes_full: bool = True
@@ -52,6 +54,8 @@ class Recorded(Struct, frozen=True, kw_only=True):
     has_whole_experts: bool
     is_mixture: bool
     runs_on_vector_cores: bool
+    overlaps_experts: bool = False
+    """Shared experts have a stream of their own."""
 
 
 RESERVED_STREAMS: Final = 40
@@ -65,7 +69,8 @@ def most_sizes(rules: GraphRules, recorded: Recorded) -> int:
     """How many sizes are captured piecewise at the most.
 
     streams / layers / kinds of parallelism; from 0.10.2 on (streams − 40 collectives) / layers / (1 + 2 collectives),
-    or with AIV (streams − kinds × layers for a dense model) / layers / kinds.
+    or with AIV (streams − kinds × layers for a dense model) / layers / kinds, one of which is a stream for shared
+    experts.
 
     Source: vllm_ascend/utils.py:update_aclgraph_sizes (0.9.1, 0.11.0, 0.13.0, 0.18.0, 0.20.2rc1; gone in 0.21.0rc1).
 
@@ -82,7 +87,7 @@ def most_sizes(rules: GraphRules, recorded: Recorded) -> int:
     if not recorded.runs_on_vector_cores:
         left = max(0, rules.streams - RESERVED_STREAMS * collectives)
         return left // (recorded.layers * (1 + 2 * collectives))
-    kinds = 1 + collectives + recorded.has_whole_experts
+    kinds = 1 + collectives + recorded.has_whole_experts + recorded.overlaps_experts
     if recorded.is_mixture:
         return rules.streams // (recorded.layers * (kinds + (recorded.data_ranks > 1)))
     return max(0, rules.streams - kinds * recorded.layers) // (recorded.layers * kinds)

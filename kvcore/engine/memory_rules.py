@@ -98,8 +98,8 @@ class Streams(Struct, frozen=True, kw_only=True):
     """Models with several residual streams keep those of a whole batch for their draft, and peak by them."""
 
     source: Source
-    more_share: Share
-    """How far above the figure the peak may be."""
+    spread_share: Share
+    """Of the peak: how far off it may be where streams set it."""
 
 
 class HalvedPool(ReleaseRange, frozen=True, kw_only=True):
@@ -116,6 +116,40 @@ class AbsoluteBudget(ReleaseRange, frozen=True, kw_only=True):
     source: Source
     card: Text = ""
     """A part of the names of the cards; empty: any."""
+
+
+class WithoutEncoder(ReleaseRange, frozen=True, kw_only=True):
+    """Releases of vLLM on which the profile run of the V1 engine embeds no images, video or recordings."""
+
+    source: Source
+
+
+class BalancingGroup(ReleaseRange, frozen=True, kw_only=True):
+    """The group that moves experts, in releases whose profile run uses it."""
+
+    source: Source
+    mib: Count | None = None
+    """Of one of its buffers; None: as the variable of communicators says."""
+
+
+class Balancing(Struct, frozen=True, kw_only=True):
+    """Experts that move between ranks while an engine serves pass through as many buffers as a rank has experts of one
+    layer."""
+
+    source: Source
+    profiled_since: Published
+    """From this vLLM on they are there before the profile run, else they come after the KV cache."""
+    group: tuple[BalancingGroup, ...]
+
+
+class LostOnLoading(ReleaseRange, frozen=True, kw_only=True):
+    """Mixtures in a storage format whose loading took so much that no source explains: in the interval, not in the
+    figure."""
+
+    source: Source
+    storage: Text
+    """A part of the format's name."""
+    gib: Amount
 
 
 class Mask(ReleaseRange, frozen=True, kw_only=True):
@@ -151,6 +185,11 @@ class MemoryRules(Struct, frozen=True, kw_only=True):
     graph_estimates: GraphEstimates | None = None
     """None as vLLM's release says."""
     halved_pool: HalvedPool | None = None
+    without_encoder: WithoutEncoder | None = None
+    """None where the profile run embeds what the model takes."""
+    balancing: Balancing | None = None
+    """None where experts move in no buffers of their own, or nobody knows."""
+    lost_on_loading: LostOnLoading | None = None
     masks: tuple[Mask, ...] = ()
     """The first that matches; none where attention masks take nothing to speak of."""
     doubles_hybrid_pool_below: Published = OLDEST
@@ -181,7 +220,7 @@ class MemoryRules(Struct, frozen=True, kw_only=True):
 
     def budget_in(self, version: Version, card_label: str) -> Budget | None:
         """How the budget is made up on vLLM `version` and a card; None as vLLM's release says."""
-        is_absolute = any(row.covers(version) and row.card in card_label for row in self.absolute)
+        is_absolute = any(row.card in card_label and row.covers(version) for row in self.absolute)
         return Budget.ABSOLUTE if is_absolute else self.budget
 
     def table_copies_in(self, version: Version) -> int:

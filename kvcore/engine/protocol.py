@@ -206,6 +206,8 @@ class WeightRules(Struct, frozen=True, kw_only=True):
     context_parallel: ContextParallel = ContextParallel.NEVER
     cuts_tokens_for_whole: bool = False
     """Shared experts that are to be whole on each rank ask for FlashComm too."""
+    unpacks_fp8_of: Annotated[str, Named("[a-z0-9_]*", "a type of model")] = ""
+    """A type of model whose FP8 checkpoints are loaded in 16 bits; empty: none."""
 
 
 class ReadKeys(ReleaseRange, frozen=True, kw_only=True):
@@ -263,6 +265,22 @@ class Image(Struct, frozen=True, kw_only=True):
         return next((tag.suffix for tag in own if Version(engine_version) >= tag.since), "")
 
 
+class RankTable(ReleaseRange, frozen=True, kw_only=True):
+    """Releases of vLLM on which a connector of KV caches wants a file with the cards of all servers."""
+
+    source: Source
+    connector: Annotated[str, Named("[A-Za-z0-9_]+", "a class")]
+    variable: Annotated[str, Named("[A-Z_]+", "an environment variable")]
+    """Names the variable with the path of the file."""
+    script: Annotated[str, Named("/[a-z0-9_./-]+", "a path")]
+    """What writes it, in the image, and into whose folder."""
+
+    @property
+    def path(self) -> str:
+        """Of the file."""
+        return f"{self.script.rpartition('/')[0]}/ranktable.json"
+
+
 class Launch(Struct, frozen=True, kw_only=True):
     """How it is started."""
 
@@ -274,6 +292,10 @@ class Launch(Struct, frozen=True, kw_only=True):
     images: tuple[Image, ...] = ()
     image_starts_server: bool = True
     """The image's entry point is the server: a container gets its flags alone."""
+    nodes_since: Published = NEVER
+    """The vLLM from which on machines that share a replica find each other by `--nnodes` and `--master-addr`; before it
+    they join a Ray cluster."""
+    rank_tables: tuple[RankTable, ...] = ()
 
     def image_for(self, vendor: Vendor) -> Image | None:
         """The image for cards of `vendor`; None where none is known."""

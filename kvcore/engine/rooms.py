@@ -65,9 +65,10 @@ def find_engine(name: str) -> Engine:
         >>> find_engine("vllm-ascend").launch.program
         ('vllm', 'serve')
     """
-    if name not in _rooms():
-        raise invalid("engine", name, f"it must be one of {', '.join(engine_names())}")
-    return _engine(name)
+    try:
+        return _engine(name)
+    except KeyError:
+        raise invalid("engine", name, f"it must be one of {', '.join(engine_names())}") from None
 
 
 def engine_for(card: Accelerator | CardView) -> Engine:

@@ -17,7 +17,7 @@ from kvcore import catalogue
 from kvcore.engine.rooms import find_engine
 from kvcore.errors import CatalogueError, KvPlannerError, Notice
 from kvcore.evidence.log.reader import StartupLog, measured_from, release_of
-from kvcore.evidence.recognized import logged_flags
+from kvcore.evidence.recognized import logged_flags, logged_memory_gib
 from kvcore.memory.activations import restart_gain_bytes
 from kvcore.planning import Plan, plan
 from kvcore.scenario import Measured, Origin, value_of
@@ -99,6 +99,8 @@ class Comparison(Struct, frozen=True, kw_only=True):
     figures: tuple[FigureComparison, ...]
     notices: tuple[Notice, ...]
     """What makes the comparison doubtful: another version, other flags."""
+    names_card: bool = True
+    """Whether the log says which card it ran on, by its name or its memory; else it is the plan's."""
     graphs_in_budget: bool = False
     """Whether what graphs take is lost to the KV cache; else they come after it was sized."""
 
@@ -144,8 +146,13 @@ def compare(log: StartupLog, planned: Plan) -> Comparison:
         parts=tuple(replace(part, causes=_causes(log, planned, part, parts)) for part in parts),
         figures=_figures(log, planned, measured),
         notices=tuple(_doubts(log, planned)),
+        names_card=_names_card(log),
         graphs_in_budget=log.charges_graph_estimate,
     )
+
+
+def _names_card(log: StartupLog) -> bool:
+    return logged_memory_gib(log) is not None or log.card_name is not None
 
 
 class _Case(Struct, frozen=True, kw_only=True):
@@ -265,7 +272,7 @@ def _doubts(log: StartupLog, planned: Plan) -> Iterator[Notice]:
     if flags := differing_flags(log, planned):
         yield Notice(code="cause-other-flags", params={"fields": ", ".join(flags)})
     total = log.worst_rank.total_gib
-    if total is None and log.card_name is None:
+    if not _names_card(log):
         yield Notice(code="cause-unnamed-card", params={"name": planned.accelerator.name})
     with suppress(CatalogueError):
         known = catalogue.find_accelerator(planned.accelerator.id).memory_gib

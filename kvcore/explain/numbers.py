@@ -31,6 +31,7 @@ GRADES: Final = {
     Grade.FITTED: msg("fitted"),
     Grade.ASSUMED: msg("assumed"),
 }
+MINUS: Final = "\N{MINUS SIGN}"
 SCOPES: Final = {
     Scope.PER_RANK: msg("per GPU"),
     Scope.PER_REPLICA: msg("per replica"),
@@ -130,6 +131,11 @@ def quantities(plan: Plan, t: Words) -> Iterator[tuple[str, Quantity]]:
         for part in memory.weights.inputs:
             if part.name == "dropped_head":
                 yield t("Output head that the pooling runner drops"), part
+            if part.name == "loading" and part.formula:
+                yield (
+                    t("Loading: the card's kernel keeps the experts in other sizes than they are counted in"),
+                    part,
+                )
         yield t("Activations"), memory.activations
         yield t("CUDA graphs"), memory.cuda_graphs
         if memory.unaccounted.value:
@@ -159,7 +165,7 @@ def number_rows(plan: Plan, t: Words) -> tuple[NumberRow, ...]:
             label=label,
             value=_value_text(quantity),
             gigabytes=_gigabytes_text(quantity),
-            scope=t(SCOPES[quantity.scope]),
+            scope=_scope_text(quantity.scope, plan, t),
             formula=quantity.symbolic,
             substituted=quantity.substituted,
             grade=t(GRADES[quantity.grade]),
@@ -209,17 +215,29 @@ def request_share(plan: Plan) -> RequestShare | None:
     )
 
 
+def _scope_text(scope: Scope, plan: Plan, t: Words) -> str:
+    """What a figure is per: of several pipeline stages a GPU of which."""
+    if scope is Scope.PER_RANK and plan.scenario.parallel.pipeline_parallel_size > 1:
+        return t("per GPU of stage {stage}", stage=str(plan.stage + 1))
+    return t(SCOPES[scope])
+
+
 def _value_text(quantity: Quantity) -> str:
     if quantity.unit is Unit.REQUESTS:
         return concurrency_text(quantity.value)
     if quantity.unit in (Unit.TOKENS, Unit.BLOCKS):
         return count(quantity.value)
-    return format_bytes(quantity.value) if quantity.unit is Unit.BYTES else quantity.text
+    text = format_bytes(quantity.value) if quantity.unit is Unit.BYTES else quantity.text
+    return text.replace("-", MINUS)
 
 
 def _gigabytes_text(quantity: Quantity) -> str:
     size = quantity.value / GB
-    return f"{size:,.4g}" if quantity.unit is Unit.BYTES and abs(size) >= _LEAST_GIGABYTES else ""
+    return (
+        f"{size:,.4g}".replace("-", MINUS)
+        if quantity.unit is Unit.BYTES and abs(size) >= _LEAST_GIGABYTES
+        else ""
+    )
 
 
 def _interval_text(quantity: Quantity, t: Words) -> str:

@@ -122,7 +122,9 @@ class Shown(StrEnum):
     """For several data parallel ranks."""
 
 
-BOUNDED: Final = frozenset((Kind.INTEGER, Kind.NUMBER, Kind.INTEGERS))
+WORD: Final = r"[A-Za-z0-9_.-]+"
+"""What a text with `is_word` is."""
+BOUNDED: Final = frozenset((Kind.INTEGER, Kind.NUMBER, Kind.INTEGERS, Kind.COUNT))
 FlagName = Annotated[str, Pattern(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*){0,2}", "a name of a field")]
 Spelling = Annotated[str, Named(r"--?[a-z][a-z0-9_.-]*", "a flag with its dashes")]
 Word = Annotated[str, Named(r"[A-Za-z][\w-]*", "a value, or a name in a log")]
@@ -138,6 +140,8 @@ class Flag(Struct, frozen=True, kw_only=True):
     minimum: Limit | None = None
     maximum: Limit | None = None
     characters: Annotated[int, Bounds(1, 1 << 20)] = 256
+    is_word: bool = False
+    """Of letters, digits, `_`, `.` and `-` alone: it names something that the engine knows."""
     choices: tuple[Word, ...] = ()
     choices_of: Source | None = None
     """Where the choices come from instead."""
@@ -173,6 +177,8 @@ class Flag(Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if (self.kind in BOUNDED) is not (self.minimum is not None and self.maximum is not None):
             raise ValueError("minimum and maximum stand with numbers, and only there")
+        if self.is_word and self.kind is not Kind.TEXT:
+            raise ValueError("is_word stands with a text, and only there")
         if (self.kind in (Kind.CHOICE, Kind.NAMES)) is not bool(self.choices or self.choices_of):
             raise ValueError("choices stand with a choice and with names, and only there")
         if self.choices and not set(self.common) <= set(self.choices):

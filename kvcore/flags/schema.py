@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from kvcore.flags import ENVIRONMENT_NAME, FLAGS, MAX_LISTED, Flag, Kind, fields_of
+from kvcore.flags import ENVIRONMENT_NAME, FLAGS, MAX_LISTED, WORD, Flag, Kind, fields_of
 
 DRAFT: Final = "https://json-schema.org/draft/2020-12/schema"
 
@@ -66,10 +66,17 @@ def _object(flag: Flag) -> Schema:
 
 
 def _text(flag: Flag) -> Schema:
-    return {"type": ["string", "null"], "maxLength": flag.characters}
+    schema: Schema = {"type": ["string", "null"], "maxLength": flag.characters}
+    return {**schema, "pattern": f"^{WORD}$"} if flag.is_word else schema
 
 
-_COUNT: Final = {"type": "integer"}
+def _count(flag: Flag) -> Schema:
+    low, high = flag.bounds
+    count: Schema = {"type": "integer", "minimum": low, "maximum": high}
+    inner = _object_of(flag.name)
+    return {"anyOf": [count, {**inner, "properties": {"count": count, **inner["properties"]}}]}
+
+
 _KINDS: Final[Mapping[Kind, Callable[[Flag], Schema]]] = {
     Kind.INTEGER: _number,
     Kind.NUMBER: _number,
@@ -78,12 +85,7 @@ _KINDS: Final[Mapping[Kind, Callable[[Flag], Schema]]] = {
     Kind.TEXT: _text,
     Kind.INTEGERS: _integers,
     Kind.NAMES: lambda flag: {"type": ["array", "null"], "items": {"enum": list(flag.choices)}},
-    Kind.COUNT: lambda flag: {
-        "anyOf": [
-            _COUNT,
-            {**_object_of(flag.name), "properties": {"count": _COUNT, **_object_of(flag.name)["properties"]}},
-        ]
-    },
+    Kind.COUNT: _count,
     Kind.OBJECT: _object,
     Kind.TEXT_OR_OBJECT: lambda flag: {"anyOf": [_text(flag), _object(flag)]},
     Kind.ANY: lambda _: {},

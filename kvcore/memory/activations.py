@@ -13,12 +13,14 @@ from packaging.version import Version
 from kvcore.catalogue.accelerators import Accelerator, Vendor
 from kvcore.engine.memory_rules import SamplerRow
 from kvcore.engine.vllm.classes import CLASSES
+from kvcore.engine.vllm.exchange import gathers_tokens
 from kvcore.engine.vllm.switches import AttentionBackend
 from kvcore.kept import kept
 from kvcore.memory.audio_profile import AudioConstants, profiled_bytes
+from kvcore.memory.balancing import profiled_buffer_bytes
 from kvcore.memory.communicators import exchange_row
 from kvcore.memory.encoder_profile import EncoderConstants, sees, takes_pixel_bounds, unexplained_share
-from kvcore.memory.npu_profile import routed_bytes, stream_bytes
+from kvcore.memory.npu_profile import StreamPeak, routed_bytes, stream_peak
 from kvcore.memory.setting import Setting, has_indexer, own_overheads
 from kvcore.memory.sparse_attention import (
     LONG_TOKENS,
@@ -26,6 +28,7 @@ from kvcore.memory.sparse_attention import (
     reserved_bytes,
     stream_attention_bytes,
 )
+from kvcore.memory.weights import expert_slices
 from kvcore.quantity import Grade, Quantity, figure
 from kvcore.scenario import Installation, Runner
 from kvcore.units import GIB, MIB, ceil_div
@@ -155,28 +158,34 @@ def _peak_with(setting: Setting, row: SamplerRow) -> Quantity:
     sampler = last(setting) if setting.is_last else 0
     tables = ACTIVATIONS.load()
     encoder, outputs = profiled_bytes(setting, tables.encoder, tables.audio) if setting.is_first else (0, 0)
-    experts = expert_workspace_bytes(setting)
+    experts = expert_workspace_bytes(setting) + gathered_tokens_bytes(setting)
     stays = setting.switches.expert_workspace_stays
     kept = outputs + (shared_bytes(setting, experts) if stays else indexer_bytes(setting))
+    kept += profiled_buffer_bytes(setting)
     layers = body + (0 if stays else experts)
+    streams = StreamPeak(0, 0)
     if not setting.rules.has_expert_workspace:
         experts = routed_bytes(setting)
-        layers = max(body + experts, stream_bytes(setting, experts))
+        streams = stream_peak(setting, experts)
+        layers = max(body + experts, streams.value)
     compiling = compiling_bytes(setting)
     sizes = {"layers": layers, "pooling" if pools else "sampling": sampler, "encoder": encoder}
     if compiling:
         sizes["compiling"] = compiling
     value = max(sizes.values()) + kept
-    spread = max(row.spread_gib * GIB, row.spread_share * value)
+    share = row.spread_share
+    if setting.rules.streams is not None and value == streams.value + kept:
+        share = setting.rules.streams.spread_share
+    spread = max(row.spread_gib * GIB, share * value)
     low = value - spread
+    if streams.least < streams.value:
+        low -= streams.value - max(streams.least, body + experts)
     if encoder > max(layers, sampler, compiling):
         spread = tables.encoder.spread_share * value
         is_bounded = setting.scenario.mm_processor_kwargs is not None or not takes_pixel_bounds(setting)
         low = value - spread if is_bounded else max(layers, sampler, compiling) + kept - outputs
         spread = max(spread, unexplained_share(setting, tables.encoder) * value)
     high = value + spread
-    if setting.rules.streams is not None and setting.architecture.residual_streams > 1:
-        high = max(high, value * (1 + setting.rules.streams.more_share))
     parts = [figure(name, size, grade=Grade.FITTED) for name, size in (*sizes.items(), ("kept", kept))]
     peaks = ", ".join(f"{{{name}}}" for name in sizes)
     found = figure(
@@ -194,13 +203,14 @@ def sampler_rows(setting: Setting) -> tuple[SamplerRow, ...]:
     Source: the rows of `flashinfer`.
     """
     version, asked = setting.resolved.version, setting.scenario.env.get(FLASHINFER_VARIABLE)
-    rows = ACTIVATIONS.load().flashinfer
-    rule = next((row for row in rows if row.covers(version)), None)
     runs = (
-        setting.accelerator.vendor is Vendor.NVIDIA
+        setting.runner == "v1"
+        and setting.accelerator.vendor is Vendor.NVIDIA
         and (setting.accelerator.compute_capability or FLASHINFER_CAPABILITY) >= FLASHINFER_CAPABILITY
     )
-    if setting.runner != "v1" or rule is None or not runs:
+    rows = ACTIVATIONS.load().flashinfer if runs else ()
+    rule = next((row for row in rows if row.covers(version)), None)
+    if rule is None:
         return (sampler_row(setting.runner, version),)
     wants = rule.is_default if asked is None else asked == "1"
     place = setting.scenario.surroundings.installation
@@ -376,19 +386,34 @@ def expert_workspace_bytes(setting: Setting) -> int:
 
     Source: vllm/model_executor/layers/fused_moe/fused_moe.py:TritonExperts.workspace_shapes (0.19.0, 0.32.0).
     """
-    architecture, resolved = setting.architecture, setting.resolved
-    moe = architecture.moe
-    if (
-        moe is None
-        or not setting.rules.has_expert_workspace
-        or any(name in setting.storage for name in NO_WORKSPACE)
-    ):
+    if any(name in setting.storage for name in NO_WORKSPACE):
         return 0
-    ranks = 1 if setting.parallel.enable_expert_parallel else setting.parallel.tensor_parallel_size
-    width = 2 * moe.moe_intermediate_size // ranks
-    tokens = resolved.max_num_batched_tokens
+    return _workspace_bytes(setting, setting.resolved.max_num_batched_tokens)
+
+
+def gathered_tokens_bytes(setting: Setting) -> int:
+    """What the experts' step takes more since data parallel replicas gather the tokens of all of them: tokens in and
+    out, and the workspace of the further rows, whatever the format.
+
+    Backends that send tokens where their experts are bring buffers of their own instead.
+
+    Source: vllm/distributed/device_communicators/all2all.py:NaiveAll2AllManager (0.9.2), AgRsAll2AllManager (0.11.0,
+    0.33.0); vllm/model_executor/layers/fused_moe/layer.py:FusedMoE.forward_impl (0.9.2, 0.20.0).
+    """
+    parallel, tokens = setting.parallel, setting.resolved.max_num_batched_tokens
+    if setting.ranks == parallel.tensor_parallel_size or not gathers_tokens(setting.scenario):
+        return 0
+    every = tokens * parallel.data_parallel_size
+    rows = 2 * every * setting.architecture.hidden_size * setting.element_bytes
+    return rows + _workspace_bytes(setting, every) - _workspace_bytes(setting, tokens)
+
+
+def _workspace_bytes(setting: Setting, tokens: int) -> int:
+    moe, hidden = setting.architecture.moe, setting.architecture.hidden_size
+    if moe is None or not setting.rules.has_expert_workspace:
+        return 0
+    width = 2 * moe.moe_intermediate_size // expert_slices(setting.parallel)
     rows = min(tokens, setting.switches.expert_chunk_tokens or tokens) * moe.top_k
-    hidden = architecture.hidden_size
     return rows * (max(width // 2, hidden) + max(width, hidden)) * setting.element_bytes
 
 

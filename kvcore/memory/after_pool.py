@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import Annotated, Final, NamedTuple
 
 from kvcore.engine.memory_rules import RunnerKind
+from kvcore.memory.balancing import balancing_of, later_buffer_bytes
 from kvcore.memory.setting import Setting
 from kvcore.quantity import Grade, Quantity, figure
 from kvcore.scenario import Runner
@@ -75,7 +76,8 @@ AFTER_POOL: Final = TableFile("kvcore.memory", "after_pool.toml", AfterPoolTable
 
 def after_pool_bytes(setting: Setting, activations: Quantity, pool_bytes: float) -> Quantity:
     """Bytes that a rank takes after its KV cache: what of the warm-up the profile run did not see, and the reserve;
-    where a hybrid model's cache of `pool_bytes` is allotted twice, it once more; a mask of all pairs of tokens.
+    where a hybrid model's cache of `pool_bytes` is allotted twice, it once more; a mask of all pairs of tokens;
+    buffers of experts that move.
 
     The memory of `activations` is free again by then: only what is beyond it counts.
 
@@ -101,6 +103,10 @@ def after_pool_bytes(setting: Setting, activations: Quantity, pool_bytes: float)
         if one.major == major and one.covers(version) and any(name in setting.storage for name in one.formats)
     ]
     parts += [mask for mask in (mask_bytes(setting),) if mask is not None]
+    if buffers := later_buffer_bytes(setting):
+        balancing = balancing_of(setting)
+        source = "" if balancing is None else balancing.source
+        parts.append(_Part("moved_experts", source, buffers, buffers, buffers))
     if doubles_pool(setting):
         again = max(0.0, pool_bytes)
         parts.append(_Part("second_pool", setting.rules.source, again, again, again))

@@ -33,7 +33,9 @@ def profiled_bytes(setting: Setting, images: EncoderConstants, audio: AudioConst
 
     Source: vllm/multimodal/encoder_budget.py:MultiModalBudget.get_modality_with_max_tokens (0.33.0).
     """
-    if setting.scenario.skip_mm_profiling:
+    row = setting.rules.without_encoder
+    is_left_out = row is not None and row.covers(setting.resolved.version) and not setting.resolved.is_v0
+    if setting.scenario.skip_mm_profiling or is_left_out:
         return 0, 0
     return encoder_bytes(setting, images) if sees(setting) else audio_bytes(setting, audio)
 

@@ -26,12 +26,20 @@ from kvcore.memory.framework import (
     taken_bytes,
 )
 from kvcore.memory.graphs import actual_graphs, captured_graphs, counted_graph_bytes, driver_factors
-from kvcore.memory.intervals import available_interval
+from kvcore.memory.intervals import Reach, available_interval, reach_of
 from kvcore.memory.loaded import loaded_quantity
-from kvcore.memory.parts import Parts, RankMemory, given_kv, half_width, measured_or, rank_parts
+from kvcore.memory.parts import (
+    TOO_LITTLE_FREE,
+    Parts,
+    RankMemory,
+    given_kv,
+    half_width,
+    measured_or,
+    rank_parts,
+)
 from kvcore.memory.pool_blocks import reserved_bytes
 from kvcore.memory.setting import Setting, setting_of
-from kvcore.memory.unstated import may_be_other, other_settings
+from kvcore.memory.unstated import other_settings
 from kvcore.memory.weights import WeightBytes
 from kvcore.model.architecture import Architecture
 from kvcore.quantity import Grade, Quantity, figure, given
@@ -229,35 +237,44 @@ def remainder_of(
 
     Where nobody states the release, the interval spans those of all that may be meant.
     """
-    found = _remainder(setting, budget_bytes, weights, activations, framework, counted)
+    inside = inside_of(setting, weights, activations, framework, counted)
+    found = release_remainder(setting, budget_bytes, inside)
     low, high = found.ends
     for other in other_settings(setting):
-        total, profiled = total_of(setting.accelerator), profile_of(other)
-        inside = profiled.activations, profiled.framework, profiled.counted_graphs
-        ends = _remainder(other, budget_of(total, other.resolved).value, weights, *inside).ends
+        total, own = total_of(setting.accelerator), profile_of(other)
+        inside = inside_of(other, weights, own.activations, own.framework, own.counted_graphs)
+        ends = release_remainder(other, budget_of(total, other.resolved).value, inside).ends
         low, high = min(low, ends[0]), max(high, ends[1])
     return found._replace(ends=(low, high))
 
 
-def _remainder(
-    setting: Setting,
-    budget_bytes: float,
-    weights: Quantity,
-    activations: Quantity,
-    framework: Quantity,
-    counted: Quantity,
-) -> Remainder:
-    """The same on one release."""
+class Inside(NamedTuple):
+    """What the parts in the budget of one rank take, and what they are unsure of, in bytes."""
+
+    taken: float
+    reach: Reach
+
+
+def inside_of(
+    setting: Setting, weights: Quantity, activations: Quantity, framework: Quantity, counted: Quantity
+) -> Inside:
+    """What these parts come to."""
     parts = {
         "weights_gib": weights,
         "peak_activation_gib": activations,
         "non_torch_gib": framework,
         "cuda_graph_gib": counted,
     }
+    return Inside(sum(part.value for part in parts.values()), reach_of(setting, parts))
+
+
+def release_remainder(setting: Setting, budget_bytes: float, inside: Inside) -> Remainder:
+    """`remainder_of` on the one release of `setting`."""
     total_spread = ASSUMED_TOTAL_SPREAD * GIB if setting.accelerator.memory_grade is Grade.ASSUMED else 0.0
-    left = int(budget_bytes - sum(part.value for part in parts.values()))
-    low, high = available_interval(setting, left, parts, total_spread)
+    left = int(budget_bytes - inside.taken)
+    low, high = available_interval(setting, left, inside.reach, total_spread)
     share, unsized = pool_share(setting), unsized_bytes(setting)
+    low -= lost_on_loading_bytes(setting)
     return Remainder(left, share, ((low - unsized) / share, (high + unsized) / share))
 
 
@@ -301,25 +318,32 @@ def unsized_bytes(setting: Setting) -> int:
     return int(additional_of(setting.scenario, setting.resolved.version).unsized_gib * GIB)
 
 
-def remainder_card_terms(setting: Setting) -> Hashable:
-    """What of a card `remainder_of` depends on but for the budget, for flags and parts that are the same.
+def lost_on_loading_bytes(setting: Setting) -> int:
+    """What loading a mixture may take that no source explains; 0 for most formats and releases."""
+    row = setting.rules.lost_on_loading
+    if row is None or setting.architecture.moe is None or row.storage not in setting.storage:
+        return 0
+    return int(row.gib * GIB) if row.covers(setting.resolved.version) else 0
 
-    Releases that nobody chose between may spend another share of the total: each card by itself there.
+
+def remainder_card_terms(setting: Setting) -> Hashable:
+    """What of a card `release_remainder` depends on but for the budget, for flags and parts that are the same."""
+    card = setting.accelerator
+    return card.vendor, card.memory_grade is Grade.ASSUMED, pool_share(setting)
+
+
+def checks_free_memory(setting: Setting) -> bool:
+    """Whether the engine compares its budget with what is free before it loads anything, and stops where that is less.
+
+    Source: vllm/v1/worker/utils.py:request_memory (0.14.1, 0.33.0), gpu_worker.py:Worker.init_device (0.9.2).
     """
-    own = setting.accelerator if may_be_other(setting.scenario) else None
-    return (
-        own,
-        setting.accelerator.vendor,
-        setting.accelerator.memory_grade is Grade.ASSUMED,
-        pool_share(setting),
-    )
+    return budget_kind(setting) != "v0" and setting.switches.checks_free_memory
 
 
 def notices_of(setting: Setting, total: Quantity, system: Quantity, budget: Quantity) -> tuple[Notice, ...]:
     """`free-memory-below-utilization` where the engine will find less free memory than it may spend."""
     free = total.value - system.value
-    checks = budget_kind(setting) != "v0" and setting.switches.checks_free_memory
-    if not checks or free >= budget.value:
+    if not checks_free_memory(setting) or free >= budget.value:
         return ()
     params = {
         "free": f"{gib(free):.2f}",
@@ -327,7 +351,7 @@ def notices_of(setting: Setting, total: Quantity, system: Quantity, budget: Quan
         "utilization": f"{setting.resolved.gpu_memory_utilization:g}",
         "wanted": f"{gib(budget.value):.2f}",
     }
-    return (Notice(code="free-memory-below-utilization", field="gpu_memory_utilization", params=params),)
+    return (Notice(code=TOO_LITTLE_FREE, field="gpu_memory_utilization", params=params),)
 
 
 def restart_notices(setting: Setting, activations: Quantity) -> tuple[Notice, ...]:

@@ -98,9 +98,11 @@ def fusion_workspace_bytes(tables: AllReduceFusion, setting: Setting, link: str)
     Source: vllm/compilation/passes/fusion/allreduce_rms_fusion.py:AllReduceFusionPass (0.17.1, 0.19.0, 0.33.0),
     vllm/distributed/device_communicators/flashinfer_all_reduce.py (0.19.0, 0.25.1, 0.26.0, 0.33.0).
     """
+    if link != Link.NVLINK:
+        return 0
     version = setting.resolved.version
     era = next((row for row in tables.era if row.covers(version)), None)
-    if era is None or link != Link.NVLINK or not is_fused(tables, era, setting):
+    if era is None or not is_fused(tables, era, setting):
         return 0
     tokens = fused_tokens(tables, setting)
     has_switch = setting.accelerator.interconnect is Interconnect.NVLINK
@@ -138,12 +140,11 @@ def is_fused(tables: AllReduceFusion, era: FusionEra, setting: Setting) -> bool:
 def fused_tokens(tables: AllReduceFusion, setting: Setting) -> int:
     """Tokens of the largest step that is reduced so; 0 for cards and numbers of ranks without a size."""
     width = setting.architecture.hidden_size * setting.element_bytes
+    capability, ranks = setting.capability, setting.parallel.tensor_parallel_size
     fits = [
         (int(row.mib * MIB) // width, row.standalone)
         for row in tables.size
-        if row.covers(setting.resolved.version)
-        and row.capability == setting.capability
-        and row.ranks == setting.parallel.tensor_parallel_size
+        if row.capability == capability and row.ranks == ranks and row.covers(setting.resolved.version)
     ]
     batch = setting.resolved.max_num_batched_tokens
     return max((tokens if standalone else min(tokens, batch) for tokens, standalone in fits), default=0)

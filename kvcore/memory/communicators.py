@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 from kvcore.engine.memory_rules import Communicators, ExchangeRow
 from kvcore.engine.vllm.additional import additional_of
 from kvcore.engine.vllm.flashcomm import cuts_tokens
+from kvcore.memory.balancing import balancing_of
 from kvcore.memory.setting import Setting
 from kvcore.memory.weights import expert_ranks
 from kvcore.units import GIB, MIB
@@ -72,6 +73,9 @@ def used_groups(setting: Setting, rules: Communicators) -> Iterator[Group]:
     ranks = expert_ranks(parallel)
     if dispatches_tokens(setting):
         yield Group(ranks, asked, is_shared=False)
+    yield from _balancing_groups(setting, asked)
+    if gathers_apart(setting):
+        yield Group(ranks, plain, is_shared=False)
     if exchanges_tokens(setting):
         if not _fuses_exchange(setting):
             yield Group(ranks, plain)
@@ -79,6 +83,30 @@ def used_groups(setting: Setting, rules: Communicators) -> Iterator[Group]:
         yield Group(ranks, plain)
     elif parallel.data_parallel_size > 1:
         yield Group(parallel.data_parallel_size, gathered)
+
+
+def _balancing_groups(setting: Setting, asked_mib: int) -> Iterator[Group]:
+    """The group that moves experts, where the profile run tries it: of all ranks of the model, or its own.
+
+    Source: vllm_ascend/eplb/eplb_updator.py:EplbUpdator.warm_up_eplb (0.13.0, 0.18.0, 0.23.0).
+    """
+    rules = balancing_of(setting)
+    for row in () if rules is None else rules.group:
+        if row.covers(setting.resolved.version):
+            mib = asked_mib if row.mib is None else row.mib
+            yield Group(expert_ranks(setting.parallel), mib, is_shared=False)
+
+
+def gathers_apart(setting: Setting) -> bool:
+    """Whether `multistream_overlap_gate` gathers the experts' input in a group of its own: with FlashComm, where ranks
+    gather all tokens.
+
+    Source: vllm_ascend/ops/fused_moe/prepare_finalize.py:_prepare_with_ep_group, distributed/parallel_state.py:
+    init_ascend_model_parallel: fc3_quant_x (0.13.0, 0.18.0, 0.23.0).
+    """
+    is_asked = additional_of(setting.scenario, setting.resolved.version).gates_apart
+    whole = expert_ranks(setting.parallel) > 1
+    return is_asked and whole and is_sequence_parallel(setting) and not exchanges_tokens(setting)
 
 
 def _fuses_exchange(setting: Setting) -> bool:

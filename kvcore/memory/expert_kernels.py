@@ -95,6 +95,12 @@ def expert_kernel(version: Version, vendor: str, capability: int) -> ExpertKerne
     return None
 
 
+def kernel_source(version: Version, vendor: str, capability: int) -> str:
+    """Where the row of the card's kernel comes from; "" without a row."""
+    found = expert_kernel(version, vendor, capability)
+    return "" if found is None else found.source
+
+
 def expert_kernel_bytes(
     scenario: Scenario,
     architecture: Architecture,

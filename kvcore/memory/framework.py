@@ -125,14 +125,14 @@ def outside_tables(setting: Setting) -> list[str]:
     """The tables that the memory outside the budget takes a row of."""
     tables = [] if budget_kind(setting) == "absolute" else ["context"]
     is_early = setting.rules.communicators is None and not communication_in_budget(setting)
-    joined = setting.parallel.tensor_parallel_size > 1 and is_early
+    joined = setting.ranks > 1 and is_early
     return [*tables, "communication"] if joined else tables
 
 
 def fitted_tables(setting: Setting) -> list[str]:
     """The tables that the framework inside the budget takes a row of."""
     tables = ["non_torch", *(["context"] if budget_kind(setting) == "absolute" else [])]
-    joined = setting.parallel.tensor_parallel_size > 1 and own_overheads(setting.runner) is None
+    joined = setting.ranks > 1 and own_overheads(setting.runner) is None
     return [*tables, "collectives"] if joined else tables
 
 
@@ -217,14 +217,13 @@ def overhead_rows(setting: Setting, link: str) -> Mapping[str, OverheadRow]:
         vendor=setting.accelerator.vendor,
         capability=setting.capability,
         cards=_cards_in(setting.runner, setting.card_label),
-        ranks=setting.parallel.tensor_parallel_size,
+        ranks=setting.ranks,
         experts=setting.architecture.moe is not None,
         host=setting.scenario.surroundings.host,
     )
     return _rows_of(start, link)
 
 
-@lru_cache(maxsize=1024)
 def _cards_in(runner: str, label: str) -> frozenset[str]:
     return frozenset(name for name in _card_names(runner) if name in label)
 

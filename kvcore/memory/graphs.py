@@ -315,8 +315,8 @@ def decodes_elsewhere(setting: Setting) -> bool:
 
 def shared_workspace(setting: Setting) -> SharedWorkspace | None:
     """The row by which the graphs find the workspace of the estimate; None where it goes with the estimate."""
-    rows = (row for row in GRAPHS.load().shared_workspace if row.covers(setting.resolved.version))
-    return next((row for row in rows if _lies_in(setting, row.capability)), None)
+    rows = (row for row in GRAPHS.load().shared_workspace if _lies_in(setting, row.capability))
+    return next((row for row in rows if row.covers(setting.resolved.version)), None)
 
 
 def _lies_in(setting: Setting, capability: CapabilityRange) -> bool:
@@ -379,8 +379,9 @@ def driver_factors(setting: Setting) -> tuple[float, float]:
         is_old = major.isdecimal() and int(major) < table.driver.modern and setting.capability
         factor = table.driver.factor if is_old else 1.0
         return factor, factor
+    capability = setting.capability
     for row in table.unknown_driver:
-        if row.capability == setting.capability and row.covers(version):
+        if row.capability == capability and row.covers(version):
             return row.factor, row.most
     return 1.0, 1.0
 

@@ -83,13 +83,15 @@ class Reach(NamedTuple):
 
 
 def available_interval(
-    setting: Setting, value: float, parts: Mapping[str, Quantity], total_spread: float
+    setting: Setting, value: float, reach: Reach, total_spread: float
 ) -> tuple[float, float]:
-    """The 80 % interval of a KV memory of `value` bytes that `parts`, by their fields in `measured`, leave.
+    """The 80 % interval of a KV memory of `value` bytes that parts leave which are as unsure as `reach` says.
 
     `total_spread`: bytes that the card's total may be off.
     """
-    return interval_of(value, reach_of(setting, parts, total_spread), factor_of(cell_of(setting)))
+    if total_spread:
+        reach = reach._replace(given=math.hypot(reach.given, total_spread))
+    return interval_of(value, reach, factor_of(cell_of(setting)))
 
 
 def interval_of(value: float, reach: Reach, factor: FactorRow) -> tuple[float, float]:
@@ -146,7 +148,6 @@ def _sides(setting: Setting, field: str, part: Quantity) -> tuple[float, float]:
     return reaches(part)
 
 
-@lru_cache(maxsize=256)
 def storage_share(storage: str) -> float:
     """The share of the weights that a storage format may be off by: of the first row that matches.
 
@@ -160,7 +161,7 @@ def storage_share(storage: str) -> float:
 
 def cell_of(setting: Setting) -> Cell:
     """The cell that a rank belongs to."""
-    several = setting.parallel.tensor_parallel_size > 1
+    several = setting.ranks > 1
     return Cell(
         vendor=setting.accelerator.vendor,
         ranks="several" if several else "one",

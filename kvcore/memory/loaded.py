@@ -16,7 +16,7 @@ from kvcore.engine.vllm.classes import End
 from kvcore.engine.vllm.versions import switches_of
 from kvcore.errors import Notice
 from kvcore.kept import kept
-from kvcore.memory.expert_kernels import expert_kernel_bytes
+from kvcore.memory.expert_kernels import expert_kernel_bytes, kernel_source
 from kvcore.memory.lora import Slots, lora_bytes
 from kvcore.memory.npu_profile import kept_stream_bytes
 from kvcore.memory.padding import padding_bytes
@@ -77,8 +77,8 @@ def loaded_bytes(
     parallel, version, dtype = scenario.parallel, resolved.version, resolved.dtype
     loaded = loaded_architecture(architecture, scenario, version)
     weights = weight_bytes(loaded, quantization, parallel, resolved, stage)
-    rearranged = expert_kernel_bytes(scenario, loaded, quantization, resolved, card, stage)
-    rearranged += padding_bytes(scenario, loaded, quantization, resolved, card, stage)
+    experts = expert_kernel_bytes(scenario, loaded, quantization, resolved, card, stage)
+    rearranged = experts + padding_bytes(scenario, loaded, quantization, resolved, card, stage)
     rules = find_engine(scenario.engine).memory
     copies = rules.table_copies_in(version)
     if rules.streams is not None:
@@ -90,6 +90,10 @@ def loaded_bytes(
     weights = replace(
         weights,
         loading=weights.loading + rearranged,
+        experts_kernel=experts,
+        experts_kernel_source=kernel_source(resolved.version, card.vendor.value, card.number)
+        if experts
+        else "",
         buffers=weights.buffers + copies * plain_table_bytes(architecture, DTYPE_BYTES[dtype]),
     )
     if draft is not None and stage == parallel.pipeline_parallel_size - 1:
@@ -175,6 +179,18 @@ def loaded_quantity(weights: WeightBytes) -> Quantity:
         if value or name not in LEFT_OUT:
             is_assumed = weights.is_assumed or assumed.get(name, False)
             parts.append(figure(name, value, grade=Grade.ASSUMED if is_assumed else grade))
+    if weights.experts_kernel:
+        place = next(place for place, part in enumerate(parts) if part.name == "loading")
+        kernel = figure(
+            "experts_kernel",
+            weights.experts_kernel,
+            grade=parts[place].grade,
+            source=weights.experts_kernel_source,
+        )
+        rest = figure("otherwise", weights.loading - weights.experts_kernel, grade=parts[place].grade)
+        loading = figure("loading", weights.loading, "{experts_kernel} + {otherwise}", kernel, rest,
+                         grade=parts[place].grade, source=weights.experts_kernel_source)  # fmt: skip
+        parts[place] = loading
     added = " + ".join(f"{{{part.name}}}" for part in parts if part.name not in SUBTRACTED)
     taken = "".join(f" − {{{part.name}}}" for part in parts if part.name in SUBTRACTED)
     share = max(weights.spread, ASSUMED_CLASS_SPREAD if weights.is_assumed else 0.0)

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 from kvcore.memory.communicators import exchanges_tokens, is_sequence_parallel
 from kvcore.memory.setting import Setting
+from kvcore.memory.weights import expert_slices
 from kvcore.units import ceil_div
 
 FLOAT32_BYTES: Final = 4
-STREAMS_ALIVE: Final = 3
-"""What a layer got, what the one before it got, and the copy that its experts are added to.
+EXCHANGED_COPIES: Final = 3
+"""Of the rows that ranks send each other: what the experts made, the same in the senders' order, and what comes back.
 
-Source: vllm_ascend/models/deepseek_v4.py:DeepseekV2DecoderLayer.forward, DeepseekV4Model.forward (0.23.0).
+Source: vllm_ascend/ops/fused_moe/token_dispatcher.py:TokenDispatcherWithAll2AllV.token_combine, moe_comm_method.py:
+MoECommMethod.fused_experts (0.11.0, 0.13.0, 0.18.0, 0.23.0), which keeps the first until it returns.
 """
+UNQUANTIZED_COPIES: Final = 4
+"""In 16 bits the rows that were received are kept as well: `dispose_tensor` is for quantized ones."""
 
 
 def own_tokens(setting: Setting) -> int:
@@ -24,10 +28,11 @@ def own_tokens(setting: Setting) -> int:
 
 
 def routed_bytes(setting: Setting) -> int:
-    """Rows of tokens and experts: the tokens of a rank, or where ranks gather all, of every data parallel rank.
+    """Rows of tokens and experts, in bytes.
 
-    rows × (2 hidden + 3 expert / ranks) elements: what the experts get and give, and in 16 bits what they make of it;
-    8-bit experts make it in pieces. The profile run spreads tokens evenly.
+    Where ranks gather all tokens, those of every data parallel rank: rows × (2 hidden + 3 expert / ranks) elements,
+    what the experts get and give, and in 16 bits what they make of it; 8-bit experts make it in pieces. Where ranks
+    send each other what the experts need: rows × 3 hidden, in 16 bits 4. The profile run spreads tokens evenly.
 
     Source: vllm_ascend/ops/fused_moe/moe_mlp.py:unquant_apply_mlp, quant_apply_mlp, token_dispatcher.py (0.23.0).
     """
@@ -39,13 +44,13 @@ def routed_bytes(setting: Setting) -> int:
         setting.architecture.hidden_size,
         parallel.tensor_parallel_size,
     )
+    if exchanges_tokens(setting):
+        copies = EXCHANGED_COPIES if is_quantized(setting) else UNQUANTIZED_COPIES
+        return ceil_div(batch, ranks) * moe.top_k * copies * hidden * setting.element_bytes
     tokens = batch * parallel.data_parallel_size
     gathered = tokens * hidden if parallel.data_parallel_size > 1 else 0
-    if exchanges_tokens(setting):
-        tokens, gathered = ceil_div(batch, ranks), 0
     inner = 0 if is_quantized(setting) else 3 * moe.moe_intermediate_size
-    if not parallel.enable_expert_parallel:
-        inner //= ranks
+    inner //= expert_slices(parallel)
     return (tokens * moe.top_k * (2 * hidden + inner) + gathered) * setting.element_bytes
 
 
@@ -54,24 +59,105 @@ def is_quantized(setting: Setting) -> bool:
     return not setting.storage.startswith("unquantized")
 
 
-def stream_bytes(setting: Setting, experts: int) -> int:
-    """The peak of a model with several residual streams; 0 for others.
+class StreamPeak(NamedTuple):
+    """Bytes of the profile run of a model with several residual streams; 0 for others."""
 
-    max(streams while experts run, the head that joins the streams in float32, with those of the whole batch behind it)
+    value: int
+    least: int
+    """Where nobody says how the draft runs: as it takes least."""
 
-    Source: vllm_ascend/models/deepseek_v4.py:DeepseekV4Model.forward, hc_head (0.23.0).
+
+def stream_peak(setting: Setting, experts: int) -> StreamPeak:
+    """The largest of: a layer while its experts run, the same of the draft, the head that joins the streams in float32
+    with those of the whole batch behind it.
+
+    Source: vllm_ascend/models/deepseek_v4.py:DeepseekV4Model.forward, hc_head (0.20.2rc1, 0.23.0).
     """
     architecture, element = setting.architecture, setting.element_bytes
     if architecture.residual_streams == 1:
-        return 0
-    tokens, hidden = own_tokens(setting), architecture.hidden_size
+        return StreamPeak(0, 0)
+    tokens, batch, hidden = (
+        own_tokens(setting),
+        setting.resolved.max_num_batched_tokens,
+        architecture.hidden_size,
+    )
     streams = architecture.residual_streams * hidden
-    inside = tokens * (STREAMS_ALIVE * streams + 2 * hidden) * element + experts
     joined = tokens * streams * (2 * element + 2 * FLOAT32_BYTES) + tokens * hidden * FLOAT32_BYTES
-    batch = setting.resolved.max_num_batched_tokens
     if tokens < batch:
         joined += batch * streams * element
-    return max(inside, joined)
+    is_eager = setting.resolved.enforce_eager
+    written = (
+        tokens
+        * layer_elements_alive(architecture.residual_streams, is_compiled=not is_eager)
+        * hidden
+        * element
+    )
+    main = max(joined, written + router_bytes(setting) + experts)
+    if not setting.resolved.speculative_method:
+        return StreamPeak(main, main)
+    draft, *others = (
+        max(main, draft_bytes(setting, is_compiled=compiled) + router_bytes(setting) + experts)
+        for compiled in draft_modes(setting)
+    )
+    return StreamPeak(draft, min(draft, *others) if others else draft)
+
+
+def layer_elements_alive(streams: int, *, is_compiled: bool) -> int:
+    """Vectors of the hidden size that a layer keeps for each of its tokens while its experts run, theirs apart.
+
+    A compiled one keeps its residual streams, what the experts get, and that in float32 for the router. As it is
+    written, also what it got and what the layer before it got, and what its attention got.
+
+    Source: vllm_ascend/models/deepseek_v4.py:DeepseekV2DecoderLayer.forward, DeepseekV4Model.forward, ops/fused_moe/
+    fused_moe.py:AscendFusedMoE.shared_forward_impl (0.20.2rc1, 0.23.0).
+
+    Example:
+        >>> layer_elements_alive(4, is_compiled=True), layer_elements_alive(4, is_compiled=False)
+        (7, 16)
+    """
+    compiled = streams + 1 + 2
+    return compiled if is_compiled else compiled + 2 * streams + 1
+
+
+def draft_bytes(setting: Setting, *, is_compiled: bool) -> int:
+    """What runs of a draft that is itself such a layer keeps: the model's answer, of the whole batch with FlashComm;
+    with FlashComm the rank's share of the streams that the draft gets; and as it is written its embedding, twice, the
+    normed streams, those that go into its layer, and the layer.
+
+    Source: vllm_ascend/spec_decode/llm_base_proposer.py:_run_merged_draft, models/deepseek_v4_mtp.py:
+    DeepSeekMultiTokenPredictorLayer.forward (0.20.2rc1, 0.23.0).
+    """
+    tokens, batch = own_tokens(setting), setting.resolved.max_num_batched_tokens
+    streams = setting.architecture.residual_streams
+    vectors = layer_elements_alive(streams, is_compiled=True) + (0 if is_compiled else 2 + 2 * streams + 1)
+    is_cut = is_sequence_parallel(setting)
+    answer = batch if is_cut else tokens
+    alive = tokens * (vectors + (streams if is_cut else 0)) + answer
+    return alive * setting.architecture.hidden_size * setting.element_bytes
+
+
+def draft_modes(setting: Setting) -> tuple[bool, ...]:
+    """Whether the draft is compiled, the likelier first.
+
+    As it is written where the model is, and with FlashComm where `enforce_eager` of `--speculative-config` says so. All
+    launch commands that vllm-ascend documents for DeepSeek-V4 say it, so that it is the likelier where nobody does.
+
+    Source: vllm_ascend/spec_decode/llm_base_proposer.py:_maybe_eager_context (0.20.2rc1, 0.23.0, 0.25.1rc1),
+    docs/source/tutorials/models/DeepSeek-V4-Flash.md, DeepSeek-V4-Pro.md (0.23.0rc1).
+    """
+    if setting.resolved.enforce_eager:
+        return (False,)
+    if not is_sequence_parallel(setting):
+        return (True,)
+    speculative = setting.scenario.speculative_config
+    said = None if speculative is None else speculative.enforce_eager
+    return (False, True) if said is None else (not said,)
+
+
+def router_bytes(setting: Setting) -> int:
+    """Float32 logits of the experts, of the tokens of a rank."""
+    moe = setting.architecture.moe
+    return 0 if moe is None else own_tokens(setting) * moe.num_experts * FLOAT32_BYTES
 
 
 def kept_stream_bytes(batch_tokens: int, streams: int, hidden_size: int, element_bytes: int) -> int:

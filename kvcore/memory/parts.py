@@ -27,6 +27,8 @@ PART_NAMES: Final = (
     "unused",
 )
 """Fields of `RankMemory` that sum to its total."""
+TOO_LITTLE_FREE: Final = "free-memory-below-utilization"
+"""The notice of a card that has less memory free at start than the engine may spend."""
 KV_FIELD: Final = "available_kv_gib"
 
 
@@ -64,6 +66,11 @@ class RankMemory(Parts, frozen=True, kw_only=True):
     """What the KV cache is planned in, before it is cut into blocks: given, or what the parts leave; negative when
     short."""
     notices: tuple[Notice, ...] = ()
+
+    @property
+    def stops_at_start(self) -> bool:
+        """Whether, by the figures, the engine finds too little free memory before it loads anything."""
+        return any(one.code == TOO_LITTLE_FREE for one in self.notices)
 
     @property
     def least_room(self) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import get_args
+from typing import Final, get_args
 
 from msgspec import Struct
 
@@ -57,6 +57,11 @@ class Setting(Struct, frozen=True, kw_only=True):
         return f"{self.accelerator.id} {self.accelerator.name}"
 
     @property
+    def ranks(self) -> int:
+        """Ranks that one start joins."""
+        return joined_ranks(self.scenario, self.architecture)
+
+    @property
     def capability(self) -> str:
         """Compute capability with a dot; "" where there is none."""
         return dotted(self.accelerator.compute_capability or ())
@@ -78,7 +83,7 @@ def setting_of(
         is_first=stage == 0,
         is_last=stage == parallel.pipeline_parallel_size - 1,
         runner=_runner(resolved),
-        links=links_of(scenario, accelerator),
+        links=links_of(scenario, accelerator, architecture),
         element_bytes=DTYPE_BYTES[resolved.dtype],
         storage=f"{quantization.method} {quantization.detail}".lower(),
         layers=len(stage_layers(architecture.num_layers, parallel.pipeline_parallel_size, stage)),
@@ -92,9 +97,12 @@ def dotted(capability: tuple[int, ...]) -> str:
     return ".".join(map(str, capability))
 
 
+_RUNNERS: Final = frozenset(get_args(RunnerKind))
+
+
 def own_overheads(runner: str) -> Overheads | None:
     """The constants of the engine that `runner` names; None for vLLM's own runners."""
-    return None if runner in get_args(RunnerKind) else find_engine(runner).overheads
+    return None if runner in _RUNNERS else find_engine(runner).overheads
 
 
 def _runner(resolved: Resolved) -> str:
@@ -104,14 +112,26 @@ def _runner(resolved: Resolved) -> str:
     return "v2" if resolved.use_v2_model_runner else "v1"
 
 
-def links_of(scenario: Scenario, accelerator: Accelerator) -> tuple[str, ...]:
-    """How the ranks of a tensor parallel group may reach each other, the likeliest first; one where that is known.
+def joined_ranks(scenario: Scenario, architecture: Architecture) -> int:
+    """Ranks that one start joins: TP, and for a mixture of experts its data parallel replicas too, whose experts
+    exchange tokens. Engines that count their communicators by group are asked for TP alone.
+
+    Source: vllm/distributed/parallel_state.py:initialize_model_parallel (0.11.0, 0.33.0), vllm/v1/engine/core.py:
+    run_engine_core, where replicas of other models are starts of their own (0.33.0).
+    """
+    parallel = scenario.parallel
+    is_apart = architecture.moe is None or find_engine(scenario.engine).overheads is not None
+    return parallel.tensor_parallel_size * (1 if is_apart else parallel.data_parallel_size)
+
+
+def links_of(scenario: Scenario, accelerator: Accelerator, architecture: Architecture) -> tuple[str, ...]:
+    """How the ranks that one start joins may reach each other, the likeliest first; one where that is known.
 
     single or unified (memory shared with the processor) for one rank, else a `Link`. Cards on boards that are sold
     with NVLink, xGMI or HCCS are joined by it, but not in every pod; cards in slots are not, whatever bridge there is
     to buy: without P2P unless it is said.
     """
-    surroundings, ranks = scenario.surroundings, scenario.parallel.tensor_parallel_size
+    surroundings, ranks = scenario.surroundings, joined_ranks(scenario, architecture)
     if ranks == 1:
         is_unified = accelerator.is_integrated or surroundings.host is Host.UNIFIED
         return ("unified" if is_unified else "single",)

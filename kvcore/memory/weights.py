@@ -8,7 +8,7 @@ split counts whole: a model whose matrices are no multiples of 2 MiB loads a lit
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import Final
 
 from msgspec import Struct
@@ -105,6 +105,9 @@ class WeightBytes(Struct, frozen=True, kw_only=True):
     loading: int
     """What loading adds: repacked formats, and the rests of memory blocks that the allocator does not cut off."""
 
+    experts_kernel: int = 0
+    """Of `loading`, what a kernel that keeps the experts otherwise adds; negative: saves."""
+    experts_kernel_source: str = ""
     drafts: int = 0
     """What speculative decoding loads in addition to the model."""
     draft_is_assumed: bool = False
@@ -207,21 +210,40 @@ def counted_modules(
 ) -> Iterator[tuple[Module, str, int]]:
     """Every module of a pipeline stage with its name, and how many are alike; `everywhere` is of `on_every_stage`."""
     for layer, prefix, count in counted_layers(architecture, quantization, parallel, stage):
-        for module in layer.modules:
-            yield module, prefix + module.name, count
-    for module in stage_modules(architecture, parallel, stage, everywhere):
-        yield module, module.name, 1
+        for module, alike in by_identity(layer.modules):
+            yield module, prefix + module.name, count * alike
+    for module, count in by_identity(stage_modules(architecture, parallel, stage, everywhere)):
+        yield module, module.name, count
 
 
 def counted_layers(
     architecture: Architecture, quantization: Quantization, parallel: Parallel, stage: int
 ) -> Iterable[tuple[Layer, str, int]]:
-    """The layers of a stage with their name prefix and how many are alike."""
-    prefix, layers = architecture.layer_prefix, stage_of(architecture, parallel, stage)
+    """The layers of a stage with their name prefix and how many are alike, stored in the same formats."""
+    prefix = architecture.layer_prefix
     if not quantization.depends_on_layer:
+        layers = stage_of(architecture, parallel, stage)
         return [(layer, f"{prefix}.0.", count) for layer, count in by_identity(layers)]
-    first = stage_layers(architecture.num_layers, parallel.pipeline_parallel_size, stage).start
-    return [(layer, f"{prefix}.{index}.", 1) for index, layer in enumerate(layers, first)]
+    indices = stage_layers(architecture.num_layers, parallel.pipeline_parallel_size, stage)
+    alike = _stored_alike(architecture, quantization, indices.start, indices.stop)
+    return [(architecture.layers[index], f"{prefix}.{index}.", count) for index, count in alike]
+
+
+@kept
+def _stored_alike(
+    architecture: Architecture, quantization: Quantization, start: int, stop: int
+) -> tuple[tuple[int, int], ...]:
+    """Of the layers from `start` to before `stop` the first of each kind and storage, and how many are like it."""
+    counts: dict[Hashable, list[int]] = {}
+    for index in range(start, stop):
+        layer, prefix = architecture.layers[index], f"{architecture.layer_prefix}.{index}."
+        formats = tuple(
+            quantization.format_for(module, prefix + module.name)
+            for module in (*layer.modules, *layer.loading)
+            if not isinstance(module, Parameter)
+        )
+        counts.setdefault((id(layer), formats), [index, 0])[1] += 1
+    return tuple((first, count) for first, count in counts.values())
 
 
 def scale_bytes(layers: Sequence[Layer], quantization: Quantization) -> int:
@@ -264,6 +286,24 @@ def expert_ranks(parallel: Parallel) -> int:
     return parallel.tensor_parallel_size * parallel.data_parallel_size
 
 
+def expert_slices(parallel: Parallel) -> int:
+    """Slices that one expert is cut in: 1 under expert parallelism, else TP × DP, since replicas of a mixture run
+    its experts together.
+
+    Source: vllm/model_executor/layers/fused_moe/config.py:FusedMoEParallelConfig.make, flatten_tp_across_dp (0.9.2,
+    0.32.0, 0.33.0); vllm_ascend/ops/fused_moe.py:AscendFusedMoE (0.9.1, 0.11.0rc0).
+
+    Example:
+        >>> expert_slices(Parallel(tensor_parallel_size=4, data_parallel_size=2))
+        8
+        >>> expert_slices(Parallel(tensor_parallel_size=4, data_parallel_size=2, enable_expert_parallel=True))
+        1
+    """
+    if parallel.enable_expert_parallel:
+        return 1
+    return parallel.tensor_parallel_size * parallel.data_parallel_size
+
+
 def runs_sequence_parallel_experts(parallel: Parallel) -> bool:
     """Whether tokens are cut over the tensor parallel ranks before the experts.
 
@@ -300,6 +340,9 @@ class Rank(Struct, frozen=True, kw_only=True):
         if parameter.experts and self.parallel.enable_expert_parallel:
             own = ceil_div(parameter.experts, expert_ranks(self.parallel))
             return ceil_div(parameter.replicated * parameter.sharded * own, parameter.experts)
+        if parameter.experts and parameter.sharded > 1:
+            slices = expert_slices(self.parallel)
+            return parameter.replicated * divided(parameter.sharded, slices, self.parallel.data_parallel_size)
         sharded = divided(parameter.sharded, self._ranks) if parameter.sharded > 1 else 1
         return parameter.replicated * sharded
 
@@ -333,7 +376,7 @@ class Rank(Struct, frozen=True, kw_only=True):
         return self._ranks
 
     def experts_tensors(self, experts: Experts, name: str) -> tuple[int, ...]:
-        """All experts, each 1/tp wide, or under expert parallelism this rank's share of whole experts.
+        """All experts, each 1/(tp × dp) wide, or under expert parallelism this rank's share of whole experts.
 
         Gate and up projections of all experts are one tensor, the down projections another.
         """
@@ -364,7 +407,8 @@ class Rank(Struct, frozen=True, kw_only=True):
         if self.parallel.enable_expert_parallel:
             stored = experts.num_experts + self.parallel.num_redundant_experts
             return ceil_div(stored, expert_ranks(self.parallel)), experts.intermediate_size, 1
-        return experts.num_experts, divided(experts.intermediate_size, self._ranks), self._ranks
+        slices, replicas = expert_slices(self.parallel), self.parallel.data_parallel_size
+        return experts.num_experts, divided(experts.intermediate_size, slices, replicas), slices
 
     def vocab_tensors(self, table: VocabEmbedding, name: str) -> tuple[int, ...]:
         """The padded vocabulary divided over the ranks.

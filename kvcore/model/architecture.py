@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from msgspec import Struct
 
@@ -470,10 +470,13 @@ class Architecture(Keeper):
         return {isinstance(cache, RecurrentState) for cache in caches_of(self)} == {True, False}
 
 
-def by_identity(layers: Sequence[Layer]) -> list[tuple[Layer, int]]:
-    """Distinct layer objects with their counts, in order of first use."""
-    counts = Counter(map(id, layers))
-    objects = {id(layer): layer for layer in layers}
+_Part = TypeVar("_Part", Layer, Module)
+
+
+def by_identity(parts: Sequence[_Part]) -> list[tuple[_Part, int]]:
+    """Distinct layer or module objects with their counts, in order of first use."""
+    counts = Counter(map(id, parts))
+    objects = {id(part): part for part in parts}
     return [(objects[key], count) for key, count in counts.items()]
 
 

@@ -13,14 +13,14 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import groupby, product
+from itertools import pairwise
 from typing import Any, Final
 
 from msgspec import Struct
 
-from kvcore.errors import invalid, shorten
+from kvcore.errors import ScenarioError, invalid, shorten
 
 DTYPE_BITS: Final[Mapping[str, int]] = {
     "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6, "BOOL": 8, "U8": 8, "I8": 8, "F8_E5M2": 8, "F8_E4M3": 8, "F8_E8M0": 8,
@@ -31,18 +31,39 @@ DTYPE_BITS: Final[Mapping[str, int]] = {
 
 FIELD: Final = "headers"
 METADATA: Final = "__metadata__"
+INDEX_KEY: Final = "weight_map"
 FILE_SUFFIX: Final = ".safetensors"
 MAX_TENSORS: Final = 1 << 19
-"""Of one row's layers times its other numbers, and of all names together; a model of 10^12 parameters has 140,000."""
+"""Of all names together; a model of 10^12 parameters has 140,000 to 210,000."""
+MAX_CHARACTERS: Final = 32 << 20
+"""Of the headers of all files."""
+MAX_ENTRIES: Final = 1 << 18
+"""Of names, each of one tensor or of many."""
 MAX_ROWS: Final = 2048
 MAX_NAME: Final = 400
 MAX_AXES: Final = 8
 MAX_AXIS: Final = 1 << 40
-_NUMBERS: Final = re.compile(r"\{(\d{1,5}(?:-\d{1,5})?(?:,\d{1,5}(?:-\d{1,5})?)*)\}")
-_NUMBER: Final = re.compile(r"\d{1,5}")
-_STEPS: Final = re.compile(r"(?:\{[^{}]*\}|[^.{}])+")
+MAX_ENTRY_CHARACTERS: Final = 2000
+"""Of one tensor in a file, its name apart."""
+STEPS_OF_ALL: Final = 1 << 16
+STEPS_OF_ENTRY: Final = 16
+"""Names one by one take three for each number in them: this bounds ranges that cut each other into pieces."""
+_NUMBER: Final = re.compile(r"(?<![^.])(?:[0-9]{1,5}|\{[^{}]*\})(?![^.])")
+_RANGES: Final = re.compile(r"[0-9]{1,5}(?:-[0-9]{1,5})?(?:,[0-9]{1,5}(?:-[0-9]{1,5})?)*")
+_PLACE: Final = "{}"
+"""Stands in the name of a kind for its numbers."""
 ANY: Final = "*"
 """Stands in a row's name for numbers behind the first."""
+_STRING: Final = r'"(?:[^"\\]++|\\.)*+"'
+_NAME: Final = re.compile(rf"[\s,]*+({_STRING})\s*+:\s*+\{{", re.DOTALL)
+"""The next name and the bracket of what it names."""
+_ENTRY: Final = re.compile(rf'(?:[^"{{}}]++|{_STRING})*+\}}', re.DOTALL)
+"""Up to the bracket that closes it; nothing of a tensor has brackets of its own."""
+_DECODER: Final = json.JSONDecoder()
+_CLOSED: Final = re.compile(r"\s*+\}")
+
+Spans = tuple[tuple[int, int], ...]
+"""Whole numbers as first and last of each run, ascending."""
 
 
 class Tensors(Struct, frozen=True, kw_only=True):
@@ -52,7 +73,7 @@ class Tensors(Struct, frozen=True, kw_only=True):
     """Of the name, before its first number; "" without one."""
     name: str
     """What follows that number, with `*` for further ones; the whole name without one."""
-    layers: tuple[int, ...]
+    layers: Spans
     """The first numbers; none without."""
     each: int
     """How many of one layer."""
@@ -72,7 +93,21 @@ class Tensors(Struct, frozen=True, kw_only=True):
     @property
     def bytes_of_all(self) -> int:
         """Of all of them."""
-        return self.bytes * self.each * max(len(self.layers), 1)
+        return self.bytes * self.each * max(self.num_layers, 1)
+
+    @property
+    def num_layers(self) -> int:
+        """How many first numbers there are."""
+        return _count(self.layers)
+
+    @property
+    def last_layer(self) -> int:
+        """The highest of them, -1 without one."""
+        return self.layers[-1][1] if self.layers else -1
+
+    def layers_below(self, count: int) -> Iterator[int]:
+        """The first numbers that are less than `count`."""
+        return (layer for low, high in self.layers for layer in range(low, min(high + 1, count)))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -94,10 +129,6 @@ class Headers:
         return parsed
 
 
-_Kind = tuple[tuple[str, ...], str, tuple[int, ...]]
-_Numbers = frozenset[tuple[int, ...]]
-
-
 def read_headers(raw: Mapping[str, Any], name: str = FIELD) -> Headers:
     """Headers as safetensors files have them, those of several files one after another or under the files' names, or as
     `Headers.text` writes them.
@@ -112,121 +143,307 @@ def read_headers(raw: Mapping[str, Any], name: str = FIELD) -> Headers:
         >>> read_headers(headers.raw) == headers, headers.stored_bytes
         (True, 24576)
     """
-    if "weight_map" in raw:
-        raise invalid(
-            name, "an index", "an index names tensors without their shapes; the files' headers have them"
-        )
-    found: dict[_Kind, dict[int, _Numbers]] = {}
-    for key, dtype, shape in _tensors(raw, name):
-        _add(found, key, dtype, shape, name)
-    written: dict[str, Any] = {}
-    for (steps, dtype, shape), layers in found.items():
-        for key in _names(steps, layers):
-            written[key] = {"dtype": dtype, "shape": list(shape)}
-            if len(written) > MAX_ROWS:
-                raise invalid(name, shorten(key), f"expected at most {MAX_ROWS:,} kinds of tensors")
-    if not written:
-        raise invalid(name, "nothing", "expected tensors with dtype and shape")
-    text = json.dumps(written, sort_keys=True, separators=(",", ":"))
-    rows = (_row(key, entry) for key, entry in sorted(written.items()))
-    return Headers(text=text, rows=tuple(rows))
+    reader = HeadersReader(name)
+    reader.add(raw)
+    return reader.headers()
 
 
-def _tensors(raw: Mapping[str, Any], name: str) -> Iterator[tuple[str, str, tuple[int, ...]]]:
-    for key, entry in raw.items():
+class HeadersReader:
+    """Takes the headers of files one after another, and keeps of them only which tensors there are.
+
+    Example:
+        >>> reader = HeadersReader()
+        >>> reader.feed('{"__metadata__": {"format": "pt"}, "a.0.w": {"dtype": "U8", "shape": [4]}}')
+        >>> reader.feed('{"a.1.w": {"dtype": "U8", "shape": [4]}}')
+        >>> reader.headers().text
+        '{"a.{0-1}.w":{"dtype":"U8","shape":[4]}}'
+    """
+
+    def __init__(self, name: str = FIELD) -> None:
+        self._name = name
+        self._characters = self._entries = 0
+        self._kinds: dict[_Kind, list[_Box]] = {}
+        self._spans: dict[str, Spans] = {}
+
+    def feed(self, text: str) -> None:
+        """Takes the header of a file, or an object of headers under their files' names, without parsing it as a whole.
+
+        Raises ScenarioError `invalid-json`, `invalid-value` or `input-too-large`.
+        """
+        self._characters += len(text)
+        if self._characters > MAX_CHARACTERS:
+            raise ScenarioError("input-too-large", field=self._name, limit=f"{MAX_CHARACTERS >> 20} MiB")
+        if f'"{INDEX_KEY}"' in text:
+            raise self._index()
+        if text.count('"dtype"') > MAX_ENTRIES:
+            raise self._too_many_names("tensors one by one")
+        begun, depth = text.find("{") + 1, 1
+        if text[:begun].strip() != "{":
+            raise _unread(self._name, reason="one JSON object is expected")
+        while True:
+            while depth and (closed := _CLOSED.match(text, begun)):
+                begun, depth = closed.end(), depth - 1
+            if not depth:
+                break
+            named = _NAME.match(text, begun)
+            if named is None:
+                raise _unread(self._name, reason=f"a tensor's name is expected at character {begun:,}")
+            key = self._parsed(named[1]) if "\\" in named[1] else named[1][1:-1]
+            begun = named.end()
+            if depth == 1 and key.endswith(FILE_SUFFIX):
+                depth = 2
+                continue
+            entry = _ENTRY.match(text, begun)
+            if entry is None:
+                raise _unread(
+                    self._name, reason=f"a tensor's dtype and shape are expected at character {begun:,}"
+                )
+            if key != METADATA:
+                if entry.end() - begun > MAX_ENTRY_CHARACTERS:
+                    raise self._bad_entry(key)
+                self._entry(key, self._parsed(text, begun - 1))
+            begun = entry.end()
+        if text[begun:].strip():
+            raise _unread(self._name, reason=f"nothing more is expected at character {begun:,}")
+
+    def add(self, raw: Mapping[str, Any]) -> None:
+        """Takes what was parsed already. Raises ScenarioError `invalid-value` or `input-too-large`."""
+        if INDEX_KEY in raw:
+            raise self._index()
+        for key, entry in raw.items():
+            if key.endswith(FILE_SUFFIX) and isinstance(entry, Mapping) and "dtype" not in entry:
+                for own, value in entry.items():
+                    self._entry(own, value)
+            else:
+                self._entry(key, entry)
+
+    def headers(self) -> Headers:
+        """What was taken, in the one spelling that it has."""
+        written: dict[str, Any] = {}
+        rows: list[tuple[str, Tensors]] = []
+        tensors, steps = 0, _Steps(STEPS_OF_ALL + STEPS_OF_ENTRY * self._entries)
+        for (pattern, dtype, shape), boxes in self._kinds.items():
+            tree = _merged(boxes, steps)
+            if steps.left < 0:
+                raise invalid(self._name, shorten(pattern), "its ranges cut each other into too many pieces")
+            for spans in self._rows(pattern, tree):
+                key = _named(pattern, spans)
+                written[key] = {"dtype": dtype, "shape": list(shape)}
+                rows.append((key, _row(pattern, spans, dtype, shape)))
+                tensors += math.prod(map(_count, spans))
+                if len(written) > MAX_ROWS:
+                    raise self._too_many_kinds(key)
+                if tensors > MAX_TENSORS:
+                    raise invalid(self._name, shorten(key), f"expected at most {MAX_TENSORS:,} tensors")
+        if not written:
+            raise invalid(self._name, "nothing", "expected tensors with dtype and shape")
+        text = json.dumps(written, sort_keys=True, separators=(",", ":"))
+        return Headers(text=text, rows=tuple(row for _, row in sorted(rows, key=lambda row: row[0])))
+
+    def _entry(self, key: str, entry: object) -> None:
         if key == METADATA:
-            continue
+            return
         if not isinstance(entry, Mapping) or len(key) > MAX_NAME or not key.isprintable():
-            raise invalid(name, shorten(key), "expected a tensor's name with its dtype and shape")
-        if key.endswith(FILE_SUFFIX) and "dtype" not in entry:
-            yield from _tensors(
-                {own: value for own, value in entry.items() if not own.endswith(FILE_SUFFIX)}, name
-            )
-            continue
+            raise self._bad_entry(key)
+        self._entries += 1
+        if self._entries > MAX_ENTRIES:
+            raise self._too_many_names(key)
         dtype, shape = entry.get("dtype"), entry.get("shape")
         if not isinstance(dtype, str) or dtype not in DTYPE_BITS:
             raise invalid(
-                f"{name}.{key[:80]}.dtype", shorten(dtype), f"expected one of {', '.join(DTYPE_BITS)}"
+                f"{self._name}.{key[:80]}.dtype", shorten(dtype), f"expected one of {', '.join(DTYPE_BITS)}"
             )
         axes = shape if isinstance(shape, list) and len(shape) <= MAX_AXES else [-1]
         if not all(type(size) is int and 0 <= size <= MAX_AXIS for size in axes):
-            raise invalid(f"{name}.{key[:80]}.shape", shorten(shape), "expected a list of at most 8 sizes")
-        if math.prod(axes):
-            yield key, dtype, tuple(axes)
+            raise invalid(
+                f"{self._name}.{key[:80]}.shape", shorten(shape), "expected a list of at most 8 sizes"
+            )
+        if not all(axes):
+            return
+        pattern = _NUMBER.sub(_PLACE, key)
+        if "{" in key or "}" in key:
+            self._check_braces(key, pattern)
+        box = tuple([self._spans.get(step) or self._read(step, key) for step in _NUMBER.findall(key)])
+        kind = (pattern, dtype, tuple(axes))
+        boxes = self._kinds.get(kind)
+        if boxes is None:
+            boxes = self._kinds[kind] = []
+            if len(self._kinds) > MAX_ROWS:
+                raise self._too_many_kinds(key)
+        boxes.append(box)
+
+    def _check_braces(self, key: str, pattern: str) -> None:
+        rest = pattern.replace(_PLACE, "")
+        if "{" in rest or "}" in rest:
+            raise self._bad_braces(key)
+
+    def _read(self, step: str, key: str) -> Spans:
+        """The numbers that one step of a name stands for."""
+        written = step.strip("{}")
+        if _RANGES.fullmatch(written) is None:
+            raise self._bad_braces(key)
+        pairs = [span.partition("-") for span in written.split(",")]
+        spans = [(int(low), int(high or low)) for low, _, high in pairs]
+        if any(low > high for low, high in spans):
+            raise self._bad_braces(key)
+        self._spans[step] = joined = _joined(spans)
+        return joined
+
+    def _rows(self, pattern: str, tree: _Tree) -> Iterator[tuple[Spans, ...]]:
+        """The tensors of one kind in as few names as say them, each short enough to be read again."""
+        for spans in _paths(tree):
+            todo = [spans]
+            while todo:
+                one = todo.pop()
+                if len(_named(pattern, one)) <= MAX_NAME:
+                    yield one
+                    continue
+                longest = max(range(len(one)), key=lambda place: len(one[place]))
+                half = len(one[longest]) // 2
+                if not half:
+                    raise self._bad_entry(_named(pattern, one))
+                todo += (
+                    (*one[:longest], part, *one[longest + 1 :])
+                    for part in (one[longest][half:], one[longest][:half])
+                )
+
+    def _parsed(self, text: str, begun: int = 0) -> Any:
+        try:
+            return _DECODER.raw_decode(text, begun)[0]
+        except ValueError as error:
+            raise _unread(self._name, reason=str(error)) from None
+
+    def _bad_entry(self, key: str) -> ScenarioError:
+        return invalid(self._name, shorten(key), "expected a tensor's name with its dtype and shape")
+
+    def _bad_braces(self, key: str) -> ScenarioError:
+        return invalid(self._name, shorten(key), "expected whole numbers and ranges of them in braces")
+
+    def _index(self) -> ScenarioError:
+        return invalid(
+            self._name,
+            "an index",
+            "an index names tensors without their shapes; the files' headers have them",
+        )
+
+    def _too_many_names(self, key: str) -> ScenarioError:
+        return invalid(
+            self._name,
+            shorten(key),
+            f"expected at most {MAX_ENTRIES:,} names; numbers in them may be ranges in braces",
+        )
+
+    def _too_many_kinds(self, key: str) -> ScenarioError:
+        return invalid(self._name, shorten(key), f"expected at most {MAX_ROWS:,} kinds of tensors")
 
 
-def _add(
-    found: dict[_Kind, dict[int, _Numbers]], key: str, dtype: str, shape: tuple[int, ...], name: str
-) -> None:
-    """Puts a name's numbers to those of its kind; -1 is the layer of a name without numbers."""
-    steps = _STEPS.findall(key)
-    numbers = [values for step in steps if (values := _numbers(step, key, name)) is not None]
-    kind = tuple(step if _values(step) is None else ANY for step in steps)
-    if math.prod(map(len, numbers)) > MAX_TENSORS:
-        raise invalid(name, shorten(key), f"expected at most {MAX_TENSORS:,} tensors")
-    inner = frozenset(product(*numbers[1:]))
-    layers = found.setdefault((kind, dtype, shape), {})
-    for layer in numbers[0] if numbers else (-1,):
-        layers[layer] = layers[layer] | inner if layer in layers else inner
+_Kind = tuple[str, str, tuple[int, ...]]
+_Box = tuple[Spans, ...]
+"""The numbers of one name, place by place: it names each of them with each."""
+_Tree = tuple[tuple[Spans, "_Tree"], ...]
+"""Numbers of the first place with what follows them, the same for all of them; () behind the last place."""
 
 
-def _numbers(step: str, key: str, name: str) -> tuple[int, ...] | None:
-    """The numbers that one step of a name stands for, None for a word."""
-    written = _values(step)
-    if written is None:
-        if "{" in step:
-            raise invalid(name, shorten(key), "expected whole numbers and ranges of them in braces")
-        return None
-    spans = [span.partition("-") for span in written.split(",")]
-    ranges = [range(int(low), int(high or low) + 1) for low, _, high in spans]
-    return tuple(sorted({value for each in ranges for value in each}))
+def _unread(field: str, *, reason: str) -> ScenarioError:
+    return ScenarioError("invalid-json", field=field, reason=reason)
 
 
-def _values(step: str) -> str | None:
-    if _NUMBER.fullmatch(step):
-        return step
-    braces = _NUMBERS.fullmatch(step)
-    return None if braces is None else braces[1]
+class _Steps:
+    """What is left to spend on merging."""
+
+    def __init__(self, left: int) -> None:
+        self.left = left
 
 
-def _names(steps: tuple[str, ...], layers: Mapping[int, _Numbers]) -> Iterator[str]:
-    """Names in braces for the tensors of one kind, a name for all layers with the same further numbers."""
-    alike: dict[_Numbers, list[int]] = {}
-    for layer, inner in layers.items():
-        alike.setdefault(inner, []).append(layer)
-    for inner, numbers in alike.items():
-        columns = [tuple(sorted(set(column))) for column in zip(*inner, strict=True)]
-        is_product = math.prod(map(len, columns)) == len(inner)
-        for rest in [columns] if is_product else [[(value,) for value in one] for one in sorted(inner)]:
-            values = iter((sorted(numbers), *rest))
-            yield ".".join(_spans(next(values)) if step == ANY else step for step in steps)
+def _merged(boxes: list[_Box], steps: _Steps) -> _Tree:
+    """All that `boxes` name, each once: the same tree, however they are cut. Whatever it is where `steps` end."""
+    steps.left -= len(boxes)
+    if not boxes[0] or steps.left < 0:
+        return ()
+    alike: dict[Spans, list[_Box]] = {}
+    if len(boxes[0]) == 1:
+        return ((_joined([span for spans, *_ in boxes for span in spans], steps), ()),)
+    for first, *rest in boxes:
+        alike.setdefault(first, []).append(tuple(rest))
+    groups = list(alike.values())
+    if len(groups) == 1:
+        return ((boxes[0][0], _merged(groups[0], steps)),)
+    found: dict[_Tree, list[tuple[int, int]]] = {}
+    kept: dict[tuple[int, ...], _Tree] = {}
+    for span, active in _pieces(list(alike), steps):
+        if active not in kept:
+            kept[active] = _merged([box for group in active for box in groups[group]], steps)
+        found.setdefault(kept[active], []).append(span)
+    trees = ((_joined(spans), rest) for rest, spans in found.items())
+    return tuple(sorted(trees))
 
 
-def _spans(values: Iterable[int]) -> str:
+def _pieces(groups: list[Spans], steps: _Steps) -> Iterator[tuple[tuple[int, int], tuple[int, ...]]]:
+    """Runs of numbers between the ends of any span, with the groups that have them."""
+    ends: dict[int, list[int]] = {}
+    for group, spans in enumerate(groups):
+        steps.left -= len(spans)
+        for low, high in spans:
+            ends.setdefault(low, []).append(group)
+            ends.setdefault(high + 1, []).append(group)
+    active: set[int] = set()
+    places = sorted(ends)
+    for begun, end in pairwise(places):
+        active ^= set(ends[begun])
+        steps.left -= len(active)
+        if steps.left < 0:
+            return
+        if active:
+            yield (begun, end - 1), tuple(sorted(active))
+
+
+def _joined(spans: list[tuple[int, int]], steps: _Steps | None = None) -> Spans:
+    """Runs that touch or overlap as one."""
+    if steps is not None:
+        steps.left -= len(spans)
+    found: list[tuple[int, int]] = []
+    for low, high in sorted(spans):
+        if found and low <= found[-1][1] + 1:
+            if high > found[-1][1]:
+                found[-1] = (found[-1][0], high)
+        else:
+            found.append((low, high))
+    return tuple(found)
+
+
+def _paths(tree: _Tree) -> Iterator[tuple[Spans, ...]]:
+    if not tree:
+        yield ()
+    for spans, rest in tree:
+        yield from ((spans, *behind) for behind in _paths(rest))
+
+
+def _count(spans: Spans) -> int:
+    return sum(high - low + 1 for low, high in spans)
+
+
+def _named(pattern: str, spans: tuple[Spans, ...]) -> str:
+    words = pattern.split(_PLACE)
+    return words[0] + "".join(f"{_written(one)}{word}" for one, word in zip(spans, words[1:], strict=True))
+
+
+def _written(spans: Spans) -> str:
     """Numbers as ranges, in braces.
 
     Example:
-        >>> _spans((0, 1, 2, 5))
+        >>> _written(((0, 2), (5, 5)))
         '{0-2,5}'
     """
-    spans = []
-    for _, run in groupby(enumerate(values), lambda pair: pair[1] - pair[0]):
-        numbers = [value for _, value in run]
-        spans.append(f"{numbers[0]}-{numbers[-1]}" if len(numbers) > 1 else str(numbers[0]))
-    return "{" + ",".join(spans) + "}"
+    return "{" + ",".join(f"{low}-{high}" if high > low else str(low) for low, high in spans) + "}"
 
 
-def _row(key: str, entry: Mapping[str, Any]) -> Tensors:
-    steps = _STEPS.findall(key)
-    places = [place for place, step in enumerate(steps) if _values(step) is not None]
-    first = places[0] if places else -1
-    numbers = [_numbers(steps[place], key, FIELD) or () for place in places]
-    behind = [ANY if place in places else step for place, step in enumerate(steps)][first + 1 :]
+def _row(pattern: str, spans: tuple[Spans, ...], dtype: str, shape: tuple[int, ...]) -> Tensors:
+    prefix, _, name = pattern.partition(_PLACE) if spans else ("", "", pattern)
     return Tensors(
-        prefix=".".join(steps[: max(first, 0)]),
-        name=".".join(behind),
-        layers=numbers[0] if numbers else (),
-        each=math.prod(map(len, numbers[1:])),
-        dtype=entry["dtype"],
-        shape=tuple(entry["shape"]),
+        prefix=prefix.rstrip("."),
+        name=name.lstrip(".").replace(_PLACE, ANY),
+        layers=spans[0] if spans else (),
+        each=math.prod(map(_count, spans[1:])),
+        dtype=dtype,
+        shape=shape,
     )

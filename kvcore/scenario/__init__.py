@@ -203,6 +203,7 @@ class SpeculativeConfig(Struct, frozen=True, kw_only=True):
     config: ModelConfig | None = None
     """Of the draft model or head; None where the method has none, or where it is not known."""
     draft_tensor_parallel_size: int | None = None
+    enforce_eager: bool | None = None
 
 
 class Scenario(Struct, frozen=True, kw_only=True):

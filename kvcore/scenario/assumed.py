@@ -35,7 +35,7 @@ def assumed_surroundings(planned: Plan) -> dict[str, str]:
     if planned.memory is None or not planned.stage_kv or _is_settled(planned):
         return {}
     now = planned.stage_kv[planned.stage]
-    likely = links_of(scenario, planned.accelerator)[:1]
+    likely = links_of(scenario, planned.accelerator, planned.architecture)[:1]
     setting = setting_of(scenario, planned.architecture, planned.resolved, planned.accelerator, planned.stage)
     by_terms: dict[Hashable, Quantity] = {surrounding_terms(setting): now}
     found: dict[str, str] = {}
@@ -46,7 +46,11 @@ def assumed_surroundings(planned: Plan) -> dict[str, str]:
         for case in flag.choices:
             with suppress(KvPlannerError):
                 changed = with_surroundings(scenario, {key: case})
-                other = replace(setting, scenario=changed, links=links_of(changed, planned.accelerator))
+                other = replace(
+                    setting,
+                    scenario=changed,
+                    links=links_of(changed, planned.accelerator, planned.architecture),
+                )
                 terms = surrounding_terms(other)
                 if terms not in by_terms:
                     by_terms[terms] = profiled_kv_bytes(other, planned.memory.weights)

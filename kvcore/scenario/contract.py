@@ -59,6 +59,7 @@ def result_of(plan: Plan, request_id: object = None, fixes: tuple[Fix, ...] = ()
         "verdict": plan.verdict.value,
         "resolved": _facts(resolved, RESOLVED),
         "per_rank_gib": parts,
+        **({"pipeline_stage": plan.stage + 1} if len(plan.specs) > 1 else {}),
         "after_pool_gib": None if memory is None else _with_interval(memory.after_pool),
         "interval_gib": None if memory is None else _intervals(memory),
         "assumed_surroundings": assumed_surroundings(plan),

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from kvcore.errors import ScenarioError, invalid, shorten
-from kvcore.flags import MAX_LISTED, Flag, Kind, fields_of
+from kvcore.flags import MAX_LISTED, WORD, Flag, Kind, fields_of
 from kvcore.untrusted import is_json
 
 Json = Mapping[str, Any]
+_WORD: Final = re.compile(WORD)
 
 
 class Fields:
@@ -70,6 +72,8 @@ def _text(flag: Flag, value: object) -> str:
     limit = flag.characters
     if not isinstance(value, str) or len(value) > limit or not value.isprintable():
         raise invalid(flag.name, value, f"it must be a text of at most {limit} printable characters")
+    if flag.is_word and _WORD.fullmatch(value) is None:
+        raise invalid(flag.name, value, "it must be of letters, digits, '_', '.' and '-' only")
     return value
 
 

@@ -22,7 +22,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from kvcore import catalogue
-from kvcore.catalogue.accelerators import Accelerator
+from kvcore.catalogue.accelerators import Accelerator, Interconnect
 from kvcore.catalogue.models import Checkpoint
 from kvcore.engine.rooms import find_engine
 from kvcore.engine.vllm.versions import assumed_version
@@ -33,6 +33,7 @@ from kvcore.model.config import ModelConfig
 from kvcore.planning import Plan
 from kvcore.quantity import Grade
 from kvcore.scenario import KEPT_AS_JSON, Parallel, Scenario, value_of
+from kvcore.scenario.fields import Fields
 from kvcore.scenario.link_config import LEFT_OUT, PACKED, encode_config
 from kvcore.scenario.page_parameters import Repair, full_name, full_names, is_ours
 from kvcore.scenario.request import scenario_from_request
@@ -46,7 +47,8 @@ MAX_PINS: Final = 4
 MAX_PIN_CHARACTERS: Final = 3000
 """Of one pin, before the outer link encodes it once more; proxies cut request lines at 8 KiB."""
 MAX_PIN_FIELDS: Final = 80
-PIN_NAMES: Final = tuple(f"pin.{number}" for number in range(1, MAX_PINS + 1))
+PIN: Final = "pin."
+PIN_NAMES: Final = tuple(f"{PIN}{number}" for number in range(1, MAX_PINS + 1))
 
 START: Final[Mapping[str, Any]] = {
     "model": "Qwen/Qwen3-32B",
@@ -144,6 +146,11 @@ def decode(params: Mapping[str, str]) -> Decoded:
     ]
     for name in unknown:
         del given[name]
+    beyond = [name for name in params if name.startswith(PIN) and name not in PIN_NAMES]
+    repairs += [
+        Repair.of(name, params[name], ScenarioError("pin-not-read", field=name, last=PIN_NAMES[-1]))
+        for name in beyond[:MAX_UNKNOWN]
+    ]
     repairs.extend(_left_out(given))
     scenario = None
     while scenario is None:
@@ -228,13 +235,28 @@ def _scenario(given: Mapping[str, str]) -> Scenario:
         for key in fields_of("accelerator")
         if (name := f"accelerator.{key}") in given
     }
-    memory_gib = facts.get("memory_gib")
     if "accelerator" in given or not facts.keys() & {"name", "vendor"}:
         scenario = scenario_from_request(request)
-        return scenario if memory_gib is None else with_memory(scenario, memory_gib)
+        for key in facts.keys() - {"memory_gib", "interconnect"}:
+            raise ScenarioError("accelerator-named-already", field=f"accelerator.{key}", value=facts[key])
+        return _with_facts(scenario, facts)
     scenario = scenario_from_request({**request, "accelerator": facts})
-    card = scenario.accelerator or catalogue.find_accelerator(START["accelerator"])
+    card = scenario.accelerator
+    if card is None:  # which a request may leave open: here the error says why
+        read = Fields(facts, "accelerator").read
+        card = catalogue.accelerator_from_facts(read("memory_gib"), read("vendor"), read("name"))
     return replace(scenario, accelerator=catalogue_card(card) or card)
+
+
+def _with_facts(scenario: Scenario, facts: Mapping[str, Any]) -> Scenario:
+    """The scenario with its card's memory and link to its neighbours as they are given."""
+    link = Fields(facts, "accelerator").read("interconnect")
+    if (memory_gib := facts.get("memory_gib")) is not None:
+        scenario = with_memory(scenario, memory_gib)
+    if link is None or scenario.accelerator is None:
+        return scenario
+    card = dataclasses.replace(scenario.accelerator, interconnect=Interconnect(link))
+    return replace(scenario, accelerator=card)
 
 
 def with_memory(scenario: Scenario, memory_gib: object) -> Scenario:
@@ -280,8 +302,11 @@ def _encode_accelerator(card: Accelerator | None) -> dict[str, str]:
     if known == card:
         return {"accelerator": card.id}
     memory = {"accelerator.memory_gib": _text(card.memory_gib)}
+    link = {"accelerator.interconnect": card.interconnect.value}
     if known is not None:
-        return {"accelerator": card.id, **memory}
+        is_own = dataclasses.replace(card, interconnect=known.interconnect) != known
+        is_linked = card.interconnect is not known.interconnect
+        return {"accelerator": card.id, **(memory if is_own else {}), **(link if is_linked else {})}
     # A memory that was read from the name is read from it again.
     is_given = card.memory_grade is Grade.MEASURED
     facts = card.memory_gib if is_given else None, card.vendor.value, card.name
@@ -289,7 +314,7 @@ def _encode_accelerator(card: Accelerator | None) -> dict[str, str]:
     if is_given:
         params |= memory
     if catalogue.accelerator_from_facts(*facts).interconnect is not card.interconnect:
-        params["accelerator.interconnect"] = card.interconnect.value
+        params |= link
     return params
 
 
@@ -363,7 +388,9 @@ def pin_text(scenario: Scenario) -> str:
 def fits_in_link(scenario: Scenario) -> bool:
     """Whether a scenario can be pinned: not with a long config.json of its own."""
     text = pin_text(scenario)
-    return len(text) <= MAX_PIN_CHARACTERS and decode(dict(parse_qsl(text))).scenario == scenario
+    if len(text) > MAX_PIN_CHARACTERS or text.count("&") >= MAX_PIN_FIELDS:
+        return False
+    return decode(_parsed(text)).scenario == scenario
 
 
 def decode_pins(params: Mapping[str, str]) -> tuple[Pin, ...]:
@@ -374,12 +401,17 @@ def decode_pins(params: Mapping[str, str]) -> tuple[Pin, ...]:
     return tuple(_pin(name, params[name]) for name in PIN_NAMES if params.get(name, "").strip())
 
 
+def _parsed(text: str) -> dict[str, str]:
+    """The parameters of a pin, also those without a value. Raises ValueError for too many."""
+    return dict(parse_qsl(text, keep_blank_values=True, max_num_fields=MAX_PIN_FIELDS))
+
+
 def _pin(name: str, text: str) -> Pin:
     limit = f"{MAX_PIN_CHARACTERS} characters"
     if len(text) <= MAX_PIN_CHARACTERS:
         limit = f"{MAX_PIN_FIELDS} fields"
         try:
-            params = dict(parse_qsl(text, max_num_fields=MAX_PIN_FIELDS))
+            params = _parsed(text)
         except ValueError:
             params = {}
         if is_scenario(params):

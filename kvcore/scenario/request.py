@@ -152,11 +152,11 @@ def _model(
     facts = _checkpoint(asked)
     if config is not None:
         named = None if label is None else catalogue.bundled_model(label)
-        ships = None if named is None else named.checkpoint.sentence_transformers
-        facts = _filled(facts, Checkpoint(sentence_transformers=ships))
         if side_file is None and named is not None:
             side_file = named.config.hf_quant_config
-        return label or UNNAMED_MODEL, read_config(config, side_file), facts
+        own = read_config(config, side_file)
+        name = label or UNNAMED_MODEL
+        return name, own, known_checkpoint(name, own, facts)
     if label is None:
         raise ScenarioError("missing-field", field="model")
     try:
@@ -169,18 +169,29 @@ def _model(
     return entry.id, entry.config, _filled(facts, entry.checkpoint)
 
 
-def _filled(facts: Checkpoint | None, known: Checkpoint) -> Checkpoint:
-    """The stated facts, with what the repository is known to ship where they do not say."""
-    if facts is None:
-        return known
-    if facts.sentence_transformers is not None:
+def known_checkpoint(model: str, config: ModelConfig, facts: Checkpoint) -> Checkpoint:
+    """`facts` with what the catalogue knows of the repository where they say nothing: of another config than the
+    catalogue's own no sizes, only what the repository ships.
+
+    Every scenario has them, however its config came: a link that leaves the config out says the same.
+    """
+    named = catalogue.bundled_model(model)
+    if named is None:
         return facts
-    return replace(facts, sentence_transformers=known.sentence_transformers)
+    known = named.checkpoint
+    if config != named.config:
+        known = Checkpoint(sentence_transformers=known.sentence_transformers)
+    return _filled(facts, known)
 
 
-def _checkpoint(asked: Fields) -> Checkpoint | None:
-    raw = asked.read("checkpoint")
-    return None if raw is None else Checkpoint(**Fields(raw, "checkpoint").given(_CHECKPOINT))
+def _filled(facts: Checkpoint, known: Checkpoint) -> Checkpoint:
+    """The stated facts, each with the known one where it is not stated."""
+    stated = {name: value for name in _CHECKPOINT if (value := getattr(facts, name)) is not None}
+    return replace(known, **stated)
+
+
+def _checkpoint(asked: Fields) -> Checkpoint:
+    return Checkpoint(**Fields(asked.read("checkpoint") or {}, "checkpoint").given(_CHECKPOINT))
 
 
 def _accelerator(asked: Fields) -> Accelerator | None:
@@ -217,7 +228,7 @@ def _speculative(asked: Fields, fetch: FetchModel | None) -> SpeculativeConfig |
         method=method,
         model=model,
         config=config,
-        **inner.given(("num_speculative_tokens", "draft_tensor_parallel_size")),
+        **inner.given(("num_speculative_tokens", "draft_tensor_parallel_size", "enforce_eager")),
     )
 
 
@@ -272,7 +283,7 @@ def _limits(asked: Fields) -> Mapping[str, int] | None:
         if flag is None or (flag.kind is Kind.COUNT and type(value) is not int):
             raise invalid("limit_mm_per_prompt", raw, "it must give a whole number for image, video or audio")
         if value is not None:
-            limits[name] = max(0, value) if flag.kind is Kind.COUNT else read_integer(flag, value)
+            limits[name] = read_integer(flag, value)
     return limits
 
 

@@ -104,6 +104,18 @@ def budget_end_gib(plan: Plan) -> float:
     return gib(plan.memory.system.value + plan.memory.budget.value) if plan.memory is not None else 0.0
 
 
+def memory_title(plan: Plan, t: Words) -> str:
+    """What the parts are of: one GPU, and of which pipeline stage where there are several."""
+    stages = plan.scenario.parallel.pipeline_parallel_size
+    if stages == 1:
+        return t("Memory of one GPU")
+    return t(
+        "Memory of one GPU of pipeline stage {stage} of {stages}",
+        stage=str(plan.stage + 1),
+        stages=str(stages),
+    )
+
+
 def budget_label(plan: Plan, t: Words) -> str:
     """The budget in words, and where it begins where the axis says more than it."""
     if plan.memory is None:

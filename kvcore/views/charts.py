@@ -197,7 +197,12 @@ def _curve_line(curve: ConcurrencyCurve, line: draw.Figure, t: Words, low: float
     name = f"TP {curve.tensor_parallel_size}"
     points = [(x, y) for x, y in zip(curve.lengths, curve.concurrency, strict=True) if y > low / 10]
     # One sentence for all points, which the browser fills in.
-    hover = t("{name}: {count} requests of {tokens} tokens", name=name, count="%{text}", tokens="%{x:,}")
+    hover = t(
+        "{name}: {count} {count:request|requests} of {tokens} tokens",
+        name=name,
+        count="%{text}",
+        tokens="%{x:,}",
+    )
     return draw.scatter(
         "lines",
         [x for x, _ in points],

@@ -12,7 +12,7 @@ from kvcore.advice.vary import Variant, Varied
 from kvcore.errors import KvPlannerError
 from kvcore.evidence.calibration import Comparison, FigureComparison, PartComparison
 from kvcore.evidence.log.figures import Reading
-from kvcore.planning import Plan
+from kvcore.planning import Plan, Verdict
 from kvcore.scenario import Parallel, SpeculativeConfig
 from kvcore.texts import LABELS, palette
 from kvcore.texts.words import DASH, Words, concurrency_text, count, gib_text, listed, spread_text
@@ -23,6 +23,8 @@ from kvcore.views.summary import waiting_seats
 
 LEAST_GROWTH_GIB: Final = 0.05
 """Of a part that is named as a reason."""
+DECIDING_SHARE: Final = 0.1
+"""Of the largest reason: what is less decides nothing next to it."""
 
 PART_LABELS: Final = LABELS["compared-parts"]
 
@@ -142,16 +144,20 @@ def _figure(figure: FigureComparison, t: Words, *, is_compared: bool) -> str:
         printed += f" ({sign}{show(abs(more))})"
     if figure.figure == "kv_tokens":
         return t("{number} tokens", number=printed)
-    return t("{number} requests of the full length at once", number=printed)
+    return t("{number} {number:request|requests} of the full length at once", number=printed)
 
 
 def advice(comparison: Comparison, t: Words) -> str:
-    """One sentence: what to do about the largest difference."""
+    """What to do about the largest difference; without one, how much of the plan the log confirms."""
     texts, largest = LABELS["log-advice"], comparison.largest
     if not comparison.measured_parts:
         return t(texts["nothing"])
     if largest is None:
-        return t(texts["right"])
+        missing = [t(PART_LABELS[part.part]) for part in comparison.parts if part.measured_gib is None]
+        right = "right" if comparison.names_card else "borrowed-card"
+        if missing:
+            right = "right-so-far" if comparison.names_card else "borrowed-card-so-far"
+        return t(texts[right], missing=listed(t, missing))
     return t(
         texts["off"],
         part=t(PART_LABELS[largest.part]),
@@ -286,28 +292,60 @@ def seats_note(variant: Variant, t: Words) -> str:
     return "" if seats is None else t("max_num_seqs runs {seats}", seats=count(seats))
 
 
+def limit_note(variant: Variant, t: Words) -> str:
+    """What limits the requests on all replicas and on each GPU where that is not the KV cache; "" elsewhere."""
+    return t("limited by max_num_seqs") if seats_note(variant, t) else ""
+
+
 def first_failures(named: Sequence[tuple[str, Variant]], t: Words) -> Iterator[str]:
-    """Where a position fails right after one that starts: which parts of a rank's memory grew, and what is left."""
+    """Where a position fails right after one that starts: what decides it of a rank's memory, the largest first."""
     for (before, starts), (name, fails) in pairwise(named):
         if starts.plan is None or fails.plan is None or not starts.starts or fails.starts:
             continue
-        now, then = fails.plan.memory, starts.plan.memory
-        if now is None or then is None:
+        lost = _lost_bytes(starts.plan, fails.plan)
+        least = max(LEAST_GROWTH_GIB * GIB, DECIDING_SHARE * max(lost.values(), default=0.0))
+        deciding = sorted((part for part in lost if lost[part] >= least), key=lambda part: -lost[part])
+        if not deciding:
             continue
-        grown = {
-            part: getattr(now, part).value - getattr(then, part).value
-            for part in ("weights", "activations", "framework", "cuda_graphs")
-        }
         parts = [
-            f"{t(PART_LABELS[part])} {signed_gib(gib(more))} GiB"
-            for part, more in sorted(grown.items(), key=lambda one: -one[1])
-            if gib(more) >= LEAST_GROWTH_GIB
+            f"{t(LABELS['deciding'][part])} "
+            f"{signed_gib(gib(lost[part] if part in _TAKES else -lost[part]))} GiB"
+            for part in deciding
         ]
-        if parts:
-            yield t(
-                "{name} fails where {before} starts, of each GPU: {parts}",
-                name=name, before=before, parts=listed(t, parts),
-            )  # fmt: skip
+        said = t(
+            "{name} fails where {before} starts, of each GPU: {parts}",
+            name=name, before=before, parts=listed(t, parts),
+        )  # fmt: skip
+        memory = fails.plan.memory
+        if memory is not None and fails.plan.verdict is Verdict.WEIGHTS_DO_NOT_FIT:
+            said += t(
+                "; the weights alone take {weights} of a budget of {budget}",
+                weights=gib_text(memory.weights.value),
+                budget=gib_text(memory.budget.value),
+            )
+        yield said
+
+
+_TAKES: Final = ("weights", "activations", "framework", "counted_graphs", "request")
+"""What takes memory; of everything else there is less."""
+
+
+def _lost_bytes(starts: Plan, fails: Plan) -> dict[str, float]:
+    """By what, on the worst rank of each, the second plan has less for its requests than the first; in bytes.
+
+    The memory of the card stands for the budget where the card is a smaller one.
+    """
+    then, now = starts.memory, fails.memory
+    if now is None or then is None:
+        return {}
+    lost = {part: getattr(now, part).value - getattr(then, part).value for part in _TAKES[:-1]}
+    if now.total.value < then.total.value:
+        lost["total"] = then.total.value - now.total.value
+    else:
+        lost["budget"] = then.budget.value - now.budget.value
+    if starts.cache is not None and fails.cache is not None:
+        lost["request"] = fails.cache.needed_bytes - starts.cache.needed_bytes
+    return lost
 
 
 def figures_of(variant: Variant) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterator, Sequence
 from textwrap import wrap
 from typing import Final
+from unicodedata import east_asian_width
 
 from kvcore.advice.sweep_cell import Cell
 from kvcore.catalogue.accelerators import Accelerator, Vendor
@@ -170,9 +171,14 @@ def _in_brackets(card: Accelerator) -> str:
 
 
 def _two_lines(word: str) -> str:
-    """A long word of a cell, broken where it has a space: cells are narrow on a phone."""
-    if len(word) <= CELL_LETTERS:
+    """A long word of a cell, broken where it has a space: cells are narrow on a phone.
+
+    Chinese has none: its characters are two letters wide, and its last word has two of them.
+    """
+    if sum(2 if east_asian_width(letter) in "WF" else 1 for letter in word) <= CELL_LETTERS:
         return word
+    if not set(word) & set("： "):
+        return word if word.isascii() else f"{word[:-2]}<br>{word[-2:]}"
     return word.replace("：", "：<br>") if "：" in word else word.replace(" ", "<br>", 1)
 
 

@@ -80,7 +80,15 @@ def memory_bar(plan: Plan, t: Words, explained: Collection[str] | None = None) -
 
 def axis_title(plan: Plan, t: Words) -> str:
     """What the axis counts."""
-    return t("GiB of one {card}", card=plan.accelerator.name)
+    stages, card = plan.scenario.parallel.pipeline_parallel_size, plan.accelerator.name
+    if stages == 1:
+        return t("GiB of one {card}", card=card)
+    return t(
+        "GiB of one {card} of pipeline stage {stage} of {stages}, the one that decides",
+        card=card,
+        stage=str(plan.stage + 1),
+        stages=str(stages),
+    )
 
 
 def part_piece(part: palette.Part, start: float, size: float, said: tuple[str, ...], title: str) -> Piece:

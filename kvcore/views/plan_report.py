@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from functools import cache, lru_cache
+from functools import cache
 from html import escape
 from importlib import resources
 from string import Template
@@ -24,7 +24,7 @@ from kvcore.planning import Plan
 from kvcore.scenario.link import carries_configs
 from kvcore.scenario.settings import assumed_text, override_steps
 from kvcore.texts import LABELS, palette
-from kvcore.texts.words import Words, concurrency_text, count, gib_text, msg, short_tokens
+from kvcore.texts.words import Words, concurrency_text, count, gib_text, short_tokens
 from kvcore.units import GIB, gib
 from kvcore.views import bar, summary
 from kvcore.views.charts import curve_lengths
@@ -41,6 +41,7 @@ BAR_SIZE: Final = 46
 BAR_HEIGHT: Final = 104
 CURVE_HEIGHT: Final = 165
 LEFT: Final = 48
+RIGHT: Final = 24
 BOTTOM: Final = 34
 NAMED_SHARE: Final = 0.075
 """A narrower part of the bar is named by the legend alone."""
@@ -67,7 +68,7 @@ def report_html(plan: Plan, link: str, t: Words) -> str:
         f'<p class="soft">{escape(" · ".join(summary.scenario_line(plan, t)))}</p>',
         *(f'<p class="soft">{escape(said)}</p>' for said in (assumed_text(plan, t),) if said),
         f'<p class="verdict {outcome}">{SIGNS[outcome]} {escape(sentence.text)}</p>',
-        _titled(t("Memory of one GPU"), memory_svg(plan, t) + _legend(plan, t)),
+        _titled(bar.memory_title(plan, t), memory_svg(plan, t) + _legend(plan, t)),
         '<div class="cards">',
         *(
             f"<div>{escape(card.label)}<b>{escape(card.value)}</b>"
@@ -104,11 +105,14 @@ def _titled(title: str, body: str) -> str:
 
 
 def _legend(plan: Plan, t: Words) -> str:
+    # Graphs that the engine counts and those that come on top stand apart in the bar, and are one part.
+    sizes: dict[palette.Part, float] = {}
+    for segment in bar.segments(plan):
+        sizes[segment.part] = sizes.get(segment.part, 0.0) + segment.figure
     items = "".join(
-        f"<li>{swatch_svg(segment.part.color, segment.part.pattern)}{escape(t(segment.part.label))} "
-        f"<b>{escape(gib_text(segment.figure * GIB))}</b></li>"
-        for segment in bar.segments(plan)
-        if segment.size > 0
+        f"<li>{swatch_svg(part.color, part.pattern)}{escape(t(part.label))} "
+        f"<b>{escape(gib_text(size * GIB))}</b></li>"
+        for part, size in sizes.items()
     )
     reaching = bar.overlap(plan)
     if reaching is not None:
@@ -190,7 +194,7 @@ def memory_svg(plan: Plan, t: Words) -> str:
     if missing is not None:
         x, width = 1 + missing.start * scale, missing.size * scale
         body.append(_rectangle(x, width, "url(#hatch-missing)", palette.CAPACITY))
-        note = t("{size} missing", size=gib_text(-missing.size * GIB, signed=True))
+        note = t("{size} missing", size=gib_text(missing.size * GIB))
         body.append(
             _text(min(x + width / 2, WIDTH - 60), BAR_TOP + BAR_SIZE + 18, note, "middle", palette.CAPACITY)
         )
@@ -202,7 +206,7 @@ def memory_svg(plan: Plan, t: Words) -> str:
         x = 1 + position * scale
         body.append(_line(x, BAR_TOP - 6, x, BAR_TOP + BAR_SIZE + 6, color, dash, 2))
         body.append(_text(x - 4, height, label, "end", INK))
-    return _drawing(BAR_HEIGHT, t("Memory of one GPU"), body)
+    return _drawing(BAR_HEIGHT, bar.memory_title(plan, t), body)
 
 
 def curve_svg(plan: Plan, curve: ConcurrencyCurve, t: Words) -> str:
@@ -212,27 +216,28 @@ def curve_svg(plan: Plan, curve: ConcurrencyCurve, t: Words) -> str:
         return ""
     left, right = math.log2(curve.lengths[0]), math.log2(curve.lengths[-1])
     peak = max(y for _, y in points)
-    low, high = math.log10(0.5), math.log10(max(10.0, peak * 1.3))
+    least = min(0.5, *(0.9 * y for _, y in points))
+    low, high = math.log10(least), math.log10(max(10.0, peak * 1.3))
 
     def x_of(length: float) -> float:
-        return LEFT + (math.log2(length) - left) / (right - left) * (WIDTH - LEFT - 12)
+        return LEFT + (math.log2(length) - left) / (right - left) * (WIDTH - LEFT - RIGHT)
 
     def y_of(requests: float) -> float:
-        share = (math.log10(max(requests, 0.5)) - low) / (high - low)
+        share = (math.log10(max(requests, least)) - low) / (high - low)
         return CURVE_HEIGHT - BOTTOM - share * (CURVE_HEIGHT - BOTTOM - 12)
 
     body = []
-    for power in range(math.ceil(high) + 1):
+    for power in range(math.floor(low), math.ceil(high) + 1):
         for step in (1, 3):
-            mark = step * 10**power
-            if math.log10(mark) <= high:
-                body.append(_line(LEFT, y_of(mark), WIDTH - 12, y_of(mark), "#DDD", "", 1))
-                body.append(_text(LEFT - 6, y_of(mark) + 4, f"{mark:,}", "end", INK))
+            mark = step * 10.0**power
+            if low <= math.log10(mark) <= high:
+                body.append(_line(LEFT, y_of(mark), WIDTH - RIGHT, y_of(mark), "#DDD", "", 1))
+                body.append(_text(LEFT - 6, y_of(mark) + 4, f"{mark:,.12g}", "end", INK))
     body += [
         _text(x_of(2**power), CURVE_HEIGHT - BOTTOM + 16, short_tokens(2**power), "middle", INK)
         for power in range(math.ceil(left), math.floor(right) + 1)
     ]
-    body.append(_line(LEFT, y_of(1), WIDTH - 12, y_of(1), palette.CAPACITY, "", 1.5))
+    body.append(_line(LEFT, y_of(1), WIDTH - RIGHT, y_of(1), palette.CAPACITY, "", 1.5))
     warning = t("OOM at start: not even one request fits")
     body.append(_text(LEFT + 6, y_of(1) + 13, warning, "start", palette.WARNING_TEXT))
     band = [
@@ -249,7 +254,7 @@ def curve_svg(plan: Plan, curve: ConcurrencyCurve, t: Words) -> str:
         body.append(
             f'<path d="M{x:.1f} {y - 6:.1f}l6 6l-6 6l-6 -6z" fill="{palette.OPERATING_POINT}" stroke="#333"/>'
         )
-        note = t("{name}: {count} requests of {tokens} tokens", name=f"TP {curve.tensor_parallel_size}",
+        note = t("{name}: {count} {count:request|requests} of {tokens} tokens", name=f"TP {curve.tensor_parallel_size}",
                  count=concurrency_text(plan.cache.max_concurrency), tokens=count(now))  # fmt: skip
         end = x > WIDTH * 0.6
         body.append(_text(x - 10 if end else x + 10, y - 8, note, "end" if end else "start", INK))
@@ -314,11 +319,12 @@ def ticket_text(plan: Plan, link: str, t: Words) -> str:
     lines = [f"**{summary.verdict_sentence(plan, t).text}**", "", line, ""]
     if plan.memory is not None:
         lines += [f"| {t('Part')} | GiB |", "|---|---:|"]
-        labels = {"total": msg("Memory of one GPU"), **{part.name: part.label for part in palette.PARTS}}
+        labels = {part.name: t(part.label) for part in palette.PARTS}
+        labels = {"total": bar.memory_title(plan, t), **labels}
         if bar.difference_name(plan):
-            labels["unaccounted"] = bar.difference_name(plan)
+            labels["unaccounted"] = t(bar.difference_name(plan))
         sizes = {name: gib_text(getattr(plan.memory, name).value) for name in labels}
-        lines += [*(f"| {t(label)} | {sizes[name]} |" for name, label in labels.items()), ""]
+        lines += [*(f"| {label} | {sizes[name]} |" for name, label in labels.items()), ""]
     if plan.cache is not None:
         lines += [
             f"- {t('KV cache tokens')}: {count(plan.cache.tokens)}",
@@ -326,7 +332,7 @@ def ticket_text(plan: Plan, link: str, t: Words) -> str:
             f"- {t('Longest request')}: {count(plan.cache.longest_request_tokens)}",
             "",
         ]
-    lines += [t("Start command:"), "", *_indented(launch_command(plan))]
+    lines += [t("Start command:"), "", *_indented(*launch_command(plan).splitlines())]
     expected = expected_log_lines(plan)
     if expected:
         lines += ["", t("Lines to expect in the log:"), "", *_indented(*expected)]
@@ -350,7 +356,6 @@ def _indented(*lines: str) -> list[str]:
     return [f"    {line}" for line in lines]
 
 
-@lru_cache(maxsize=8)
 def qr_image(text: str) -> str:
     """The address of an SVG of the code, black on white in every theme, of any size; "" for too long a text.
 

@@ -170,7 +170,7 @@ def replay_cards(found: Replay, t: Words) -> tuple[Card, ...]:
         (t("KV use at most"), share_text(found.peak_usage, t),
          t("of {blocks} blocks", blocks=count(found.usable_blocks))),
         (t("Running on average"), concurrency_text(found.mean_running),
-         t("{requests} requests in all", requests=count(found.requests))),
+         t("{requests} {requests:request|requests} in all", requests=count(found.requests))),
         (t("Preemptions"), count(found.preemptions),
          t("none") if first is None else t("the first after {seconds} s", seconds=f"{first:,.1f}")),
         (t("Prefix hit rate"), share_text(found.hit_rate, t) if found.query_tokens else DASH,

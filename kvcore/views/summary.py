@@ -9,12 +9,13 @@ from typing import Final
 
 from msgspec import Struct
 
-from kvcore.advice.fixes import Fix, FixPair
+from kvcore.advice.fixes import Fix, FixPair, starts_lower
 from kvcore.advice.vary import ConcurrencyCurve
 from kvcore.cache.spec import CacheKind
 from kvcore.evidence.calibration import fields_by_origin
 from kvcore.explain.numbers import any_cache, bytes_per_token_in_all
-from kvcore.planning import Plan, Verdict
+from kvcore.memory.parts import TOO_LITTLE_FREE
+from kvcore.planning import Plan, Tightness, Verdict
 from kvcore.quantity import Quantity
 from kvcore.scenario import Origin, Scenario
 from kvcore.scenario.request import UNNAMED_MODEL
@@ -90,6 +91,8 @@ def _verdict_text(plan: Plan, t: Words) -> str:
     keeps_nothing = plan.verdict is Verdict.FITS and not any(plan.specs)
     memory = plan.memory
     text = LABELS["verdicts"]["keeps-nothing" if keeps_nothing else plan.verdict]
+    if plan.tight_by is Tightness.START:
+        return t(text, reason=_start_text(plan, t))
     said = t(
         text if plan.tight_by is None else LABELS["tight"][plan.tight_by],
         requests=requests_words(plan, t),
@@ -103,6 +106,19 @@ def _verdict_text(plan: Plan, t: Words) -> str:
         short=gib_text(max(0.0, -memory.least_room) if memory is not None else 0),
     )
     return said if plan.tight_by is None else t(text, reason=said)
+
+
+def _start_text(plan: Plan, t: Words) -> str:
+    """How much less is free than the engine asks for, and the utilization that works, or the most that is free."""
+    noticed = next(one for one in plan.notices if one.code == TOO_LITTLE_FREE)
+    starts = starts_lower(plan)
+    if starts is not None:
+        shown = {"utilization": f"{starts.value:g}", "requests": requests_words(starts.plan, t)}
+        advice = t(LABELS["start"]["works"], **shown)
+    else:
+        share = float(noticed.params["free"]) / float(noticed.params["total"])
+        advice = t(LABELS["start"]["lower"], utilization=f"{math.floor(100 * share) / 100:g}")
+    return t(LABELS["tight"][Tightness.START], advice=advice, **noticed.params)
 
 
 def requests_words(plan: Plan, t: Words) -> str:

@@ -219,7 +219,7 @@ def steady_figures(choice: LimitChoice, t: Words) -> tuple[Card, ...]:
         (
             t("Preemptions a request"),
             preemption_text(choice.preemptions, t),
-            t("{seats} requests at once, your max_num_seqs", seats=count(seats)),
+            t("{seats} {seats:request|requests} at once, your max_num_seqs", seats=count(seats)),
         ),
     )  # fmt: skip
     return tuple(Card(label=label, value=value, note=note) for label, value, note in figures)

@@ -21,6 +21,7 @@ from kvcore.workload.requests import (
     Unusable,
     UnusableLineError,
     checked_tokens,
+    names_with,
     number_of,
     plain_name,
     tables,
@@ -157,6 +158,7 @@ def _says_something(key: str) -> bool:
 def forget_names() -> None:
     """Names of a stranger's fields stay no longer than the reading of the log."""
     re.purge()  # what is known of layouts (shapes.py) has their names
+    names_with.cache_clear()
     plain_name.cache_clear()
     _says_something.cache_clear()
 

@@ -134,11 +134,11 @@ def read_logs_here(
                 _read_parquet(cast(Any, source), tally)
             else:
                 _read_file(meter.slices(slices_of(source)), tally)
+        if not tally.collector.requests:
+            raise tally.refusal()
+        return tally.log()
     finally:
         forget_names()
-    if not tally.collector.requests:
-        raise tally.refusal()
-    return tally.log()
 
 
 @dataclass(slots=True)

@@ -114,11 +114,15 @@ class Reading(Struct, frozen=True, kw_only=True):
     @property
     def names(self) -> Names:
         """What fields are called in this log."""
-        return _names(self.columns)
+        return names_with(self.columns)
 
 
 @lru_cache(maxsize=32)
-def _names(columns: tuple[tuple[str, str], ...]) -> Names:
+def names_with(columns: tuple[tuple[str, str], ...]) -> Names:
+    """The names of requests.toml, those of a person before them.
+
+    Raises WorkloadError `unknown-column-field`.
+    """
     names = tables().names
     for field, name in columns:
         if field not in MAPPED:

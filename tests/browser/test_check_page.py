@@ -96,6 +96,7 @@ def test_upload_of_a_large_log_and_of_a_binary(server: str, open_page: OpenPage)
 def test_a_phone_scrolls_only_down(server: str, open_page: OpenPage, scheme: str) -> None:
     page = open_page(server, width=390, height=844, scheme=scheme, locale="zh-CN")
     page.goto(f"{server}/check")
+    at_rest(page)
     page.get_by_role("button", name="两张 H100 上的一次启动").click()
     expect(page.get_by_text("预测与实测").first).to_be_visible()
     at_rest(page)

@@ -22,6 +22,9 @@ IN_VIEW = """selector => {
 }"""
 
 
+FITS = "selector => document.querySelector(selector).scrollHeight <= innerHeight"
+
+
 def opened(browser: Browser, address: str, **options: object) -> Page:
     page = browser.new_context(locale="en-US", **options).new_page()  # type: ignore[arg-type]
     page.goto(address)
@@ -128,6 +131,37 @@ def test_a_projector_shows_picture_and_question_of_each_step_in_english(
         expect(page.locator("h2")).to_have_text(re.compile(rf"^{number} · "))
         waited(page)
         until(page, IN_VIEW, f".st-key-learn_guess_{step} .kv-lesson")
+    page.context.close()
+
+
+@pytest.mark.parametrize("lang", ["en", "zh"])
+@pytest.mark.parametrize("step", [StepName.BLOCKS, StepName.BATCHING])
+def test_a_load_and_its_question_need_no_scrolling_on_a_projector(
+    server: str, browser: Browser, step: StepName, lang: str
+) -> None:
+    number = STEPS.index(step) + 1
+    address = f"{server}/learn?{QUERY}&lang={lang}&present=true&step={number}"
+    page = opened(browser, address, viewport={"width": 1280, "height": 720})
+    page.locator(f".st-key-learn_guess_{step} button").last.wait_for()
+    page.locator(".st-key-learn-idea button").wait_for()
+    until(page, FITS, "[data-testid=stMainBlockContainer]")
+    page.context.close()
+
+
+def test_the_arrows_walk_right_after_the_mouse_turned_the_presentation_on(
+    server: str, browser: Browser
+) -> None:
+    page = opened(browser, f"{server}/learn?{QUERY}&step=7", viewport={"width": 1280, "height": 720})
+    page.get_by_role("button", name="Present", exact=True).click()
+    page.get_by_role("button", name="End presentation").wait_for()
+    at_rest(page)
+    moved(page, "ArrowRight")
+    expect(page.locator("h2")).to_have_text(re.compile(r"^8 · "))
+    page.get_by_role("button", name="End presentation").click()
+    page.get_by_role("button", name="Present", exact=True).wait_for()
+    at_rest(page)
+    moved(page, "ArrowLeft")
+    expect(page.locator("h2")).to_have_text(re.compile(r"^7 · "))
     page.context.close()
 
 

@@ -126,7 +126,7 @@ def test_one_change_is_one_step_back(server: str, open_page: OpenPage) -> None:
     expect(page.get_by_text(re.compile("^Fits: "))).to_be_visible()
     assert page.evaluate("history.length") == entries + 1
     page.go_back()
-    expect(page.get_by_text(re.compile("^Starts only with a shorter context"))).to_be_visible()
+    expect(page.get_by_text(re.compile("^Context too long"))).to_be_visible()
 
 
 def test_reload_restores_everything(server: str, open_page: OpenPage) -> None:

@@ -143,6 +143,7 @@ def test_upload_of_a_large_log_then_of_a_binary(server: str, open_page: OpenPage
     expect(page.get_by_text("The request log is not text")).to_be_visible()
     page.reload()
     page.get_by_role("button", name="Customer service").wait_for()
+    at_rest(page)
     line = json.dumps(
         {"usage": {"prompt_tokens": 900, "completion_tokens": 90}, "max_tokens": 512, "pad": "x" * 400}
     )
@@ -157,6 +158,7 @@ def test_upload_of_a_large_log_then_of_a_binary(server: str, open_page: OpenPage
 def test_a_phone_scrolls_only_down(server: str, open_page: OpenPage, scheme: str) -> None:
     page = open_page(server, width=390, height=844, scheme=scheme, locale="zh-CN")
     page.goto(f"{server}/workload")
+    at_rest(page)
     page.get_by_role("button", name="客服问答").click()
     expect(page.get_by_text("99% 的请求不超过 1,690 token").first).to_be_visible()
     at_rest(page)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from functools import lru_cache
 from typing import Any, Final
 
 from msgspec import Struct
@@ -64,6 +63,12 @@ class Additional(Struct, frozen=True, kw_only=True):
     enable_dsa_cp: bool = False
     redundant_experts: int = 0
     """Copies of experts that each layer stores in addition, over all ranks."""
+    balances: bool = False
+    """Experts move between ranks while the engine serves."""
+    gates_apart: bool = False
+    """The router and the shared experts run on a stream of their own, with a group of their own."""
+    overlaps_experts: bool = False
+    """Shared experts run on a stream of their own."""
     packs_index_keys: bool = False
     """Keys of a sparse indexer in 8 bits."""
     ranks: ModuleRanks = ModuleRanks()
@@ -97,7 +102,6 @@ def additional_of(scenario: Scenario, version: Version) -> Additional:
     return NOTHING if text is None else _read(text, scenario.engine, version)
 
 
-@lru_cache(maxsize=256)
 def _read(text: str, engine: str, version: Version) -> Additional:
     rules = find_engine(engine).additional
     said: dict[str, Any] = json.loads(text)
@@ -110,6 +114,9 @@ def _read(text: str, engine: str, version: Version) -> Additional:
         **{name: read[name] for name in read.keys() & SWITCHES},
         xlite=read.get("xlite_graph_config", {}).get(SWITCH, False),
         redundant_experts=_redundant(read, version >= rules.redundant_need_balancing_since),
+        balances=_balances(read),
+        gates_apart=bool(read.get("multistream_overlap_gate", False)),
+        overlaps_experts=bool(read.get("multistream_overlap_shared_expert", False)),
         packs_index_keys=any(read.get(name, False) for name in PACKED),
         ranks=_module_ranks(read, read.get("finegrained_tp_config", {})),
         scheduler=_scheduler(read.get("ascend_scheduler_config"), version >= rules.scheduler_switch_since),
@@ -138,9 +145,17 @@ def _redundant(read: dict[str, Any], needs_balancing: bool) -> int:
     """
     own = read.get("eplb_config")
     count = read.get("init_redundancy_expert", 0) if own is None else own.get("num_redundant_experts", 0)
-    balancing = read if own is None else own
-    is_balanced = balancing.get("dynamic_eplb") or balancing.get("expert_map_record_path")
-    return int(count) if is_balanced or not needs_balancing else 0
+    return int(count) if _balances(read) or not needs_balancing else 0
+
+
+def _balances(read: dict[str, Any]) -> bool:
+    """Whether experts move while the engine serves; to record where they are they are watched in the same way.
+
+    Source: vllm_ascend/worker/model_runner_v1.py:NPUModelRunner.__init__ (0.11.0), ascend_config.py:EplbConfig (0.18.0,
+    0.23.0).
+    """
+    said = read.get("eplb_config", read)
+    return bool(said.get("dynamic_eplb") or said.get("expert_map_record_path"))
 
 
 def _scheduler(said: dict[str, Any] | None, has_switch: bool) -> OwnScheduler | None:

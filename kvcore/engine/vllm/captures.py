@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from bisect import bisect_left
 from typing import Final, assert_never
 
 from msgspec import Struct
@@ -20,6 +20,7 @@ from kvcore.engine.vllm.switches import (
 )
 from kvcore.errors import EngineRefusalError, Notice, notice, shorten
 from kvcore.flags import FLAGS
+from kvcore.kept import bounded
 from kvcore.scenario import CudagraphMode, Runner, Scenario
 from kvcore.units import ceil_div
 
@@ -29,8 +30,14 @@ LIMIT: Final = 512
 FINE_LIMIT: Final = 256
 """Steps of 8 below, of 16 from here on."""
 
+V0_SIZES: Final = (1, 2, 4, *range(8, 8192 + 1, 8))
+"""What V0 may capture, whatever max_num_seqs. Source: vllm/config.py:VllmConfig._set_cudagraph_sizes (0.6.6, 0.9.2)."""
 
-@lru_cache(maxsize=1024)
+KEPT_BYTES: Final = 2 << 20
+"""Of sizes worked out before: who sends a link decides the numbers that they are of."""
+
+
+@bounded(KEPT_BYTES)
 def capture_sizes(
     *,
     rule: GraphSizes | None,
@@ -45,10 +52,11 @@ def capture_sizes(
     `model_limit` is a largest size that the model sets itself, whatever max_num_seqs; `captures_batch` is the
     switch of that name.
 
-    1, 2, 4, then every 8th; from 0.11.1 every 16th above 256. At most twice max_num_seqs from 0.10.1 on.
+    1, 2, 4, then every 8th; from 0.11.1 every 16th above 256. At most twice max_num_seqs from 0.10.1 on. V0: up to the
+    first that max_num_seqs requests fit into, and none above 8192.
 
     Source: vllm/config/vllm.py:VllmConfig._set_cudagraph_sizes (0.9.2, 0.10.1, 0.11.1, 0.13.0, 0.28.0, 0.32.0),
-    vllm/worker/model_runner.py:_BATCH_SIZES_TO_CAPTURE (V0).
+    vllm/config.py:VllmConfig._set_cudagraph_sizes without VLLM_USE_V1 (0.6.6, 0.9.2).
 
     Example:
         >>> sizes = capture_sizes(rule=GraphSizes.SIXTEENS, max_num_seqs=1024, max_num_batched_tokens=8192,
@@ -57,7 +65,7 @@ def capture_sizes(
         (51, 512)
     """
     if rule is None:
-        return tuple(size for size in _eights(max_num_seqs) if size <= max_num_seqs)
+        return V0_SIZES[: bisect_left(V0_SIZES, max_num_seqs) + 1]
     if model_limit:
         return _sixteens(min(model_limit, max_num_batched_tokens))
     query, of_requests, of_widest = num_speculative_tokens + 1, False, False

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from functools import lru_cache
 from typing import Any
 
 from msgspec import Struct
@@ -34,11 +33,8 @@ def transfer_of(scenario: Scenario) -> Transfer:
         'kv_consumer'
     """
     text = scenario.kv_transfer_config
-    return Transfer() if text is None else _read(text)
-
-
-@lru_cache(maxsize=256)
-def _read(text: str) -> Transfer:
+    if text is None:
+        return Transfer()
     said: dict[str, Any] = json.loads(text)
     return Transfer(connector=said.get("kv_connector"), role=Role(said.get("kv_role", Role.BOTH)))
 

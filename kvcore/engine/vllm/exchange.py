@@ -12,6 +12,11 @@ EXCHANGED_TOKENS: Final = 256
 Source: vllm/envs.py:VLLM_MOE_DP_CHUNK_SIZE (0.9.2, 0.19.0),
 vllm/config/scheduler.py:SchedulerConfig.DEFAULT_MAX_NUM_BATCHED_TOKENS_FOR_BATCHED_DP (0.20.0, 0.29.0).
 """
+GATHERING: Final = (None, "naive", "allgather_reducescatter")
+"""Backends by which each rank has the tokens of all.
+
+Source: vllm/config/parallel.py:All2AllBackend (0.11.2, 0.33.0).
+"""
 BATCHED: Final = ("deepep_low_latency", "nixl_ep")
 
 
@@ -34,3 +39,8 @@ def exchanges_batches(scenario: Scenario) -> bool:
         and parallel.enable_expert_parallel
         and parallel.data_parallel_size > 1
     )
+
+
+def gathers_tokens(scenario: Scenario) -> bool:
+    """Whether each rank gathers the tokens of all replicas: by default, and wherever experts are not whole."""
+    return not scenario.parallel.enable_expert_parallel or exchange_of(scenario) in GATHERING

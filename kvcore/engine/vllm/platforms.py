@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from kvcore.engine.protocol import Attention, Combination, RefusedCombination
@@ -50,12 +50,16 @@ def check_platform(start: Start, *, prefix_caching: bool, method: str) -> None:
     Source: `CacheRules.caches_states`, `drafts_for_states`, `pipelines_drafts`.
     """
     scenario, kept = start.scenario, start.kept
+    found: Mapping[Combination, tuple[str, str | None, bool]] = {}
     for row in find_engine(scenario.engine).refusals.combinations:
         if row.covers(start.version) and (start.card.is_310p or not row.only_310p):
             if row.what is Combination.NODE_KEYS:
                 _check_role(scenario, row)
-            else:
-                _check_combination(start, row.what, prefix_caching=prefix_caching)
+                continue
+            found = found or _combinations(start, prefix_caching=prefix_caching)
+            field, value, is_refused = found[row.what]
+            if is_refused:
+                raise EngineRefusalError(f"npu-refuses-{row.what}", field, value)
     unread = additional_of(scenario, start.version).unread
     if unread and start.version >= find_engine(scenario.engine).additional.refuses_unread_since:
         raise EngineRefusalError("npu-refuses-unknown-key", FIELD, unread[0])
@@ -77,14 +81,17 @@ def _check_role(scenario: Scenario, row: RefusedCombination) -> None:
         raise EngineRefusalError("npu-refuses-node-keys", FIELD, row.key, role=role, roles=wanted)
 
 
-def _check_combination(start: Start, what: Combination, *, prefix_caching: bool) -> None:
+def _combinations(
+    start: Start, *, prefix_caching: bool
+) -> Mapping[Combination, tuple[str, str | None, bool]]:
+    """Field and value that each would be refused by, and whether the start has it."""
     scenario = start.scenario
     own = find_engine(scenario.engine).attention
     block_size = scenario.block_size
     additional = additional_of(scenario, start.version)
     replicas, stages = scenario.parallel.data_parallel_size, scenario.parallel.pipeline_parallel_size
     uneven = next((size for size in additional.ranks.asked if replicas % size), 0)
-    field, value, is_refused = {
+    return {
         Combination.FIRST_ENGINE: (f"env.{ENGINE_VARIABLE}", "0", scenario.env.get(ENGINE_VARIABLE) == "0"),
         Combination.CACHED_BLOCKS: (
             "block_size",
@@ -120,9 +127,7 @@ def _check_combination(start: Start, what: Combination, *, prefix_caching: bool)
             str(block_size),
             additional.xlite and own is not None and block_size not in (None, own.block_size),
         ),
-    }[what]
-    if is_refused:
-        raise EngineRefusalError(f"npu-refuses-{what}", field, value)
+    }
 
 
 def _captures(scenario: Scenario) -> bool:

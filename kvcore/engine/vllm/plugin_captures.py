@@ -13,6 +13,7 @@ from kvcore.engine.graph_rules import (
 )
 from kvcore.engine.resolved import Resolved
 from kvcore.engine.rooms import find_engine
+from kvcore.engine.vllm.additional import additional_of
 from kvcore.engine.vllm.draft import draft_config, uses_checkpoint_drafts
 from kvcore.engine.vllm.flashcomm import cuts_tokens
 from kvcore.engine.vllm.start import Start
@@ -98,7 +99,8 @@ def limited_sizes(sizes: tuple[int, ...], start: Start, resolved: Resolved) -> t
         data_ranks=parallel.data_parallel_size,
         has_whole_experts=parallel.enable_expert_parallel,
         is_mixture=start.architecture.moe is not None,
-        runs_on_vector_cores=start.scenario.env.get(EXPANSION_VARIABLE) == VECTOR_CORES,
+        runs_on_vector_cores=_runs_on_vector_cores(start),
+        overlaps_experts=additional_of(start.scenario, start.version).overlaps_experts,
     )
     is_descending = start.switches.graph_sizes in DESCENDING
     kept = sampled_sizes(sizes, most_sizes(rules, recorded), is_descending=is_descending)
@@ -106,6 +108,16 @@ def limited_sizes(sizes: tuple[int, ...], start: Start, resolved: Resolved) -> t
     if rules.widens_for_drafts and query > 2 and kept[-1] < query * resolved.max_num_seqs:
         return tuple(query * size for size in kept)
     return kept
+
+
+def _runs_on_vector_cores(start: Start) -> bool:
+    """Whether collectives run there: as the variable says, else as the engine sets it for a type of model.
+
+    Source: vllm_ascend/patch/platform/patch_minimax_m2_config.py:_patched_verify_cuda_graph (0.17.0rc1, 0.20.2rc1).
+    """
+    said = start.scenario.env.get(EXPANSION_VARIABLE)
+    is_set_for = start.architecture.model_type == start.graphs.vector_cores_for
+    return is_set_for if said is None else said == VECTOR_CORES
 
 
 def draft_streams(start: Start) -> int:

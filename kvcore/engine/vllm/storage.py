@@ -12,6 +12,7 @@ from kvcore.catalogue.accelerators import Vendor
 from kvcore.engine.resolved import CardView
 from kvcore.engine.rooms import find_engine
 from kvcore.engine.vllm.start import Start
+from kvcore.engine.vllm.versions import planned_release
 from kvcore.errors import EngineRefusalError, ModelError, Notice, notice
 from kvcore.kept import kept
 from kvcore.model.architecture import Module, Parameter, elements
@@ -35,6 +36,7 @@ from kvcore.versioned import (
 RATES: Final = (1.5, 9.0)
 """Bits a weight of GGUF files, from IQ1_S to Q8_0: another size is that of another checkpoint."""
 
+FP8: Final = "fp8"
 FLOAT32_BYTES: Final = 4
 """Of what GGUF does not quantize."""
 
@@ -53,12 +55,23 @@ def storage_of(scenario: Scenario) -> Quantization:
     config, asked = scenario.config, scenario.quantization
     is_gguf = asked == METHOD or (asked is None and (names_gguf(scenario.model) or declares_gguf(config)))
     if not is_gguf:
-        return read_quantization(config, asked)
+        found = read_quantization(config, asked)
+        return Quantization() if found.method == FP8 and _unpacks_fp8(scenario) else found
     named = file_type(scenario.model)
     known = _gguf(config, named if named in MIXTURES.load().files else "", scenario.checkpoint.total_size)
     if known is None:
         raise ModelError("gguf-type-unknown", field="model", value=scenario.model[:200])
     return known
+
+
+def _unpacks_fp8(scenario: Scenario) -> bool:
+    """Whether the engine loads the model's FP8 checkpoints in 16 bits.
+
+    Source: vllm_ascend/patch/platform/patch_minimax_m2_config.py:_disable_fp8, patch/worker/patch_minimax_m2.py
+    (0.17.0rc1, 0.18.0, 0.23.0, 0.25.1rc1).
+    """
+    rules = find_engine(scenario.engine).weights.at(planned_release(scenario).version)
+    return bool(rules.unpacks_fp8_of) and scenario.config.root.get("model_type") == rules.unpacks_fp8_of
 
 
 @kept

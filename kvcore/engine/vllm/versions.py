@@ -85,7 +85,6 @@ class Release(Struct, frozen=True, kw_only=True):
         return all(notice.code != APPROXIMATED for notice in self.notices)
 
 
-@lru_cache(maxsize=1024)
 def knows_release(engine: str, engine_version: str | None) -> bool:
     """Whether `find_release` finds one.
 

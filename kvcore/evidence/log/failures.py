@@ -27,6 +27,11 @@ TOKENS_STEP: Final = 16
 """The smallest block size in use: a length below one block more is no gain."""
 LARGEST_TENSOR_PARALLEL: Final = 64
 
+FP8_SHARE: Final = 0.5
+"""Of the KV memory of a request, at least: an fp8 cache stores one byte where 16 bits took two."""
+SIXTEEN_BITS: Final = frozenset(("auto", "bfloat16", "float16"))
+"""KV cache dtypes that fp8 halves."""
+
 SOMETHING_FAILED: Final = 2
 """Rank of the errors that say nothing else, as in failures.toml."""
 BEHIND_PROCESS: Final = 80
@@ -107,6 +112,8 @@ class Failure(Struct, frozen=True, kw_only=True):
     numbers: Mapping[str, float] = field(default_factory=dict)
     """Of the error's text, by name."""
     change: Change | None = None
+    fp8_suffices: bool = False
+    """Of a context that is too long: whether an fp8 KV cache may make it fit."""
 
     def number(self, name: str) -> float | None:
         """A number of the error's text, or None."""
@@ -116,7 +123,12 @@ class Failure(Struct, frozen=True, kw_only=True):
     def notice(self) -> Notice:
         """The explanation in plain words and what to do, translated by code as every notice is."""
         params = {name: format_number(value) for name, value in self.numbers.items()}
+        if self.code == _TOO_LONG and not self.fp8_suffices:
+            return Notice(code="start-context-far-too-long", params=params)
         return Notice(code=self.code, params=params)
+
+
+_TOO_LONG: Final = "start-context-too-long"
 
 
 class KnownError(LineRow, frozen=True, kw_only=True):
@@ -176,7 +188,8 @@ def find_failures(log: LogText, start: int, end: int, facts: StartFacts) -> tupl
         )
         size = _CHANGES.get(code)
         change = size(failure, facts) if size is not None else None
-        found.append((error.rank, hit.offset, replace(failure, change=change)))
+        failure = replace(failure, change=change, fp8_suffices=_fp8_suffices(failure, facts))
+        found.append((error.rank, hit.offset, failure))
     if all(rank == SOMETHING_FAILED for rank, _, _ in found):
         index = last_error(log, start, end)
         if index is not None:
@@ -257,6 +270,14 @@ def _last_error_above(log: LogText, start: int, stop: int) -> int | None:
         says_it_below = found[1].endswith(_VALIDATION) and index + 1 < len(log.lines)
         return index + 1 if says_it_below and log.starts[index + 1] < len(log.text) else index
     return None
+
+
+def _fp8_suffices(failure: Failure, facts: StartFacts) -> bool:
+    """Whether half of what one request needs is no more than what is left, of a cache that is not fp8 yet."""
+    needed, available = failure.number("needed_gib"), failure.number("available_kv_gib")
+    if failure.code != _TOO_LONG or needed is None or available is None:
+        return False
+    return (facts.flags.kv_cache_dtype or "auto") in SIXTEEN_BITS and needed * FP8_SHARE <= available
 
 
 def _shorter_context(failure: Failure, facts: StartFacts) -> Change | None:

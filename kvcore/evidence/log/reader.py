@@ -16,6 +16,7 @@ from kvcore.evidence.log.arguments import LoggedArguments, read_flags
 from kvcore.evidence.log.cleaned import LogText, clean_log
 from kvcore.evidence.log.failures import Failure, StartFacts, find_failures
 from kvcore.evidence.log.figures import Figures, Reading, Spread, engine_figures, find_readings, rank_figures
+from kvcore.evidence.log.line_formats import FORMATS
 from kvcore.evidence.log.npu_smi import Chip, chip_notices, fullest, read_chips
 from kvcore.evidence.log.surroundings import LoggedSurrounding, find_surroundings
 from kvcore.scenario import Measured
@@ -47,6 +48,13 @@ _GENERATIONS: Final = (
     (True, ("non_torch_memorytakes", "InitializingaV0LLMengine", "Memoryprofilingresults:", "#CPUblocks:")),
 )  # fmt: skip
 """Whether it is V0, and what only that engine prints."""
+
+
+_OF_ERRORS: Final[Mapping[str, Mapping[str, str]]] = {
+    "start-context-too-long": {"available_kv_gib": "available_kv_gib", "max_model_len": "model_len"},
+    "start-context-exceeds-cache": {"kv_tokens": "kv_tokens", "max_model_len": "model_len"},
+}
+"""Errors that name figures of the start: a number of theirs, and the figure that it is."""
 
 
 class StartupLog(LoggedArguments, frozen=True, kw_only=True):
@@ -145,10 +153,15 @@ def _start(
     if utilization is None:
         utilization = value_of(figures.utilization)
     facts = StartFacts(flags=flags, rank=ranked.worst, utilization=utilization)
-    known = {**ranked.worst.known, **figures.known}
     said = asdict(arguments)
     said["model"] = arguments.model or model_of(log, start, end)
     failures = find_failures(log, start, end, facts)
+    of_errors = _readings_of(failures, {**ranked.worst.known, **figures.known})
+    figures, worst = (
+        _with_readings(figures, of_errors, "engine"),
+        _with_readings(ranked.worst, of_errors, "rank"),
+    )
+    known = {**worst.known, **figures.known}
     chips = _chips(log, start, end, found, has_failed=bool(failures))
     said["notices"] = arguments.notices + chip_notices(chips) + ranked.notices + engine_notices
     return StartupLog(
@@ -159,7 +172,7 @@ def _start(
         card_name=card_name,
         figures=figures,
         ranks=ranked.ranks,
-        worst_rank=ranked.worst,
+        worst_rank=worst,
         spreads=ranked.spreads,
         charges_graph_estimate=_charges_estimate(log, start, end, engine, version),
         failures=failures,
@@ -167,6 +180,32 @@ def _start(
         surroundings=find_surroundings(log, start, end, flags.tensor_parallel_size or 1),
         missing=tuple(name for name in (_EXPECTED_V0 if v0 else engine.log.figures) if name not in known),
     )
+
+
+def _readings_of(failures: tuple[Failure, ...], known: Mapping[str, Reading]) -> tuple[Reading, ...]:
+    """Figures that only the errors of a start name: those that its own lines give are `known`."""
+    found: dict[str, Reading] = {}
+    for failure in failures:
+        for number, name in _OF_ERRORS.get(failure.code, {}).items():
+            value, rule = failure.number(number), FORMATS.load().figure[name]
+            if value is not None and rule.low <= value <= rule.high and name not in known:
+                found.setdefault(
+                    name,
+                    Reading(
+                        figure=name,
+                        value=value,
+                        unit=rule.unit,
+                        line_number=failure.line_number,
+                        line=failure.line,
+                        rank=failure.rank,
+                    ),
+                )
+    return tuple(found.values())
+
+
+def _with_readings(figures: Figures, found: tuple[Reading, ...], scope: str) -> Figures:
+    own = {one.figure: one for one in found if FORMATS.load().figure[one.figure].scope == scope}
+    return replace(figures, known={**figures.known, **own})
 
 
 def _chips(

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from kvcore.errors import shorten
-from kvcore.flags import FLAGS, Flag, Kind, LogRule, fields_of, read_whole
+from kvcore.flags import FLAGS, WORD, Flag, Kind, LogRule, fields_of, read_whole
 from kvcore.model.rope import LARGEST_FACTOR, YARN, Yarn
 from kvcore.scenario import KEPT_AS_JSON, CudagraphMode, Runner, SpeculativeConfig
 
@@ -19,8 +19,6 @@ MAX_CONFIG_CHARACTERS: Final = 1 << 15
 """Of a compilation config: with its sizes and splitting operators it is the longest field of the line."""
 MAX_SIZES: Final = 4096
 LARGEST_SIZE: Final = 1 << 31
-LARGEST_COUNT: Final = 100_000
-"""Images, videos or audios of one prompt."""
 LARGEST_LENGTH: Final = 1 << 24
 """Of a model before its rope is stretched."""
 
@@ -204,7 +202,7 @@ def _limits(text: str) -> Mapping[str, int] | None:
             flag = FLAGS.get(f"limit_mm_per_prompt.{own}")
             if flag is None:
                 continue
-            least, most = (0, LARGEST_COUNT) if flag.kind is Kind.COUNT else flag.bounds
+            least, most = flag.bounds
             if (count := _count(unquoted(said), int(most), int(least))) is not None:
                 limits[own] = count
     return limits or None
@@ -222,7 +220,8 @@ def _speculative(text: str) -> SpeculativeConfig | None:
         flag = fields_of("speculative_config")[key]
         said = next((values[name] for name in (key, *flag.logged) if name in values), "")
         numbers[key] = read_whole(unquoted(said), flag)
-    return SpeculativeConfig(method=method, model=model, **numbers)
+    eager = _SWITCHES.get(unquoted(values.get("enforce_eager", "")))
+    return SpeculativeConfig(method=method, model=model, enforce_eager=eager, **numbers)
 
 
 def _stretched_rope(text: str) -> str | None:
@@ -265,9 +264,13 @@ def _by_kind(flag: Flag) -> Reader:
     if flag.kind is Kind.ANY:
         return _literal
     if flag.kind is Kind.TEXT:
-        return lambda text: said if (said := read_text(text)) and len(said) <= flag.characters else None
+        return lambda text: said if (said := read_text(text)) and _may_be(flag, said) else None
     # Any other word, the flag's default among them, says nothing.
     return lambda text: word if (word := read_word(text)) in flag.common else None
+
+
+def _may_be(flag: Flag, text: str) -> bool:
+    return len(text) <= flag.characters and not (flag.is_word and re.fullmatch(WORD, text) is None)
 
 
 _NUMBER: Final = re.compile(r"-?\d{1,18}(\.\d{1,12})?")
@@ -334,7 +337,7 @@ def inner_value(name: str, text: str) -> dict[str, dict[str, Any]]:
     if flag is None:
         return {}
     head, _, key = flag.name.partition(".")
-    read = _count(text, LARGEST_COUNT) if flag.kind is Kind.COUNT else _by_kind(flag)(text)
+    read = _count(text, int(flag.bounds[1])) if flag.kind is Kind.COUNT else _by_kind(flag)(text)
     return {} if read is None else {head: {key: read}}
 
 

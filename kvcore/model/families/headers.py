@@ -11,6 +11,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import repeat
 from typing import Final
 
 from msgspec.structs import replace
@@ -35,6 +36,10 @@ USUAL_HEAD_SIZE: Final = 128
 """Of keys, where neither a norm nor the config says it: how many KV heads there are is a guess then."""
 NOTABLE_BYTES: Final = 1 << 20
 """Tensors of unknown names below this are not worth a word."""
+MAX_PARTS: Final = 1 << 14
+"""Tensors of all layers that differ from each other: some 200 layers, each unlike all others, of 80 tensors."""
+MAX_MODULES: Final = 1 << 17
+"""Tensors apart from those of experts: some 60 layers of 2,000."""
 MOST_NAMES: Final = 4
 """In a notice."""
 
@@ -60,6 +65,7 @@ class _Reader:
         self.encoders = [part for part in others if _ENCODER.search(part.full_name)]
         self.ends = [part for part in others if not _ENCODER.search(part.full_name)]
         self.count = self._layers()
+        self._check_modules()
         sizes = Counter[str]()
         for part in parts:
             sizes[part.tensors.dtype] += part.tensors.bytes_of_all
@@ -77,10 +83,11 @@ class _Reader:
         windows = self._windows()
         of_layer: list[list[int]] = [[] for _ in range(self.count)]
         for number, part in enumerate(self.layers):
-            for layer in part.tensors.layers:
-                if layer < self.count:
-                    of_layer[layer].append(number)
+            for layer in part.tensors.layers_below(self.count):
+                of_layer[layer].append(number)
         kinds = list(zip(map(tuple, of_layer), windows, strict=True))
+        if sum(len(numbers) for numbers, _ in set(kinds)) > MAX_PARTS:
+            raise self._unreadable(reason=f"its layers differ in more than {MAX_PARTS:,} kinds of tensors")
         built = {
             kind: self._layer([self.layers[number] for number in kind[0]], kind[1]) for kind in set(kinds)
         }
@@ -116,11 +123,11 @@ class _Reader:
         return dataclasses.replace(model, is_assumed=True, notices=tuple(self._notices(layers, windows)))
 
     def _layers(self) -> int:
-        there = {layer for part in self.layers for layer in part.tensors.layers}
         count = self.section.optional_integer("num_hidden_layers", minimum=1, maximum=MAX_LAYERS)
-        count = count or max(there, default=-1) + 1
+        count = count or max((part.tensors.last_layer for part in self.layers), default=-1) + 1
         if not 0 < count <= MAX_LAYERS:
             raise self._unreadable(reason="no tensor is numbered like those of layers")
+        there = {layer for part in self.layers for layer in part.tensors.layers_below(count)}
         missing = set(range(count)) - there
         if missing:
             lacking, at = len(missing), min(missing)
@@ -130,6 +137,13 @@ class _Reader:
                 reason=f"{lacking} of {count} layers have no tensor, {at} is the first",
             )
         return count
+
+    def _check_modules(self) -> None:
+        """Raises ModelError `unknown-architecture` for more modules than a plan counts one by one."""
+        apart = [part for part in self.layers if not part.is_of_experts]
+        tensors = (part.tensors for part in (*apart, *self.encoders, *self.ends))
+        if sum(one.each * max(one.num_layers, 1) for one in tensors) > MAX_MODULES:
+            raise self._unreadable(reason=f"it has more than {MAX_MODULES:,} tensors apart from experts")
 
     def _hidden(self) -> int:
         given = self.section.optional_integer("hidden_size", minimum=1)
@@ -155,7 +169,7 @@ class _Reader:
         """Tensors that are of no decoder layer."""
         for part in parts:
             module = self.cutter.cut(part, is_encoder=is_encoder)
-            yield from (module,) * (part.tensors.each * max(len(part.tensors.layers), 1))
+            yield from repeat(module, part.tensors.each * max(part.tensors.num_layers, 1))
 
     # -- one layer --------------------------------------------------------------------------------------------------
 
@@ -347,7 +361,7 @@ class _Reader:
         )
         if (has_window or self.section.has("attention_chunk_size")) and not any(windows):
             yield notice("headers-windows", "headers")
-        beyond = [part for part in self.layers if max(part.tensors.layers) >= self.count]
+        beyond = [part for part in self.layers if part.tensors.last_layer >= self.count]
         if self.drafts or beyond:
             names = (part.tensors.prefix or part.path[0] for part in (*self.drafts, *beyond))
             yield notice("headers-drafts", "headers", names=_listed(names))
@@ -363,7 +377,7 @@ def _decoder_prefix(parts: list[Part], section: Section) -> str:
         prefix, layers = part.tensors.prefix, part.tensors.layers
         if layers and not _ENCODER.search(prefix) and not _DRAFT.search(prefix):
             sizes[prefix] += part.tensors.bytes_of_all
-            depths[prefix] = max(depths[prefix], layers[-1] + 1)
+            depths[prefix] = max(depths[prefix], part.tensors.last_layer + 1)
     wanted = section.optional_integer("num_hidden_layers", minimum=1) or 0
     return max(sizes, key=lambda prefix: (depths[prefix] >= wanted, sizes[prefix]), default="")
 

@@ -27,7 +27,13 @@ def pool_drawing(room: Classroom, step: int, t: Words) -> Drawing:
     blocks = "".join(_block(number, owners.get(number, {}), t) for number in range(POOL_BLOCKS))
     rows = "".join(_row(name, cell, t) for name, cell in frame.cells.items())
     said = [_said(name, cell, t) for name, cell in frame.cells.items()]
-    said.append(t("{count} of {all} blocks are free", count=count(frame.free_blocks), all=count(POOL_BLOCKS)))
+    said.append(
+        t(
+            "{count} of {all} blocks {count:is|are} free",
+            count=count(frame.free_blocks),
+            all=count(POOL_BLOCKS),
+        )
+    )
     return Drawing(
         title=t(
             "Step {number}: the pool, {size} tokens a block", number=str(frame.step), size=str(BLOCK_TOKENS)
@@ -44,8 +50,8 @@ def last_block_drawing(tokens: int, t: Words) -> Drawing:
         blocks = ceil_div(tokens, size)
         empty = blocks * size - tokens
         text = t(
-            "blocks of {size}: {blocks} blocks, {empty} slots empty, {of_block} % of the last block, "
-            "{of_request} % of the request",
+            "blocks of {size}: {blocks} {blocks:block|blocks}, {empty} {empty:slot|slots} empty, "
+            "{of_block} % of the last block, {of_request} % of the request",
             size=str(size),
             blocks=count(blocks),
             empty=count(empty),

@@ -29,12 +29,18 @@ def cards_drawing(plan: Plan, t: Words) -> Drawing:
         for stage in range(min(stages, MOST_STAGES))
     ]
     if stages > MOST_STAGES:
-        more = t("and {count} more stages like these", count=count(stages - MOST_STAGES))
+        more = t(
+            "and {count} more {count:stage like this|stages like these}", count=count(stages - MOST_STAGES)
+        )
         rows.append(words_box("kv-soft", more))
     if replicas > MOST_REPLICAS:
         rows.append(
             words_box(
-                "kv-soft", t("and {count} more replicas like these", count=count(replicas - MOST_REPLICAS))
+                "kv-soft",
+                t(
+                    "and {count} more {count:replica like this|replicas like these}",
+                    count=count(replicas - MOST_REPLICAS),
+                ),
             )
         )
     said = tuple(_said(plan, t))
@@ -58,7 +64,10 @@ def _row(plan: Plan, replica: int, stage: int, t: Words) -> str:
     first = (replica * parallel.pipeline_parallel_size + stage) * ranks
     cards = "".join(_card(plan, replica, rank, first + rank, t) for rank in range(min(ranks, MOST_RANKS)))
     if ranks > MOST_RANKS:
-        cards += words_box("kv-soft", t("and {count} more cards like these", count=count(ranks - MOST_RANKS)))
+        cards += words_box(
+            "kv-soft",
+            t("and {count} more {count:card like this|cards like these}", count=count(ranks - MOST_RANKS)),
+        )
     return words_box("kv-row-name", " · ".join(names)) + box("kv-card-row", cards)
 
 

@@ -52,6 +52,16 @@ def group_rows(plan: Plan) -> tuple[GroupRow, ...]:
     )
 
 
+def layers_note(plan: Plan, t: Words) -> str:
+    """Why the layers of all groups are more than the model has; "" where each layer keeps one kind of state."""
+    if all(len(layer.caches) < 2 for layer in plan.architecture.layers):
+        return ""
+    return t(
+        "Some of the model's {layers} layers keep several kinds of state: such a layer counts once for each.",
+        layers=count(plan.architecture.num_layers),
+    )
+
+
 def pages_drawing(plan: Plan, t: Words) -> Drawing | None:
     """Each group with its layers in a block, then the blocks that one request takes; None without a pool."""
     rows = group_rows(plan)
@@ -70,10 +80,12 @@ def pages_drawing(plan: Plan, t: Words) -> Drawing | None:
         tokens=count(plan.resolved.max_model_len),
         count=count(in_all),
     )
-    said = (_said(row, t) for row in rows)
+    note = layers_note(plan, t)
+    said = [*(_said(row, t) for row in rows), *([note] if note else [])]
     return Drawing(
         title=t("How the layers lie in the pool: one block is {size} on each GPU", size=size),
         html=box("kv-groups", drawn)
+        + (words_box("kv-soft", note) if note else "")
         + words_box("kv-row-name", taken)
         + box("kv-cells", cells)
         + words_box("kv-soft", legend),
@@ -94,7 +106,7 @@ def _group(number: int, row: GroupRow, t: Words) -> str:
 
 def _said(row: GroupRow, t: Words) -> str:
     return t(
-        "{layers} layers, {size} tokens a block, {blocks} blocks of a request",
+        "{layers} {layers:layer|layers}, {size} tokens a block, {blocks} {blocks:block|blocks} of a request",
         layers=count(row.layers),
         size=count(row.block_size),
         blocks=count(row.blocks),

@@ -21,6 +21,8 @@ SHORTEST_GAP: Final = 1e-6
 """Seconds; what is shorter came in one message with the token before it."""
 MAX_BENCH_BYTES: Final = 64 << 20
 """Of a result file on the command line; the page takes less."""
+MAX_BENCH_VALUES: Final = 1 << 22
+"""The gaps between tokens of all answers are in it."""
 
 
 class ClockKind(StrEnum):

@@ -15,6 +15,7 @@ from kvcore.errors import LogError
 from kvcore.evidence.log.reader import StartupLog, read_log
 from kvcore.texts.words import Words, listed, msg
 from kvcore.views.comparison import FIGURE_LABELS, reading_text
+from pages.ui.check import taken
 from pages.ui.shared import html_table, net, state
 
 SAMPLES = Path(__file__).parents[1] / "samples"
@@ -103,6 +104,7 @@ def keep(content: str | bytes, source: str = "") -> None:
     kept = kept_log()
     if kept is not None and not kept.source and kept.content == content:
         return
+    taken.forget()
     try:
         read: StartupLog | LogError = read_log(content)
     except LogError as error:
@@ -135,6 +137,7 @@ def _take_sample(name: str) -> None:
 
 
 def _clear() -> None:
+    taken.forget()
     st.session_state.pop(KEPT, None)
 
 
@@ -161,7 +164,7 @@ FLAG_LINES = {
 def found(kept: KeptLog, log: StartupLog, t: Words) -> None:
     """Which lines were found, and which usual ones are not there."""
     readings = log.readings
-    parts = [t("{count} figures found", count=str(len(readings)))]
+    parts = [t("{count} {count:figure|figures} found", count=str(len(readings)))]
     if kinds := dict.fromkeys(t(FLAG_LINES[line.kind]) for line in log.flag_lines):
         parts.append(t("flags from: {kinds}", kinds=listed(t, kinds)))
     else:

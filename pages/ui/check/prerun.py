@@ -214,7 +214,7 @@ def _commands(prerun: PreRun, scenario: Scenario, t: Words) -> None:
     else:
         st.text(
             t(
-                "Send {requests} requests of {tokens} tokens at once, so that one step is full.",
+                "Send {requests} {requests:request|requests} of {tokens} tokens at once, so that one step is full.",
                 requests=count(prerun.requests),
                 tokens=tokens,
             )

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from html import escape
 
 import streamlit as st
 from msgspec.structs import replace
 
-from kvcore.advice.fixes import fixes
+from kvcore.advice.fixes import Fix, fix_with, fixes
 from kvcore.errors import KvPlannerError
 from kvcore.evidence.calibration import Comparison, calibrated, measured_values, with_measurements
+from kvcore.evidence.log.failures import Change, Failure
 from kvcore.evidence.log.reader import StartupLog
 from kvcore.evidence.recognized import Recognized, contradictions, with_logged_surroundings
 from kvcore.planning import Plan, Verdict
@@ -51,7 +53,7 @@ def failure(
     """A failed start in plain words, the engine's own line, and the smallest changes that fix it.
 
     What the log measured stands in place of what was predicted: no change is offered that the log itself disproves,
-    and none for another model than the log's.
+    and none for another model than the log's. Once one of them was made, the advice is done and goes.
     """
     found = log.failure
     if found is None:
@@ -60,13 +62,18 @@ def failure(
     if isinstance(planned, Plan):
         planned = with_measurements(log, planned)
         scenario = planned.scenario
+    is_fixed = taken.is_fixed()
+    offered = _offered(planned) if offers_fixes and not is_fixed else ()
+    if offered:
+        found = replace(found, fp8_suffices=any(fix.field == "kv_cache_dtype" for fix in offered))
+    change = _sufficient(found, planned, offered) if offers_fixes and not is_fixed else None
     with st.container(border=True, key="check.failure"):
         st.text(t.error(found.notice))
-        st.text(t("Next: {step}", step=t.next_step(found.notice)))
+        if not is_fixed:
+            st.text(t("Next: {step}", step=t.next_step(found.notice)))
         st.code(found.line, language=None, wrap_lines=True)
         st.caption(t("Line {number}", number=str(found.line_number)))
-        change = found.change
-        if change is not None and offers_fixes:
+        if change is not None:
             st.button(
                 t("Plan this start with {field} = {value}", field=change.field, value=str(change.value)),
                 key="check.change",
@@ -75,18 +82,42 @@ def failure(
                 on_click=taken.take_with,
                 args=(scenario, change.field, change.value),
             )
-    if offers_fixes and isinstance(planned, Plan) and planned.verdict not in (Verdict.FITS, Verdict.TIGHT):
-        if planned.scenario.measured != Measured():
-            head = t("With this log's measurements, any one of these fixes it:")
-        else:
-            head = t("The plan does not fit either. Any one of these fixes it:")
-        _fixes(planned, head, t, named=change.field if change is not None else "")
+    if isinstance(planned, Plan):
+        is_measured = planned.scenario.measured != Measured()
+        others = [fix for fix in offered if change is None or fix.field != change.field]
+        _fixes(others, planned, t(_HEADS[is_measured, change is not None]), t)
     taken.outcome(t)
 
 
-def _fixes(planned: Plan, head: str, t: Words, named: str = "") -> None:
-    """Changes that fix the plan, without the one that the engine itself names."""
-    found = [fix for fix in fixes(planned) if fix.field != named]
+_HEADS = {
+    (True, False): msg("With this log's measurements, any one of these fixes it:"),
+    (True, True): msg("Other ways to fix it, with this log's measurements:"),
+    (False, False): msg("As it was started, it does not fit in the plan either. Any one of these fixes it:"),
+    (False, True): msg("As it was started, it does not fit in the plan either. Other ways to fix it:"),
+}
+"""Of the changes, by whether the log measured anything and whether one change stands above them."""
+
+
+def _offered(planned: Plan | KvPlannerError) -> tuple[Fix, ...]:
+    """The changes that fix the plan of a failed start; none where it should have started."""
+    if not isinstance(planned, Plan) or planned.verdict in (Verdict.FITS, Verdict.TIGHT):
+        return ()
+    return fixes(planned)
+
+
+def _sufficient(found: Failure, planned: Plan | KvPlannerError, offered: tuple[Fix, ...]) -> Change | None:
+    """The change that the failure asks for, unless the plan shows that it is too little and knows others.
+
+    A length is the engine's own figure and stands.
+    """
+    change = found.change
+    if change is None or change.field == "max_model_len" or not offered or not isinstance(planned, Plan):
+        return change
+    return change if fix_with(planned, change.field, change.value) is not None else None
+
+
+def _fixes(found: Sequence[Fix], planned: Plan, head: str, t: Words) -> None:
+    """A button for each change that fixes the plan."""
     if not found:
         return
     with st.container(horizontal=True, key="fixes", gap="small", vertical_alignment="center"):
@@ -113,7 +144,7 @@ def headline(compared: Comparison, log: StartupLog, planned: Plan, t: Words, *, 
     elif log.failure is None and is_known and not compared.measured_parts:
         notes.verdict(summary.verdict_sentence(planned, t))
         if planned.verdict is not Verdict.FITS:
-            _fixes(planned, t("Fix it with one change:"), t)
+            _fixes(fixes(planned), planned, t("Fix it with one change:"), t)
 
 
 def recognized(found: Recognized, planned: Plan, t: Words) -> None:

@@ -15,6 +15,8 @@ from pages.ui.shared import net, problems, shell, state, undo
 
 TAKEN = "check.taken"
 """The scenario that a button of this page made."""
+FIXED = "check.fixed"
+"""Whether it is the log's with one change that fixes it."""
 TOAST = "check.toast"
 
 
@@ -22,7 +24,7 @@ TOAST = "check.toast"
 def take(changed: Scenario) -> None:
     """Callback: makes `changed` the scenario, with one step back."""
     undo.take(changed)
-    st.session_state[TAKEN] = changed
+    st.session_state[TAKEN], st.session_state[FIXED] = changed, False
     st.session_state[TOAST] = True
 
 
@@ -35,6 +37,18 @@ def take_with(scenario: Scenario, field: str, value: object) -> None:
         problems.keep("check.fix", error)
         return
     take(changed)
+    st.session_state[FIXED] = True
+
+
+def is_fixed() -> bool:
+    """Whether the scenario is the log's with a change that was offered here: what was advised is done."""
+    return bool(st.session_state.get(FIXED)) and st.session_state.get(TAKEN) == state.scenario()
+
+
+def forget() -> None:
+    """What was taken over is no longer about the log: for a new one."""
+    for key in (TAKEN, FIXED, TOAST):
+        st.session_state.pop(key, None)
 
 
 def outcome(t: Words) -> None:

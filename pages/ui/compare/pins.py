@@ -76,7 +76,9 @@ def _messages(kept: tuple[Pin, ...], now: Scenario, t: Words, *, is_full: bool, 
     if is_full and not is_pinned:
         st.caption(t("At most four pins: remove one first."))
     elif not link.fits_in_link(now):
-        st.caption(t("This scenario has a config.json that is too long for a link, so it cannot be pinned."))
+        st.caption(
+            t("This scenario is too long to be pinned in a link: by a config.json or by many settings.")
+        )
 
 
 def _name(index: int, variant: Variant, pinned_count: int, t: Words) -> str:

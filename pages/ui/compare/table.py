@@ -10,11 +10,13 @@ from kvcore.advice.vary import Variant, best_of
 from kvcore.texts.palette import AFTER_POOL, PARTS, UNACCOUNTED
 from kvcore.texts.words import Words, listed
 from kvcore.views.bar import difference_name
-from kvcore.views.comparison import figures_of, refusal_text, seats_note, verdict_word
+from kvcore.views.comparison import figures_of, limit_note, refusal_text, seats_note, verdict_word
 from kvcore.views.memory_bars import small_multiples
 from pages.ui.shared import drawings, html_table
 from pages.ui.shared.html_table import two_lines
 
+LIMITED_COLUMNS = (6, 7)
+"""Counted in requests that run, which max_num_seqs may limit."""
 REPLICA_COLUMNS = (5, 6)
 """Replicas and what all of them have room for: said only where there are several."""
 
@@ -57,11 +59,16 @@ def show(named: Sequence[tuple[str, Variant]], key: str, t: Words, short_names: 
         marks += [t("most per GPU")] if variant is densest else []
         reason = refusal_text(variant.error, t)
         held, *others = figures_of(variant)
-        figures = [text for column, text in enumerate(others, start=3) if column not in hidden]
+        limit = limit_note(variant, t)
+        figures = [
+            two_lines(text, limit if column in LIMITED_COLUMNS else "")
+            for column, text in enumerate(others, start=3)
+            if column not in hidden
+        ]
         rows += (
             f"<tr><td>{two_lines(name, listed(t, marks))}</td><td>{two_lines(verdict_word(variant, t), reason)}</td>"
             + f'<td class="kv-figure">{two_lines(held, seats_note(variant, t))}</td>'
-            + html_table.figures(*figures)
+            + "".join(f'<td class="kv-figure">{figure}</td>' for figure in figures)
             + "</tr>"
         )
     html_table.show(head, rows, "kv-compare")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import streamlit as st
+from msgspec import Struct
 from msgspec.structs import replace
 
 from kvcore import catalogue
@@ -11,8 +12,6 @@ from kvcore.advice.sweep_cell import Cell
 from kvcore.catalogue.accelerators import Accelerator, Interconnect, Vendor
 from kvcore.catalogue.models import ModelEntry
 from kvcore.errors import KvPlannerError
-from kvcore.model.families import read_architecture
-from kvcore.planning import config_in_force
 from kvcore.scenario import Scenario, edit
 from kvcore.scenario.page_parameters import GPU_LIMITS, MEMORY_BANDS, Order
 from kvcore.texts.words import DASH, Words, concurrency_text, count
@@ -21,6 +20,7 @@ from kvcore.views.matrix import (
     BAND_NAMES,
     ORDER_NAMES,
     VENDOR_NAMES,
+    Answer,
     Filters,
     Row,
     Target,
@@ -30,8 +30,9 @@ from kvcore.views.matrix import (
     matrix_rows,
     smallest_answer,
 )
+from kvcore.views.plotting import Figure
 from pages.ui.explore import explored, machines, prices
-from pages.ui.shared import figure, net, notes, state, undo
+from pages.ui.shared import figure, labels, net, notes, state, undo
 
 MATRIX = "explore_matrix"
 MAX_WANTED = 1_000_000
@@ -54,16 +55,21 @@ def show(t: Words) -> None:
             icon=":material/filter_alt_off:",
         )
         return
+    target = Target(wanted=wanted, prices=prices.prices(), max_num_seqs=scenario.max_num_seqs)
+    by_id = {card.id: card for card in cards}
     try:
-        swept = _swept(scenario, t)
+        swept, key = _swept(scenario, t)
+        # The texts of a language are kept as long as the server runs, and prices are the visitor's own.
+        asked = key, id(t), [card.id for card in shown], sizes, filters, target
+        is_shared = key and not target.prices
+        seen = explored.drawn(
+            repr(asked) if is_shared else "", lambda: _seen(swept, shown, sizes, filters, target, t)
+        )
     except KvPlannerError as error:
         notes.problem(t("This cannot be planned"), error, t)
         return
-    target = Target(wanted=wanted, prices=prices.prices(), max_num_seqs=scenario.max_num_seqs)
-    rows = matrix_rows(swept.cells, shown, sizes, filters, target)
-    by_id = {card.id: card for card in cards}
-    answer = smallest_answer(rows, by_id, wanted, swept.max_model_len, t)
-    cheapest = cheapest_answer(rows, by_id, target, t)
+    rows, answer = seen.rows, seen.answer
+    cheapest = cheapest_answer(seen.rows, by_id, target, t)
     with above:
         notes.finding(answer.text, found=bool(answer.cells))
         if cheapest is not None:
@@ -78,8 +84,6 @@ def show(t: Words) -> None:
                     on_click=take,
                     args=(scenario, cell),
                 )
-    if not rows:
-        rows = matrix_rows(swept.cells, shown, sizes, replace(filters, with_failing=True), target)
     st.caption(
         t(
             "Requests of {tokens} tokens that the KV cache stores at once. Outlined: at least {wanted}. "
@@ -100,15 +104,15 @@ def show(t: Words) -> None:
                 seats=count(seats),
             )
         )
-    if target.misses_alone(rows):
+    if seen.misses_alone:
         st.caption(
             t(
                 "Cards without a link to others in their machine are outlined only where one of them is enough."
             )
         )
-    st.html(head_html(rows, target, t))
+    st.html(seen.head)
     figure.selectable(
-        heat_map(rows, target, t, is_grouped=filters.order is Order.VENDOR),
+        seen.figure,
         MATRIX,
         t("Requests at once by accelerator and tensor parallel size; the table below says the same"),
         on_select=lambda: _take_selected(scenario),
@@ -121,9 +125,9 @@ def show(t: Words) -> None:
         )
     )
     with st.expander(t("The same as a table"), icon=":material/table:"):
-        _table(rows, target, t)
+        st.dataframe(seen.table, hide_index=True, placeholder=DASH, key="explore_table")
     prices.show(rows, t)
-    if read_architecture(config_in_force(scenario)).moe is not None:
+    if edit.has_experts(scenario):
         machines.show(scenario, entry_of(scenario), _shared_among(scenario, shown, filters), wanted, t)
 
 
@@ -149,18 +153,53 @@ def cards_of(scenario: Scenario) -> tuple[Accelerator, ...]:
     return (own, *(card for card in known if card.id != own.id))
 
 
-def _swept(scenario: Scenario, t: Words) -> SweptModel:
-    """The scenario's model on every card of `cards_of` at every size: a card of one's own is swept apart."""
+class Seen(Struct, frozen=True, kw_only=True):
+    """All that is shown of a sweep, but for prices: the same for everybody who asks the same."""
+
+    rows: tuple[Row, ...]
+    answer: Answer
+    misses_alone: bool
+    head: str
+    figure: Figure
+    table: dict[str, list[object]]
+
+
+def _seen(
+    swept: SweptModel,
+    shown: tuple[Accelerator, ...],
+    sizes: tuple[int, ...],
+    filters: Filters,
+    target: Target,
+    t: Words,
+) -> Seen:
+    rows = matrix_rows(swept.cells, shown, sizes, filters, target)
+    answer = smallest_answer(rows, {card.id: card for card in shown}, target.wanted, swept.max_model_len, t)
+    if not rows:
+        rows = matrix_rows(swept.cells, shown, sizes, replace(filters, with_failing=True), target)
+    return Seen(
+        rows=rows,
+        answer=answer,
+        misses_alone=target.misses_alone(rows),
+        head=head_html(rows, target, t),
+        figure=heat_map(rows, target, t, is_grouped=filters.order is Order.VENDOR),
+        table=_table(rows, target, t),
+    )
+
+
+def _swept(scenario: Scenario, t: Words) -> tuple[SweptModel, str]:
+    """The scenario's model on every card of `cards_of` at every size: a card of one's own is swept apart. With it the
+    key of a sweep that others may have too, "" of another."""
     stages = scenario.parallel.pipeline_parallel_size
     sizes = [size for size in GPU_LIMITS if size * stages <= GPU_LIMITS[-1]]
     entry, known = entry_of(scenario), catalogue.load_accelerators()
-    (swept,) = explored.found(sweep_of_cards(scenario, entry, known, sizes, explored.own_key()), t)
+    request = sweep_of_cards(scenario, entry, known, sizes, explored.own_key())
+    (swept,) = explored.found(request, t)
     own = scenario.accelerator
     if own is None or own in known:
-        return swept
+        return swept, request.key if request.is_shared else ""
     (alone,) = sweep(scenario, [entry], [own], sizes)
     others = tuple(cell for cell in swept.cells if cell.accelerator != own.id)
-    return replace(swept, cells=(*alone.cells, *others))
+    return replace(swept, cells=(*alone.cells, *others)), ""
 
 
 def entry_of(scenario: Scenario) -> ModelEntry:
@@ -235,6 +274,7 @@ def _switch(field: str, label: str, options: tuple[str, ...], now: str) -> None:
         default=now,
         key=key,
         required=True,
+        format_func=labels.plain,
         on_change=_set_precision,
         args=(field, key),
     )
@@ -245,7 +285,7 @@ def _set_precision(field: str, key: str) -> None:
     state.set_field(field, None if field == "quantization" and value == edit.CHECKPOINT else value)
 
 
-def _table(rows: tuple[Row, ...], target: Target, t: Words) -> None:
+def _table(rows: tuple[Row, ...], target: Target, t: Words) -> dict[str, list[object]]:
     fewest = [target.smallest(row) for row in rows]
     costs = [target.cost(row) for row in rows]
     columns: dict[str, list[object]] = {
@@ -264,7 +304,7 @@ def _table(rows: tuple[Row, ...], target: Target, t: Words) -> None:
         concurrency_text(best) if (best := max(cell.requests_per_gpu for cell in cells)) else DASH
         for _, cells in rows
     ]
-    st.dataframe(columns, hide_index=True, placeholder=DASH, key="explore_table")
+    return columns
 
 
 @net.callback

@@ -1,20 +1,45 @@
-"""Sweeps for the Explore page: shared with whoever asks the same, waited for with a bar."""
+"""Sweeps for the Explore page and what is drawn of them: shared with whoever asks the same, waited for with a bar."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Generator
+from typing import Any, Final, TypeVar
 from uuid import uuid4
 
 import streamlit as st
 
-from kvcore.advice.sweep import SWEEPS, SweepRequest, Swept
+from kvcore.advice.sweep import LONGEST_LINE, SWEEPS, SweepRequest, Swept
+from kvcore.kept import size_of
+from kvcore.shared_work import Progress, SharedWork
 from kvcore.texts.words import Words, count
+
+T = TypeVar("T")
 
 OWN = "_own_sweeps"
 """Sweeps of what this session alone has, by their keys."""
 MAX_OWN = 2
 BAR_AFTER_SECONDS = 0.6
 LOOK_SECONDS = 0.15
+DRAWN: Final[SharedWork[Any]] = SharedWork(bytes_of=size_of, most_bytes=16 << 20, longest_line=LONGEST_LINE)
+"""What is drawn of shared sweeps; one takes some hundred kilobytes."""
+
+
+def drawn(key: str, draw: Callable[[], T]) -> T:
+    """What `draw` makes: once for all who ask with the same key, for this session alone with none.
+
+    Nobody may change it. Raises what `draw` raises, and KvPlannerError `server-busy`.
+    """
+    if not key:
+        return draw()
+
+    def work() -> Generator[Progress, None, T]:
+        yield from ()
+        return draw()
+
+    with DRAWN.asked(key, work) as asked:
+        found: T = asked.result()
+    return found
 
 
 def own_key() -> str:

@@ -75,14 +75,14 @@ def _sentence(
     facts = {"card": card.name, "wanted": count(wanted), "tokens": count(tokens)}
     if spread is None:
         return t(
-            "{most} × {card} have no room for {wanted} requests of {tokens} tokens at once: allow fewer requests or "
-            "fewer tokens, or choose a larger card",
+            "{most} × {card} have no room for {wanted} {wanted:request|requests} of {tokens} tokens at once: allow "
+            "fewer requests or fewer tokens, or choose a larger card",
             most=count(MOST_CARDS),
             **facts,
         )
     return t(
-        "Fewest {card} for {wanted} requests of {tokens} tokens: {cards} in {machines}, {layout}; room for "
-        "{requests} at once",
+        "Fewest {card} for {wanted} {wanted:request|requests} of {tokens} tokens: {cards} in {machines}, {layout}; "
+        "room for {requests} at once",
         cards=count(spread.cards),
         machines=_machines(spread.machines(card), t),
         layout=split_name(_planned(scenario, entry, card, spread).parallel),
@@ -120,7 +120,7 @@ def _way(
 
 
 def _machines(number: int, t: Words) -> str:
-    return t("one machine") if number == 1 else t("{number} machines", number=count(number))
+    return t("one machine") if number == 1 else t("{number} {number:machine|machines}", number=count(number))
 
 
 def _planned(scenario: Scenario, entry: ModelEntry, card: Accelerator, spread: Spread) -> Scenario:

@@ -82,13 +82,13 @@ def _sentence(
     if is_searched:
         return t(
             "{card}, at most {gpus} GPUs: of the {found} bundled models with this name that "
-            "start, {serving} fit {wanted} requests at once",
+            "start, {serving} {serving:fits|fit} {wanted} {wanted:request|requests} at once",
             found=count(len(found)),
             **facts,
         )
     return t(
-        "{card}, at most {gpus} GPUs: {starting} of {all} bundled models start, {serving} fit "
-        "{wanted} requests at once",
+        "{card}, at most {gpus} GPUs: {starting} of {all} bundled models {starting:starts|start}, "
+        "{serving} {serving:fits|fit} {wanted} {wanted:request|requests} at once",
         starting=count(len(found)),
         all=count(len(catalogue.model_ids())),
         **facts,

@@ -15,6 +15,7 @@ from kvcore.planning import Plan
 from kvcore.texts.words import Words, count
 from kvcore.views import drawings
 from kvcore.views.drawings import Drawing
+from pages.ui.learn import guess
 from pages.ui.shared import state
 
 STYLE: Final = Path(__file__).with_name("drawings.css")
@@ -30,18 +31,32 @@ OF_LOAD: Final = (StepName.BLOCKS, StepName.BATCHING)
 WITHOUT_BAR: Final = (
     StepName.CARDS, StepName.LOG, StepName.CACHE_BITS, StepName.QUALITY, StepName.DRAFT, StepName.GAIN,
 )  # fmt: skip
-FRAME, CHUNK = "frame", "chunk"
+FRAME, CHUNK, PRESENT = "frame", "chunk", "present"
 
 
 def present() -> None:
     """Where the link asks for it: the lesson alone, for a projector."""
-    if state.page_parameter("present"):
+    if state.page_parameter(PRESENT):
         st.html(PRESENTER)
+
+
+def switch(key: str, t: Words) -> None:
+    """Turns the lesson alone on and off. A button and no toggle: a field that has the focus keeps the arrow keys."""
+    is_on = bool(state.page_parameter(PRESENT))
+    st.button(
+        t("End presentation") if is_on else t("Present"),
+        key=f"{key}.end" if is_on else key,
+        icon=":material/close_fullscreen:" if is_on else ":material/present_to_all:",
+        type="tertiary",
+        help=t("The lesson alone, for a projector"),
+        on_click=state.set_page_parameter,
+        args=(PRESENT, not is_on),
+    )
 
 
 def is_crowded(step: Step) -> bool:
     """Whether drawing, idea and question together are higher than a projector."""
-    return step.name in OF_LOAD and bool(state.page_parameter("present"))
+    return step.name in OF_LOAD and bool(state.page_parameter(PRESENT))
 
 
 def drawing(step: Step, t: Words) -> None:
@@ -64,7 +79,7 @@ def load(step: Step, is_revealed: bool, t: Words) -> None:
     if step.name is StepName.BATCHING:
         st.html(drawings.timeline_drawing(room, frame, t).figure)
     # A projector has no room for both and the question: the pool is the drawing of the step before.
-    if step.name is StepName.BLOCKS or is_revealed or not state.page_parameter("present"):
+    if step.name is StepName.BLOCKS or is_revealed or not state.page_parameter(PRESENT):
         st.html(drawings.pool_drawing(room, frame, t).figure)
 
 
@@ -92,3 +107,7 @@ def _controls(step: Step, room: Classroom, frame: int, t: Words) -> None:
                 required=True,
                 **state.bound(CHUNK, "learn.chunk", takes="default"),
             )
+        # A projector has no room for the idea next to load and question: it opens on demand.
+        if is_crowded(step):
+            with st.popover(t("The idea"), icon=":material/lightbulb:", key="learn.idea"):
+                guess.idea(step.content, t)

@@ -13,7 +13,7 @@ from kvcore.explain.reference import POST_MORTEM, RULE_OF_THUMB
 from kvcore.scenario import link
 from kvcore.texts import SYLLABUS
 from kvcore.texts.words import Words
-from pages.ui.learn import check, guess
+from pages.ui.learn import check, guess, look
 from pages.ui.shared import net, shell, state, undo
 
 PARAMETER = "step"
@@ -70,11 +70,7 @@ def way(name: StepName, t: Words) -> DeltaGenerator:
                 on_change=_picked,
                 args=(number,),
             )
-        st.toggle(
-            t("Present"),
-            **state.bound("present", "learn.present"),
-            help=t("The lesson alone, for a projector"),
-        )
+        look.switch("learn.present", t)
     return row
 
 

@@ -9,6 +9,7 @@ from kvcore.cache.capacity import CacheGroup
 from kvcore.cache.spec import CacheKind
 from kvcore.planning import Plan
 from kvcore.texts.words import Words, count, kib_text, msg
+from kvcore.views.drawings.pages import layers_note
 from kvcore.views.summary import state_mode_text
 from pages.ui.shared import drawings
 
@@ -39,6 +40,8 @@ def drawing(plan: Plan, t: Words) -> str:
             slope=kib_text(cache.bytes_per_token),
         )
     )
+    if note := layers_note(plan, t):
+        words = drawings.caption(note) + words
     if mode := state_mode_text(plan, t):
         words += drawings.caption(mode)
     return f'{drawings.head(t("Cache groups"))}<div class="kv-request">{rows}</div>{words}'
@@ -46,10 +49,13 @@ def drawing(plan: Plan, t: Words) -> str:
 
 def _row(group: CacheGroup, copies: int, most: int, t: Words) -> str:
     name = t(KIND_NAMES[group.kind])
-    title = t("{name}: {layers} layers", name=name, layers=str(group.layers))
+    title = t("{name}: {layers} {layers:layer|layers}", name=name, layers=str(group.layers))
     if copies > 1:
         title = t(
-            "{copies} × {name}, {layers} layers each", copies=str(copies), name=name, layers=str(group.layers)
+            "{copies} × {name}, {layers} {layers:layer|layers} each",
+            copies=str(copies),
+            name=name,
+            layers=str(group.layers),
         )
     page = t(
         "{blocks} × {size} tokens, page {page}",

@@ -8,9 +8,9 @@ from html import escape
 
 import streamlit as st
 
+from kvcore.answers import planned_result
 from kvcore.explain.numbers import NumberRow, numbers_csv
 from kvcore.planning import Plan
-from kvcore.scenario.contract import result_of
 from kvcore.scenario.settings import OverrideStep
 from kvcore.texts.words import Words, count, gib_text
 from pages.ui.shared import html_table
@@ -69,7 +69,7 @@ def downloads(plan: Plan, t: Words) -> None:
         )
         st.download_button(
             t("Download JSON"),
-            data=lambda: json.dumps(result_of(plan), ensure_ascii=False, indent=2).encode(),
+            data=lambda: json.dumps(planned_result(plan), ensure_ascii=False, indent=2).encode(),
             file_name="kv-plan.json",
             mime="application/json",
             on_click="ignore",

@@ -7,14 +7,14 @@ from contextlib import suppress
 
 import streamlit as st
 
-from kvcore.deploy.artefacts import CONTAINERS, Artefact, artefact
+from kvcore.answers import planned_result
+from kvcore.deploy.artefacts import CONTAINERS, FILE_NAMES, Artefact, artefact
 from kvcore.deploy.going_live import expected_log_lines
 from kvcore.deploy.machines import machines_of
 from kvcore.deploy.server_start import has_image, machine_variables, no_image
 from kvcore.engine.rooms import find_engine
 from kvcore.errors import ScenarioError
 from kvcore.planning import Plan
-from kvcore.scenario.contract import result_of
 from kvcore.texts import LABELS as TEXTS
 from kvcore.texts.words import Words, msg
 from kvcore.views.plan_report import report_html, ticket_text
@@ -34,16 +34,7 @@ LABELS = {
     TICKET: msg("Ticket"),
     RESULT: "JSON",
 }
-FILE_NAMES = {
-    Artefact.COMMAND: "serve.sh",
-    Artefact.YAML: "config.yaml",
-    Artefact.DOCKER: "docker-run.sh",
-    Artefact.COMPOSE: "compose.yaml",
-    Artefact.KUBERNETES: "deployment.yaml",
-    Artefact.SYSTEMD: "vllm.service",
-    TICKET: "ticket.md",
-    RESULT: "kv-plan.json",
-}
+NAMES_OF_FILES = {**FILE_NAMES, TICKET: "ticket.md", RESULT: "kv-plan.json"}
 CODE_LANGUAGES = {
     Artefact.COMMAND: "bash",
     Artefact.YAML: "yaml",
@@ -93,11 +84,11 @@ def panel(plan: Plan, t: Words) -> None:
         if form in tuple(Artefact):
             _explained(plan, t)
         st.code(text, language=CODE_LANGUAGES.get(form))
-        if form in FILE_NAMES:
+        if form in NAMES_OF_FILES:
             st.download_button(
-                t("Download {name}", name=FILE_NAMES[form]),
+                t("Download {name}", name=NAMES_OF_FILES[form]),
                 data=text,
-                file_name=FILE_NAMES[form],
+                file_name=NAMES_OF_FILES[form],
                 mime="text/plain",
                 on_click="ignore",
                 key="share_download",
@@ -139,5 +130,5 @@ def _text(plan: Plan, form: str, every_flag: bool, t: Words) -> str:
     if form == TICKET:
         return ticket_text(plan, share_link.address(""), t)
     if form == RESULT:
-        return json.dumps(result_of(plan, plan.scenario.model), indent=2, ensure_ascii=False)
+        return json.dumps(planned_result(plan, plan.scenario.model), indent=2, ensure_ascii=False)
     return artefact(Artefact(form), plan, every_flag=every_flag)

@@ -73,7 +73,10 @@ def _load_test(plan: Plan, load: Load, t: Words) -> None:
     )
     unsized = t("The bandwidth of this card is not known: raise --num-prompts until it takes five minutes.")
     st.caption(
-        t("{count} requests in flight, 150 % of the target.", count=count(test.requests_at_once))
+        t(
+            "{count} {count:request|requests} in flight, 150 % of the target.",
+            count=count(test.requests_at_once),
+        )
         + " "
         + (sized if test.is_sized else unsized)
     )
@@ -90,10 +93,10 @@ def _throughput(plan: Plan, load: Load, t: Words) -> None:
     per_replica = t("tokens per second, upper bound")
     found_cards = (
         (t("One request alone"), f"≤ {count(one.tokens_per_second)}", per_replica),
-        (t("{count} requests together", count=count(load.requests)), f"≤ {count(all_of_them.tokens_per_second)}",
-         per_replica),
+        (t("{count} {count:request|requests} together", count=count(load.requests)),
+         f"≤ {count(all_of_them.tokens_per_second)}", per_replica),
         (t("Time per output token (TPOT)"), f"≥ {all_of_them.seconds_per_token * 1000:.1f} ms",
-         t("with {count} requests, lower bound", count=count(load.requests))),
+         t("with {count} {count:request|requests}, lower bound", count=count(load.requests))),
     )  # fmt: skip
     cards.show(
         st.grid(3, min_column_width=190),

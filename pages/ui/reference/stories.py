@@ -94,11 +94,7 @@ def _way(story: Source, number: int, t: Words) -> None:
         # A key of its own for each step: a seeded pagination warns of its default, which it always has.
         key = f"story.pages.{story}.{number}"
         st.pagination(last, default=number, max_visible_pages=last, key=key, on_change=_picked, args=(key,))
-        st.toggle(
-            t("Present"),
-            **state.bound("present", "story.present"),
-            help=t("The lesson alone, for a projector"),
-        )
+        look.switch("story.present", t)
 
 
 def _chosen() -> None:

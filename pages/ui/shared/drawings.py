@@ -26,7 +26,7 @@ from kvcore.texts.words import (
     spread_text,
 )
 from kvcore.units import GIB
-from kvcore.views.bar import difference_name, shortage
+from kvcore.views.bar import difference_name, memory_title, shortage
 from kvcore.views.memory_bars import memory_bar
 
 SMALLEST_HALF_WIDTH = GIB / 50
@@ -38,13 +38,13 @@ MAX_SLOTS = 400
 
 def memory(plan: Plan, said: str, t: Words) -> None:
     """One GPU of the plan as a bar with its legend; `said` is what it shows, for those who do not see it."""
-    name = f"{t('Memory of one GPU')}: {said}"
+    name = f"{memory_title(plan, t)}: {said}"
     st.html(memory_bar(plan, t).html("kv-memory-bar", name) + _legend(plan, t))
 
 
 def explained_memory(plan: Plan, explained: Collection[str], said: str, t: Words) -> None:
     """The bar alone, with what of these names has been explained; the rest is grey."""
-    name = f"{t('Memory of one GPU')}: {said}"
+    name = f"{memory_title(plan, t)}: {said}"
     st.html(memory_bar(plan, t, explained).html("kv-memory-bar", name))
 
 
@@ -150,7 +150,7 @@ def _pool_bar(share: RequestShare, t: Words) -> str:
         empty = '<span class="kv-rest" style="width:100%"></span>'
         return f'<div class="kv-title">{escape(title)}</div><div class="kv-strip">{empty}</div>'
     title = t(
-        "{count} of them fit in the KV cache of {size}",
+        "{count} of them {count:fits|fit} in the KV cache of {size}",
         size=gib_text(share.pool_bytes),
         count=concurrency_text(fitting),
     )

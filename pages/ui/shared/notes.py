@@ -103,9 +103,11 @@ def above_model(plan: Plan, t: Words) -> None:
     with st.container(horizontal=True, key="above_model", gap="small", vertical_alignment="center"):
         st.caption(
             t(
-                "{asked} tokens are above the {limit} that the model was made for; answers may be worse there.",
+                "The engine refuses {asked} tokens without {variable}=1: the model was made for {limit}, and answers "
+                "may be worse above. The start command below sets it.",
                 asked=count(plan.resolved.max_model_len),
                 limit=count(limit),
+                variable=ALLOW_LONG,
             ),
             width="content",
         )
@@ -120,7 +122,12 @@ def above_model(plan: Plan, t: Words) -> None:
                 tokens=count(yarn.max_model_len),
             )
             ways.append(("yarn", label, (("hf_overrides", yarn.text),)))
-        ways.append(("allow", f"{ALLOW_LONG}=1", (("env", env),)))
+        allowed = t(
+            "Keep {tokens} tokens with {variable}=1",
+            tokens=count(plan.resolved.max_model_len),
+            variable=ALLOW_LONG,
+        )
+        ways.append(("allow", allowed, (("env", env),)))
         for name, label, changes in ways:
             st.button(label, key=f"above_model.{name}", on_click=undo.change, args=(changes,))
         if yarn is not None:
@@ -241,7 +248,7 @@ def refusal(error: KvPlannerError, t: Words) -> None:
     if error.code == "state-blocks-too-few":
         blocks = error.params["blocks"]
         st.button(
-            t("At most {value} sequences", value=blocks),
+            t("At most {value} {value:sequence|sequences}", value=blocks),
             key="refusal.max_num_seqs",
             on_click=undo.change,
             args=((("max_num_seqs", int(blocks)),),),

@@ -15,7 +15,7 @@ from kvcore.texts.words import Words, count
 from kvcore.views.plan_report import MAX_QR_CHARACTERS, NOT_CARRIED, qr_image
 from pages.ui.shared import state
 
-LARGE = "share.large"
+LARGE, CODE = "share.large", "share.code"
 LONGEST_LINK = 8000
 """Characters that proxies let through; most of them cut request lines at 8 KiB."""
 
@@ -56,7 +56,7 @@ def button(t: Words) -> None:
                 icon=":material/link_off:",
             )
         _code(shared, "kv-qr", t)
-        if qr_image(shared):
+        if _image(shared):
             _switch(t("Full size, for a projector"), "fullscreen", "share.enlarge", is_large=True)
 
 
@@ -77,7 +77,7 @@ def _show_large(is_large: bool) -> None:
 
 
 def _code(shared: str, style: str, t: Words) -> None:
-    image = qr_image(shared)
+    image = _image(shared)
     if image:
         # Streamlit takes an inline SVG out of its HTML, and leaves an image.
         st.html(f'<img class="{style}" alt="{escape(t("QR code of this link"))}" src="{escape(image)}">')
@@ -89,6 +89,14 @@ def _code(shared: str, style: str, t: Words) -> None:
                 most=count(MAX_QR_CHARACTERS),
             )
         )
+
+
+def _image(shared: str) -> str:
+    """The code of the link, drawn once; it is the link in another form, so that it stays in the session."""
+    drawn: tuple[str, str] | None = st.session_state.get(CODE)
+    if drawn is None or drawn[0] != shared:
+        drawn = st.session_state[CODE] = shared, qr_image(shared)
+    return drawn[1]
 
 
 def config_to_send(key: str, t: Words) -> None:

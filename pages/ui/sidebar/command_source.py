@@ -12,6 +12,7 @@ from kvcore.errors import HubError, KvPlannerError, Notice
 from kvcore.evidence.log.reader import read_log
 from kvcore.evidence.recognized import scenario_from_log
 from kvcore.scenario import Scenario
+from kvcore.scenario.request import known_checkpoint
 from kvcore.texts.words import Words
 from kvcore.views.comparison import BORROWED_LABELS
 from pages.ui.shared import net, problems, state, undo
@@ -113,4 +114,5 @@ def _with_its_model(scenario: Scenario, name: str) -> tuple[Scenario, str]:
         model = model_source.fetched(name)
     except HubError:
         return scenario, name
-    return replace(scenario, model=name, config=model.config, checkpoint=model.checkpoint), ""
+    checkpoint = known_checkpoint(name, model.config, model.checkpoint)
+    return replace(scenario, model=name, config=model.config, checkpoint=checkpoint), ""

@@ -17,7 +17,7 @@ from kvcore.scenario import AUTO, edit, value_of
 from kvcore.scenario.settings import CASES, assumed_text
 from kvcore.texts.words import Words, msg
 from kvcore.units import GIB
-from pages.ui.shared import problems, state
+from pages.ui.shared import labels, problems, state
 from pages.ui.shared.fold import fold
 from pages.ui.shared.state import seed, set_field
 from pages.ui.sidebar import additional_controls, graph_controls, limit_controls, pickers
@@ -74,6 +74,7 @@ def _segmented(name: str, options: Sequence[Any], now: Any, t: Words, values: Ma
         default=now,
         key=key,
         required=True,
+        format_func=labels.plain,
         help=_help(name, t),
         on_change=lambda: set_field(name, values.get(st.session_state[key], st.session_state[key])),
     )

@@ -17,9 +17,9 @@ from kvcore.errors import KvPlannerError
 from kvcore.hub import LOOKUPS, HubModel
 from kvcore.hub_requests import HEADERS_LIMIT_BYTES
 from kvcore.model.config import MAX_CONFIG_BYTES, ModelConfig
-from kvcore.model.headers import FIELD, read_headers
+from kvcore.model.headers import FIELD, HeadersReader
 from kvcore.scenario import link
-from kvcore.scenario.request import UNNAMED_MODEL, scenario_from_request
+from kvcore.scenario.request import UNNAMED_MODEL, known_checkpoint, scenario_from_request
 from kvcore.texts.words import Words
 from kvcore.untrusted import parse_json_object, utf8_text
 from pages.ui.shared import net, problems, state
@@ -140,7 +140,9 @@ def _use_headers() -> None:
         return
     try:
         text = utf8_text(upload.getvalue(), field=FIELD)
-        headers = read_headers(parse_json_object(text, max_bytes=HEADERS_LIMIT_BYTES, field=FIELD))
+        reader = HeadersReader()
+        reader.feed(text)
+        headers = reader.headers()
     except KvPlannerError as error:
         problems.keep(HEADERS_FILE, error)
         return
@@ -242,12 +244,13 @@ def _rename() -> None:
         return
     problems.clear()
     st.session_state[NAMED] = named.model
-    state.set_scenario(replace(now, model=named.model, config=named.config))
+    checkpoint = known_checkpoint(named.model, named.config, now.checkpoint)
+    state.set_scenario(replace(now, model=named.model, config=named.config, checkpoint=checkpoint))
 
 
 def _attempt(name: str, config: ModelConfig, checkpoint: Checkpoint, place: str) -> None:
     try:
-        state.set_model(name, config, checkpoint)
+        state.set_model(name, config, known_checkpoint(name, config, checkpoint))
     except KvPlannerError as error:
         problems.keep(place, error)
         if error.code == UNREAD and config.headers is None:

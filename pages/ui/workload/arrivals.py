@@ -80,7 +80,7 @@ def _figures(arrivals: Arrivals, fleet: Fleet | None, t: Words) -> None:
     replicas = (
         t("this start cannot carry them")
         if fleet is None
-        else t("{replicas} × this start, {held} requests each", replicas=count(fleet.replicas),
+        else t("{replicas} × this start, {held} {held:request|requests} each", replicas=count(fleet.replicas),
                held=count(fleet.requests_per_replica))
     )  # fmt: skip
     figures = (
@@ -128,8 +128,8 @@ def _speed(plan: Plan, fleet: Fleet, arrivals: Arrivals, t: Words) -> None:
     kept = max(ANSWER_SPEED[0], int(10 / full.seconds_per_token) / 10)
     st.warning(
         t(
-            "With {running} requests at once on a replica the memory bandwidth allows at most {most} tokens per second "
-            "for each: answers stay longer than typed, and more requests are at once.",
+            "With {running} {running:request|requests} at once on a replica the memory bandwidth allows at most "
+            "{most} tokens per second for each: answers stay longer than typed, and more requests are at once.",
             running=count(fleet.running),
             most=f"{1 / bound.seconds_per_token:,.1f}",
         ),
@@ -149,7 +149,7 @@ def _onward(plan: Plan | KvPlannerError, arrivals: Arrivals, fleet: Fleet | None
     with st.container(horizontal=True, gap="small", vertical_alignment="center"):
         if fleet is not None and _copies(plan, fleet):
             st.button(
-                t("Plan with {replicas} replicas", replicas=count(fleet.replicas)),
+                t("Plan with {replicas} {replicas:replica|replicas}", replicas=count(fleet.replicas)),
                 key="workload.arrivals.plan",
                 icon=":material/check:",
                 type="primary",
@@ -162,7 +162,10 @@ def _onward(plan: Plan | KvPlannerError, arrivals: Arrivals, fleet: Fleet | None
             )
             st.page_link(
                 shell.page_at("explore"),
-                label=t("Cards for {requests} such requests at once, on Explore", requests=count(wanted)),
+                label=t(
+                    "Cards for {requests} such {requests:request|requests} at once, on Explore",
+                    requests=count(wanted),
+                ),
                 icon=":material/grid_view:",
                 query_params={**state.params(longer), "wanted": str(wanted)},
             )

@@ -16,6 +16,8 @@ from pages.ui.shared import notes
 from pages.ui.workload import source
 
 LARGEST_BENCH: Final = 16 << 20
+MOST_VALUES: Final = 1 << 20
+"""In it: the gaps between tokens of all answers."""
 """Bytes of a benchmark's result on the page."""
 NUMBER, FITTED = "workload.replay.benches", "workload.replay.fitted"
 NAMES: Final = {
@@ -99,6 +101,7 @@ def _read(upload: Any) -> FittedClock | KvPlannerError:
         if upload.size > LARGEST_BENCH:
             raise WorkloadError("request-log-too-large", field="bench", limit=f"{LARGEST_BENCH >> 20} MiB")
         text = utf8_text(upload.getvalue())
-        return fitted_clock(parse_json_object(text, max_bytes=LARGEST_BENCH, field="bench"))
+        found = parse_json_object(text, max_bytes=LARGEST_BENCH, max_values=MOST_VALUES, field="bench")
+        return fitted_clock(found)
     except KvPlannerError as error:
         return error

@@ -158,8 +158,10 @@ def _worked(work: Generator[tuple[int, int], None, T], t: Words) -> T:
             place.empty()
             found: T = stopped.value
             return found
-        bar.progress(min(1.0, ended / total), t("Replaying: {ended} of {total} requests", ended=count(ended),
-                                                total=count(total)))  # fmt: skip
+        said = t(
+            "Replaying: {ended} of {total} {total:request|requests}", ended=count(ended), total=count(total)
+        )
+        bar.progress(min(1.0, ended / total), said)
         time.sleep(PAUSE_SECONDS)
 
 

@@ -258,13 +258,16 @@ def source(mix: Mix, t: Words) -> None:
             st.text(t("Lengths from percentiles"), width="content")
         elif shown is None:
             st.text(
-                t("Lengths from a link: {requests} requests", requests=count(mix.traffic.requests)),
+                t(
+                    "Lengths from a link: {requests} {requests:request|requests}",
+                    requests=count(mix.traffic.requests),
+                ),
                 width="content",
             )
         else:
             st.text(
                 t(
-                    "{source}: {requests} requests",
+                    "{source}: {requests} {requests:request|requests}",
                     source=shown.source,
                     requests=count(shown.log.traffic.requests),
                 ),

@@ -1,0 +1,242 @@
+"""What outlives a visitor in the process: no text of theirs, and no more bytes than are said."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import gc
+import importlib
+import io
+import pkgutil
+import sys
+from collections.abc import Iterator
+from types import FunctionType, ModuleType
+from typing import Any
+
+import kvcore
+import pages.ui
+from kvcore.catalogue import find_model
+from kvcore.deploy.artefacts import Artefact, artefact
+from kvcore.engine.vllm import captures
+from kvcore.errors import KvPlannerError
+from kvcore.evidence.log.reader import read_log
+from kvcore.kept import size_of
+from kvcore.planning import plan
+from kvcore.scenario.request import scenario_from_request
+from kvcore.views.plan_report import qr_image
+from kvcore.workload.records import read_request_logs
+from kvcore.workload.requests import Reading
+
+MARK = "markofavisitor"
+MOST_BYTES = 64 << 20
+"""As docs/hosting.md says of all of them together."""
+LINK_BYTES = 200
+"""Of a result's place in a cache: its entry in the dictionary, its link in the order of use."""
+MIXTURE = dict(find_model("Qwen/Qwen3-30B-A3B").config.raw)
+OWN = {
+    "model": f"somebody/{MARK}", "config": MIXTURE, "tensor_parallel_size": 2,
+    "accelerator": {"name": f"{MARK} card", "memory_gib": 80, "vendor": "nvidia"},
+}  # fmt: skip
+NPU = {"engine": "vllm-ascend", "accelerator": "Ascend-910B1-64GB"}
+GROUPS = {
+    "group_0": {"targets": ["Linear"], "weights": {"num_bits": 8, "type": "int", "strategy": "channel"}}
+}
+REQUESTS: dict[str, dict[str, Any]] = {
+    "env": {"env": {"A": MARK, MARK.upper(): "1"}, "surroundings": {"driver": MARK}},
+    "connector": {"kv_transfer_config": {"kv_connector": MARK, "kv_role": "kv_both", "engine_id": MARK}},
+    "method": {"quantization": MARK},
+    "draft": {"speculative_config": {"method": MARK, "num_speculative_tokens": 2}},
+    "version": {"engine_version": f"0.19.0+{MARK}"},
+    "no version": {"engine_version": f"0.19.0{MARK}"},
+    "additional": NPU | {"additional_config": {"ascend_log_path": MARK}},
+    "class": {"config": MIXTURE | {"architectures": [MARK]}},
+    "format": {"config": MIXTURE | {"quantization_config": {"quant_method": MARK}}},
+    "ignored": {
+        "config": MIXTURE | {"quantization_config": {
+            "quant_method": "compressed-tensors", "format": MARK, "ignore": [MARK], "config_groups": GROUPS,
+        }}
+    },
+}  # fmt: skip
+"""Everything that may say a text, accepted or refused."""
+
+OWN_NAMES = {
+    "kvcore.api.openapi": {"openapi"},
+    "kvcore.catalogue.accelerators": {"_card", "_rows", "_spelling_words", "load_accelerators", "spellings"},
+    "kvcore.catalogue.models": {"_by_lower_id", "model_ids"},
+    "kvcore.catalogue.search": {"_accelerators", "_models"},
+    "kvcore.conversion": {"_hints", "_parsed", "_reader", "_required", "_type_in", "known_releases"},
+    "kvcore.deploy.templates": {"templates"},
+    "kvcore.engine.protocol": {"_function"},
+    "kvcore.engine.rooms": {"_engine", "_rooms", "engines"},
+    "kvcore.engine.vllm.availability": {"_changing_fields"},
+    "kvcore.evidence.accuracy": {"load_accuracy"},
+    "kvcore.evidence.log.line_formats": {"compile_format"},
+    "kvcore.explain.documents": {"figures"},
+    "kvcore.explain.documents.recomputed": {"oldest", "planned"},
+    "kvcore.explain.quality": {"published_scores"},
+    "kvcore.explain.reference": {"_fixed_facts"},
+    "kvcore.kept": {"_slot_names"},
+    "kvcore.memory.framework": {"_card_names"},
+    "kvcore.model.families": {"readers"},
+    "kvcore.model.parts.encoder_rows": {"parse"},
+    "kvcore.texts.words": {"_read", "platform_words"},
+    "kvcore.versioned": {"_load"},
+    "kvcore.views.catalogue_rows": {"accelerator_rows", "model_rows", "version_rows"},
+    "kvcore.views.plan_report": {"_frame"},
+    "kvcore.workload.database.query": {"layouts"},
+    "kvcore.workload.database.sql": {"_kept"},
+    "kvcore.workload.requests": {"_kinds", "tables"},
+    "pages.ui.shared.shell": {"_freeze"},
+    "re": {"compile"},
+}
+"""By module: tables, templates, names and texts of this repository, each read once."""
+
+
+def modules() -> Iterator[ModuleType]:
+    for package in (kvcore, pages.ui):
+        for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            importlib.import_module(found.name)
+    names = [name for name in sys.modules if name.partition(".")[0] in ("kvcore", "pages")]
+    yield from (sys.modules[name] for name in names)
+
+
+def caches() -> dict[str, Any]:
+    """Every cache of functools in the program, by its function."""
+    found = {}
+    for module in modules():
+        for value in list(vars(module).values()):
+            for one in (value, *(vars(value).values() if isinstance(value, type) else ())):
+                if isinstance(one, functools._lru_cache_wrapper):
+                    found[f"{one.__module__}.{one.__qualname__}"] = one
+    return found
+
+
+def contents(cache: Any) -> list[Any]:
+    """Its keys and results, which refer to no module of ours."""
+    inner = [
+        one for one in gc.get_referents(cache) if one is not vars(cache) and one is not cache.__wrapped__
+    ]
+    return [one for one in inner if not isinstance(one, type)]
+
+
+def parts(value: Any) -> list[Any]:
+    """What it refers to; the collector does not name the keys of a dictionary of texts."""
+    return [*gc.get_referents(value), *(value if isinstance(value, dict) else ())]
+
+
+def marks(cache: Any) -> list[str]:
+    """Texts of the visitor in a cache, whatever they are part of."""
+    seen: set[int] = set()
+    waiting, found = contents(cache), []
+    while waiting:
+        one = waiting.pop()
+        if id(one) in seen or isinstance(one, type | ModuleType | FunctionType):
+            continue
+        seen.add(id(one))
+        if isinstance(one, str | bytes):
+            text = one if isinstance(one, str) else one.decode("latin-1")
+            found += [text] if MARK in text.lower() else []
+        else:
+            waiting += parts(one)
+    return found
+
+
+def ask(**fields: Any) -> bool:
+    """Plans and writes every file; whether it was planned."""
+    try:
+        planned = plan(scenario_from_request(OWN | fields))
+    except KvPlannerError:
+        return False
+    for kind in Artefact:
+        try:
+            artefact(kind, planned)
+        except KvPlannerError:
+            continue
+    return True
+
+
+def test_a_cache_with_a_text_is_found():
+    @functools.lru_cache(maxsize=2)
+    def by_text(text: str) -> int:
+        return len(text)
+
+    @functools.cache
+    def by_length(length: int, more: int) -> dict[str, str]:
+        return {MARK * length: ""}
+
+    for cache, arguments in ((by_text, (f"a {MARK}",)), (by_length, (1, 2))):
+        assert not marks(cache)
+        cache(*arguments)
+        assert marks(cache)
+
+
+def test_no_cache_of_the_process_has_a_visitors_text():
+    assert len([name for name, fields in REQUESTS.items() if ask(**fields)]) >= 4
+    lines = [
+        b'{"prompt_tokens":1}',
+        b'{"usage":{"prompt_tokens":4,"completion_tokens":3},"%s":1}' % MARK.encode(),
+        b"%s,prompt_tokens,completion_tokens\n1,2,3\n" % MARK.encode(),
+        b"prompt,completion_tokens\n1,3\n",
+        b"nothing",
+    ]
+    columns = (("prompt", MARK),)
+    for line in lines:
+        with contextlib.suppress(KvPlannerError):
+            read_request_logs([io.BytesIO(line)], reading=Reading(columns=columns))
+    read_log(f"docker run -e A={MARK} vllm/vllm-openai:v0.11.0 --model {MARK} -q {MARK} --enforce-eager")
+    assert qr_image(f"https://example.org/?model={MARK}")
+    assert {name: found for name, cache in caches().items() if (found := marks(cache))} == {}
+
+
+def test_full_caches_take_no_more_than_is_said():
+    """Each holds as many as it may of what extreme requests leave in it."""
+    found = caches()
+    largest = {
+        "pipeline_parallel_size": 16, "max_num_seqs": 1 << 20, "max_num_batched_tokens": 1 << 31,
+        "max_model_len": 1 << 20, "max_loras": 64, "enable_lora": True, "data_parallel_size": 1024,
+    }  # fmt: skip
+    for version in ("0.6.6", "0.9.2", "0.11.0", "0.20.2", "0.33.0"):
+        ask(engine_version=version)
+        for name, value in largest.items():
+            ask(engine_version=version, **{name: value})
+    total = 0.0
+    for cache in found.values():
+        info = cache.cache_info()
+        if info.maxsize is not None and info.currsize:
+            total += info.maxsize * (size_of(contents(cache)) / info.currsize + LINK_BYTES)
+    assert 0 < total < MOST_BYTES
+
+
+def test_a_cache_without_an_end_is_of_our_own_names():
+    """A new one is added by whoever has seen that no visitor decides how many answers it keeps."""
+    endless = (name.rpartition(".") for name, cache in caches().items() if cache.cache_info().maxsize is None)
+    assert [(module, name) for module, _, name in endless if name not in OWN_NAMES.get(module, ())] == []
+
+
+def test_v0_captures_no_more_sizes_than_the_engine_has():
+    facts = {"rule": None, "max_num_batched_tokens": 1 << 31, "limit": 512, "num_speculative_tokens": 0}
+    sizes = captures.capture_sizes(max_num_seqs=1 << 20, **facts)
+    assert (len(sizes), sizes[-1]) == (3 + 8192 // 8, 8192)
+    # The first size that as many requests fit into is the last.
+    for requests, last in (
+        (1, (1,)),
+        (3, (1, 2, 4)),
+        (100, (96, 104)),
+        (256, (248, 256)),
+        (8190, (8184, 8192)),
+    ):
+        assert captures.capture_sizes(max_num_seqs=requests, **facts)[-len(last) :] == last
+
+
+def test_many_different_sizes_leave_the_bytes_that_are_said():
+    def kept() -> int:
+        return sum(
+            size_of(cell.cell_contents)
+            for cell in captures.capture_sizes.__closure__
+            if isinstance(cell.cell_contents, dict)
+        )
+
+    facts = {"rule": None, "max_num_batched_tokens": 1 << 31, "limit": 512, "num_speculative_tokens": 0}
+    for number in range(600):
+        captures.capture_sizes(max_num_seqs=(1 << 20) - number, **facts)
+    assert 0 < kept() <= captures.KEPT_BYTES
