@@ -10,6 +10,7 @@ from urllib.parse import parse_qsl
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from kvcore.workload.records import read_request_log
 from kvcore.workload.replay.clock import ClockKind
 from kvcore.workload.requests import MAX_LOG_BYTES
 from kvcore.workload.traffic import unpacked
@@ -243,6 +244,14 @@ def test_turns_and_prefix_follow_their_fields() -> None:
     fresh = open_workload(**link)
     assert metrics(fresh)["Stored once"] == "0"
     assert fresh.number_input(key="workload.given.reply").value == 1000
+
+
+def test_the_longest_request_that_is_read_has_a_page() -> None:
+    line = b'{"prompt_tokens": 16777216, "max_tokens": 16777216, "completion_tokens": 5}\n'
+    app = open_workload(**WORKED, traffic=read_request_log([line]).traffic.for_link().packed())
+    assert app.number_input(key="workload.limit").value == 2 * 16_777_216
+    app = checked(app.number_input(key="workload.limit").set_value(2 * 16_777_216 - 256).run())
+    assert app.query_params["limit"] == [str(2 * 16_777_216 - 256)]
 
 
 def test_the_replay_of_random_arrivals() -> None:

@@ -74,6 +74,9 @@ def test_an_interval_holds_the_percentile(values: list[int], percent: int) -> No
     (exposed("vllm:request_prompt_tokens", (0, 0, 0), 0), "metrics-damaged"),
     (PROMPT.replace("+Inf", "300"), "metrics-damaged"),
     (PROMPT.replace('le="100.0"', 'le="x"'), "metrics-damaged"),
+    (exposed("vllm:request_prompt_tokens", (math.inf, math.inf, math.inf), 1), "metrics-damaged"),
+    (exposed("vllm:request_prompt_tokens", (40, 70, 100), 1).replace(" 100", " 1e999"), "metrics-damaged"),
+    ("\n".join(f'vllm:request_prompt_tokens_bucket{{le="{edge}"}} 5' for edge in range(1000)), "metrics-damaged"),
 ])  # fmt: skip
 def test_what_is_no_histogram_is_a_coded_error(text: str, code: str) -> None:
     with pytest.raises(WorkloadError) as caught:

@@ -30,6 +30,7 @@ _STATUS: Final[Mapping[str, int]] = {
     "hub-malformed": 502,
     "api-busy": 503,
     "server-busy": 503,
+    "parquet-busy": 503,
     "hub-busy": 503,
     "hub-timeout": 504,
 }

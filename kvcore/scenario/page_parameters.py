@@ -35,7 +35,7 @@ from kvcore.scenario.parameter_readers import (
 )
 from kvcore.texts import CHECKS, PATHS, SYLLABUS, Source
 from kvcore.texts.words import Language
-from kvcore.workload.histogram import MAX_TOKENS
+from kvcore.workload.histogram import MAX_LENGTH, MAX_TOKENS
 from kvcore.workload.percentiles import LengthQuantiles
 from kvcore.workload.traffic import unpacked
 
@@ -207,7 +207,7 @@ PARAMETERS: Final[Mapping[str, PageParameter]] = {
     # -- Workload
     "lengths": PageParameter(_lengths, ""),
     "traffic": PageParameter(_traffic, ""),
-    "limit": PageParameter(whole(1, MAX_TOKENS)),
+    "limit": PageParameter(whole(1, MAX_LENGTH)),
     "system": PageParameter(whole(0, MAX_TOKENS)),
     "user": PageParameter(whole(1, MAX_TOKENS)),
     "reply": PageParameter(whole(1, MAX_TOKENS)),

@@ -62,7 +62,7 @@ class Collector:
         self._taken: list[Traffic] = []
         self._sessions: Counter[int] = Counter()
         self._followed = 1
-        self._blocks: set[int | str] = set()
+        self._blocks: set[int] = set()
         self._cached = self._shared = 0
         self._first, self._last = math.inf, -math.inf
 
@@ -119,7 +119,7 @@ class Collector:
             error=max(errors),
             joint_error=error_of(self._cells.bits),
         )
-        return reduce(added, self._taken, counted)
+        return reduce(added, self._taken, counted) if counted.requests else reduce(added, self._taken)
 
     def _count_lately(self) -> None:
         if self._lately:
@@ -167,10 +167,11 @@ class Collector:
                 kept = {one: turns for one, turns in self._sessions.items() if one % self._followed == 0}
                 self._sessions = Counter(kept)
 
-    def _share(self, prompt_tokens: int, blocks: Sequence[int | str]) -> None:
-        seen, known = self._blocks, 0
-        if blocks[0] in seen:
-            known = next((at for at, one in enumerate(blocks) if one not in seen), len(blocks))
-        self._shared += min(prompt_tokens * known // len(blocks), prompt_tokens - 1)
-        if len(seen) < MAX_BLOCKS and known < len(blocks):
-            seen.update(blocks)
+    def _share(self, prompt_tokens: int, blocks: Sequence[str]) -> None:
+        # Texts have a keyed hash; numbers have themselves, and a log could name such as meet in one place of a set.
+        seen, known, hashes = self._blocks, 0, list(map(hash, blocks))
+        if hashes[0] in seen:
+            known = next((at for at, one in enumerate(hashes) if one not in seen), len(hashes))
+        self._shared += min(prompt_tokens * known // len(hashes), prompt_tokens - 1)
+        if len(seen) < MAX_BLOCKS and known < len(hashes):
+            seen.update(hashes)

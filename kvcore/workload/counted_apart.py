@@ -1,7 +1,8 @@
-"""A log counted by a stranger's tokenizer, in a process of its own that the kernel ends when it computes for too long.
+"""A log counted in a process of its own, which the kernel ends when it computes for too long or takes too much memory.
 
-A tokenizer.json has patterns that may backtrack for ever, and chains of steps that may take any memory: nothing in the
-server waits for them. The log goes over a pipe, no part of it into a file, and what comes back are counts.
+A stranger's tokenizer.json has patterns that may backtrack for ever, and chains of steps that may take any memory; a
+Parquet file of some hundred bytes unpacks to gigabytes before anything of it can be counted. Nothing in the server
+waits for them. The log goes over a pipe, no part of it into a file, and what comes back are counts.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import msgspec
 
 from kvcore.errors import WorkloadError
 from kvcore.workload.records import RequestLog
-from kvcore.workload.requests import MAX_LOG_BYTES
+from kvcore.workload.requests import MAX_LOG_BYTES, Reading
 from kvcore.workload.tokenizer import MAX_TOKENIZER_BYTES
 
 CPU_SECONDS: Final = 120
@@ -31,13 +32,28 @@ WAIT_SECONDS: Final = 300.0
 """Of one log, where the machine is busy."""
 MEMORY_BYTES: Final = 3 << 30
 """Of addresses: a choice."""
+PARQUET_CPU_SECONDS: Final = 60
+"""Of logs with a Parquet file among them: several times what 50 MiB of any kind take."""
+PARQUET_MEMORY_BYTES: Final = 1 << 30
+"""Of addresses: a choice, above what a million rows take."""
 MAX_AT_ONCE: Final = 2
-"""Logs of the whole server."""
+"""Logs of the whole server that are counted by a tokenizer; as many more with a Parquet file."""
+PLACE_SECONDS: Final = 60.0
+"""How long a log with a Parquet file, which is read within some seconds, waits for its turn."""
 MAX_ANSWER_BYTES: Final = 64 << 20
 PIECE_BYTES: Final = 1 << 18
 LOOK_SECONDS: Final = 0.2
 _KEPT_VARIABLES: Final = ("PATH", "LANG", "LC_ALL", "SYSTEMROOT", "LD_LIBRARY_PATH")
 _PLACES: Final = threading.BoundedSemaphore(MAX_AT_ONCE)
+_PARQUET_PLACES: Final = threading.BoundedSemaphore(MAX_AT_ONCE)
+
+_SPARING: Final = {
+    "TOKENIZERS_PARALLELISM": "false",
+    "RAYON_NUM_THREADS": "1",
+    # Arrow's own allocator and glibc's arenas reserve gigabytes of addresses that they may never use.
+    "ARROW_DEFAULT_MEMORY_POOL": "system",
+    "MALLOC_ARENA_MAX": "2",
+}
 
 Look = Callable[[int], None]
 """Called again and again with how many bytes of the log the other process has taken; what it raises ends that."""
@@ -61,35 +77,72 @@ def counted_apart(
         raise WorkloadError("input-too-large", field="tokenizer", limit=f"{MAX_TOKENIZER_BYTES >> 20} MiB")
     if sum(map(len, files)) > MAX_LOG_BYTES:
         raise WorkloadError("request-log-too-large", limit=f"{MAX_LOG_BYTES >> 20} MiB")
-    head = {
-        "tokenizer_bytes": len(tokenizer),
-        "file_bytes": [len(file) for file in files],
-        "columns": columns,
-        "cpu_seconds": cpu_seconds,
-        "memory_bytes": MEMORY_BYTES,
-    }
+    reading = Reading(columns=columns, max_bytes=MAX_LOG_BYTES)
     with _place():
-        answer = _exchange((json.dumps(head).encode() + b"\n", tokenizer, *files), look, cpu_seconds)
+        parts = _parts(files, reading, cpu_seconds, MEMORY_BYTES, tokenizer)
+        answer = _exchange(parts, look, cpu_seconds)
+    log = _log_of(answer)
+    if log is None:
+        # It ended before its answer did: by a limit, or because the package did.
+        raise WorkloadError("tokenizer-ended", field="tokenizer", limit=str(cpu_seconds))
+    return log
+
+
+def read_apart(files: Sequence[bytes], reading: Reading, look: Look = lambda taken: None) -> RequestLog:
+    """Lengths of logs that have a stranger's Parquet file among them.
+
+    Raises WorkloadError as `read_request_logs`, `parquet-ended` and `parquet-busy`.
+    """
+    if reading.max_bytes is not None and sum(map(len, files)) > reading.max_bytes:
+        raise WorkloadError("request-log-too-large", limit=f"{reading.max_bytes >> 20} MiB")
+    with _place(_PARQUET_PLACES, "parquet-busy", PLACE_SECONDS):
+        parts = _parts(files, reading, PARQUET_CPU_SECONDS, PARQUET_MEMORY_BYTES)
+        answer = _exchange(parts, look, PARQUET_CPU_SECONDS)
+    log = _log_of(answer)
+    if log is None:
+        raise WorkloadError("parquet-ended", limit=str(PARQUET_CPU_SECONDS))
+    return log
+
+
+def _parts(
+    files: Sequence[bytes], reading: Reading, cpu_seconds: int, memory_bytes: int, tokenizer: bytes | None = None
+) -> tuple[bytes, ...]:
+    """What goes over the pipe: a line that says what follows, the tokenizer, the files."""
+    head = {
+        "tokenizer_bytes": None if tokenizer is None else len(tokenizer),
+        "file_bytes": [len(file) for file in files],
+        "columns": reading.columns,
+        "max_bytes": reading.max_bytes,
+        "max_requests": reading.max_requests,
+        "cpu_seconds": cpu_seconds,
+        "memory_bytes": memory_bytes,
+    }
+    return json.dumps(head).encode() + b"\n", tokenizer or b"", *files
+
+
+def _log_of(answer: bytes) -> RequestLog | None:
+    """What the other process says; None where that is not whole."""
     try:
         first, _, packed = answer.partition(b"\n")
         error = json.loads(first)
         log = None if error else msgspec.msgpack.decode(packed, type=RequestLog)
     except (ValueError, msgspec.MsgspecError):
-        # It ended before its answer did: by a limit, or because the package did.
-        raise WorkloadError("tokenizer-ended", field="tokenizer", limit=str(cpu_seconds)) from None
+        return None
     if log is None:
         raise WorkloadError(error["code"], field=error["field"], **error["params"])
     return log
 
 
 @contextmanager
-def _place() -> Iterator[None]:
-    if not _PLACES.acquire(blocking=False):
-        raise WorkloadError("tokenizer-busy", field="tokenizer")
+def _place(
+    places: threading.BoundedSemaphore = _PLACES, code: str = "tokenizer-busy", seconds: float = 0.0
+) -> Iterator[None]:
+    if not places.acquire(timeout=seconds):
+        raise WorkloadError(code, field="tokenizer" if places is _PLACES else "")
     try:
         yield
     finally:
-        _PLACES.release()
+        places.release()
 
 
 def _exchange(parts: Sequence[bytes], look: Look, cpu_seconds: int) -> bytes:
@@ -141,4 +194,4 @@ def _environment() -> dict[str, str]:
     known = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
     others = os.environ.get("PYTHONPATH")
     path = root if not others else f"{root}{os.pathsep}{others}"
-    return {**known, "PYTHONPATH": path, "TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1"}
+    return {**known, "PYTHONPATH": path, **_SPARING}

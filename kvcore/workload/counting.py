@@ -1,6 +1,6 @@
-"""python -m kvcore.workload.counting: counts one log by a stranger's tokenizer, under limits that the kernel enforces.
+"""python -m kvcore.workload.counting: counts one log under limits that the kernel enforces (counted_apart.py).
 
-A head as a line of JSON comes in, then the tokenizer and the files; a line of JSON and the counts go out, never a text.
+A head as a line of JSON comes in, then the tokenizer, where there is one, and the files; a line of JSON and the counts go out, never a text.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 import msgspec
 
 from kvcore.errors import KvPlannerError
-from kvcore.workload.records import read_request_logs
+from kvcore.workload.records import read_logs_here
 from kvcore.workload.requests import Reading
 from kvcore.workload.tokenizer import counter_of
 
@@ -39,10 +39,12 @@ def limit_this_process(cpu_seconds: int, memory_bytes: int) -> None:
 def answer(head: dict[str, Any], source: BinaryIO) -> bytes:
     """What goes out for what comes in."""
     try:
-        counter = counter_of(source.read(head["tokenizer_bytes"]).decode("utf-8", "replace"))
+        size = head["tokenizer_bytes"]
+        counter = None if size is None else counter_of(source.read(size).decode("utf-8", "replace"))
         files = [io.BytesIO(source.read(size)) for size in head["file_bytes"]]
         columns = tuple((field, name) for field, name in head["columns"])
-        log = read_request_logs(files, reading=Reading(counter=counter, columns=columns))
+        limits = {name: head[name] for name in ("max_bytes", "max_requests")}
+        log = read_logs_here(files, reading=Reading(counter=counter, columns=columns, **limits))
     except KvPlannerError as error:
         said = {name: str(text) for name, text in error.params.items()}
         return json.dumps({"code": error.code, "field": error.field, "params": said}).encode() + b"\n"

@@ -12,6 +12,7 @@ from itertools import chain
 from json.scanner import make_scanner
 from typing import Any, Final, cast
 
+from kvcore.untrusted import MAX_JSON_DEPTH, json_depth
 from kvcore.workload.histogram import MAX_TOKENS
 from kvcore.workload.requests import (
     Names,
@@ -34,6 +35,8 @@ MAX_LAYERS: Final = 16
 MAX_INNER_CHARACTERS: Final = 1 << 20
 """Of JSON in a text."""
 MAX_SESSION_CHARACTERS: Final = 200
+MAX_BLOCKS: Final = 1 << 16
+"""Of one prompt: a million tokens in blocks of 16."""
 _FAILURES: Final = frozenset(("failure", "failed", "error", "cancelled", "statuscodeerror"))
 MAX_SECONDS: Final = 1e11
 """A greater time is in a smaller unit."""
@@ -61,7 +64,7 @@ def json_requests(line: bytes, reading: Reading = READING) -> Iterator[Request]:
     try:
         if line.count(b",") + line.count(b"[") + line.count(b"{") > MAX_VALUES:
             raise UnusableLineError(Unusable.NOT_A_RECORD)
-        parsed = _parsed(line.removeprefix(codecs.BOM_UTF8).decode("utf-8", "replace"))
+        parsed = parsed_json(line.removeprefix(codecs.BOM_UTF8).decode("utf-8", "replace"))
     except (ValueError, RecursionError):
         raise UnusableLineError(Unusable.NOT_A_RECORD) from None
     if isinstance(parsed, dict):
@@ -71,9 +74,14 @@ def json_requests(line: bytes, reading: Reading = READING) -> Iterator[Request]:
     raise UnusableLineError(Unusable.NOT_A_RECORD)
 
 
-def _parsed(text: str) -> Any:
-    """As `json.loads`, by its own scanner: what that does around it takes as long for a short line."""
+def parsed_json(text: str) -> Any:
+    """As `json.loads`, by its own scanner: what that does around it takes as long for a short line.
+
+    Raises ValueError, also for what nests deeper than any log: whatever follows may go down into it.
+    """
     text = text.strip(" \t\n\r")
+    if json_depth(text) > MAX_JSON_DEPTH:
+        raise ValueError
     try:
         found, end = _SCAN(text, 0)
     except StopIteration:
@@ -204,7 +212,7 @@ def _layers(record: Mapping[str, Any]) -> tuple[list[Layer], list[Layer]]:
 def _opened(value: object) -> dict[str, Any]:
     if isinstance(value, str) and value[:1] == "{" and len(value) <= MAX_INNER_CHARACTERS:
         try:
-            value = json.loads(value)
+            value = parsed_json(value)
         except (ValueError, RecursionError):
             return {}
     return _attributes(value)
@@ -342,9 +350,13 @@ def seconds_of(value: object) -> float | None:
         return None
 
 
-def _blocks(layers: Iterable[Layer], names: tuple[str, ...]) -> tuple[int | str, ...]:
+def _blocks(layers: Iterable[Layer], names: tuple[str, ...]) -> tuple[str, ...]:
     for layer in layers:
         value = layer.get(names[0], layer.get(names[1]))
-        if isinstance(value, list) and all(type(one) in (int, str) for one in value):
-            return tuple(value)
+        if isinstance(value, list):
+            if len(value) > MAX_BLOCKS:
+                raise UnusableLineError(Unusable.ABSURD_LENGTH)
+            kinds = {*map(type, value)}
+            if kinds <= {int, str}:
+                return tuple(value) if int not in kinds else tuple(map(str, value))
     return ()

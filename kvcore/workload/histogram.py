@@ -150,7 +150,7 @@ class LengthHistogram(Keeper):
         """
         if len(self.lengths) <= bins:
             return self, EXACT_BITS
-        bits = _most_bits(lambda bits: len({rounded_up(length, bits) for length in self.lengths}) <= bins)
+        bits = _most_bits(self._fits(bins))
         met = sorted({self.percentile_tokens(percent) for percent in MET_PERCENTS})
         sums: dict[tuple[int, int, bool], tuple[int, int]] = {}
         for length, count in self.items:
@@ -159,6 +159,19 @@ class LengthHistogram(Keeper):
             tokens, number = sums.get(group, (0, 0))
             sums[group] = tokens + length * count, number + count
         return LengthHistogram.from_counts({round(t / n): n for t, n in sums.values()}), bits
+
+    def _fits(self, bins: int) -> Callable[[int], bool]:
+        """Whether so many leading bits make at most `bins` different lengths; asked no further than there are more."""
+
+        def fits(bits: int) -> bool:
+            found: set[int] = set()
+            for at in range(0, len(self.lengths), _SLICE):
+                found.update([rounded_up(length, bits) for length in self.lengths[at : at + _SLICE]])
+                if len(found) > bins:
+                    return False
+            return True
+
+        return fits
 
     def _moved(self, moved: Callable[[int], int]) -> LengthHistogram:
         counts: Counter[int] = Counter()

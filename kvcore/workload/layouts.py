@@ -22,6 +22,7 @@ MAX_TRIES: Final = 16
 MAX_CHARACTERS: Final = 4096
 MAX_VALUES: Final = 24
 MAX_PATTERN_CHARACTERS: Final = 1 << 14
+"""Of all layouts of one log, those that were not kept among them: a character takes some microseconds to compile."""
 MAX_LINE_BYTES: Final = 1 << 16
 """A longer line is read alone."""
 CHECKS: Final = 3
@@ -41,7 +42,7 @@ class Rows(NamedTuple):
     sessions: Sequence[str] | None
     seconds: tuple[float, float] | None
     """The first and the last."""
-    blocks: Sequence[tuple[int, ...]] | None
+    blocks: Sequence[Sequence[str]] | None
 
 
 class Lines:
@@ -119,7 +120,7 @@ class _Layout(NamedTuple):
             if self.session is not None
             else None,
             seconds,
-            [tuple(map(int, one.split(","))) if one else () for one in columns[first + self.blocks]]
+            [tuple(one.replace(" ", "").split(",")) if one else () for one in columns[first + self.blocks]]
             if self.blocks is not None
             else None,
         )
@@ -152,19 +153,34 @@ class Layouts:
         self._pieces_of, self._read, self._behind = pieces_of, read, behind
         self._layouts: list[tuple[int, _Layout]] = []
         self._pattern: re.Pattern[str] | None = None
+        self._compiled = 0
+        """Layouts in the pattern."""
+        self._each: list[re.Pattern[str]] = []
         self._tries = 0
+        self._left = MAX_PATTERN_CHARACTERS
 
     def learn(self, text: str) -> None:
         """Takes the layout of a line that the general reader has read as one request, if it can be known."""
         if len(text) > MAX_CHARACTERS or self._tries == MAX_TRIES or len(self._layouts) == MAX_LAYOUTS:
             return
+        if any(one.fullmatch(text) for one in self._each):
+            return
         self._tries += 1
         try:
-            layout = _learned(self._pieces_of(text), self._read)
+            pieces = self._pieces_of(text)
+            layout = _learned(pieces, self._read)
+            self._left -= len(layout.pattern)
+            if self._left < 0:
+                return
+            self._each.append(_checked(layout, pieces, self._read))
         except (NoShapeError, UnusableLineError):
             return
         start = sum(known.groups for _, known in self._layouts)
         self._layouts.append((start, layout))
+
+    def _compile(self) -> None:
+        """Takes what was learned into the pattern."""
+        self._compiled = len(self._layouts)
         every = "".join(rf"{known.pattern}{self._behind}(?:\n|\Z)|" for _, known in self._layouts)
         # The last group: with fewer than two, `findall` gives no tuples.
         self._pattern = re.compile(rf"(?:{every}[^\n]*+(?:\n|\Z))()")
@@ -182,7 +198,10 @@ class Layouts:
         slice_, pattern, first = None, None, 0
         rows: list[tuple[str, ...]] = []
         while lines.more():
-            if lines.slice is not slice_ or self._pattern is not pattern:
+            if lines.slice is not slice_ or (self._layouts and pattern is None):
+                # The first layout at once, further ones with the next slice: each of them has all patterns compiled.
+                if self._compiled < len(self._layouts):
+                    self._compile()
                 slice_, pattern, first = lines.slice, self._pattern, lines.at
                 rows = self._rows(slice_[first:], decode)
             at = lines.at - first
@@ -210,7 +229,7 @@ class Layouts:
         return found[:-1] if len(found) == len(lines) + 1 else []
 
     def _known(self, row: tuple[str, ...]) -> tuple[int, _Layout] | None:
-        return next((one for one in self._layouts if row[one[0] + one[1].prompt[0]]), None)
+        return next((one for one in self._layouts[: self._compiled] if row[one[0] + one[1].prompt[0]]), None)
 
 
 def _learned(pieces: list[Piece], read: Read) -> _Layout:
@@ -254,11 +273,11 @@ def _learned(pieces: list[Piece], read: Read) -> _Layout:
                 behind = re.match('[^",;\t]*', pieces[place + 1].text) if place + 1 < len(pieces) else None
                 tail = behind[0] if behind is not None and is_date else ""
                 seconds = group, tail, not is_date and found.seconds != float(other)
-        elif piece.kind is Kind.BLOCKS and changed(place, "1, 2, 3").blocks == (1, 2, 3):
+        elif piece.kind is Kind.BLOCKS and changed(place, "1, 2, 3").blocks == ("1", "2", "3"):
             blocks = group
-    if not prompt or sum(map(len, patterns)) > MAX_PATTERN_CHARACTERS:
+    if not prompt:
         raise NoShapeError
-    layout = _Layout(
+    return _Layout(
         pattern="".join(patterns),
         groups=len(at),
         prompt=tuple(prompt),
@@ -269,8 +288,6 @@ def _learned(pieces: list[Piece], read: Read) -> _Layout:
         seconds=seconds,
         blocks=blocks,
     )
-    _check(layout, pieces, read)
-    return layout
 
 
 def _may_be_none(changed: Callable[[int, str], Request], place: int) -> bool:
@@ -289,8 +306,8 @@ def _other(text: str) -> str:
     return ("3" if text.startswith("2") else "2") + text[1:]
 
 
-def _check(layout: _Layout, pieces: list[Piece], read: Read) -> None:
-    """Raises NoShapeError where the layout does not say what the general reader says."""
+def _checked(layout: _Layout, pieces: list[Piece], read: Read) -> re.Pattern[str]:
+    """The pattern of a layout. Raises NoShapeError where the layout does not say what the general reader says."""
     pattern, chosen = re.compile(layout.pattern), random.Random(1)
     for _ in range(CHECKS):
         text = "".join(
@@ -308,8 +325,9 @@ def _check(layout: _Layout, pieces: list[Piece], read: Read) -> None:
                 cached_tokens=rows.cached_tokens,
                 session=rows.sessions[0] if rows.sessions is not None else None,
                 seconds=rows.seconds[0] if rows.seconds is not None else None,
-                blocks=rows.blocks[0] if rows.blocks is not None else (),
+                blocks=tuple(rows.blocks[0]) if rows.blocks is not None else (),
             )
             != said
         ):
             raise NoShapeError
+    return pattern

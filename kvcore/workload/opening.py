@@ -26,6 +26,10 @@ HEAD_BYTES: Final = 4096
 MAX_LAYERS: Final = 2
 """A packed file may be packed again."""
 BATCH_ROWS: Final = 4096
+ARROW_BYTES: Final = 2
+"""Of what is unpacked, to a byte of a log as text: a count takes eight bytes however few digits it has."""
+TAKEN_ROWS: Final = 64
+"""Of a Parquet file, that are Python's objects at a time."""
 SLICE_BYTES: Final = 1 << 18
 """Takes longer than the interpreter's switch interval: where it is given up for short reads alone, other threads, whose
 wait begins anew each time, are kept from it for 0.2 s."""
@@ -157,11 +161,15 @@ def is_parquet(source: object) -> bool:
 
 
 def parquet_rows(
-    source: BinaryIO, wanted: frozenset[str], most_rows: int | None
+    source: BinaryIO, wanted: frozenset[str], most_rows: int | None, most_bytes: int | None = None
 ) -> Iterator[Mapping[str, Any]]:
     """The rows of a Parquet file, as far as their columns have a plain name of `wanted`.
 
-    Raises WorkloadError `request-log-damaged`, `request-log-too-long`, `request-log-columns`, `request-log-needs`.
+    ARROW_BYTES times `most_bytes` is unpacked at most: a few bytes may stand for gigabytes of it, and the file's own sizes do not tell.
+    Arrow unpacks a page before anything can be counted, so a stranger's file is read under a limit of memory too.
+
+    Raises WorkloadError `request-log-damaged`, `request-log-too-large`, `request-log-too-long`, `request-log-columns`,
+    `request-log-needs`.
     """
     pyarrow, parquet = needed("pyarrow", "Parquet"), needed("pyarrow.parquet", "Parquet")
     try:
@@ -172,10 +180,17 @@ def parquet_rows(
         columns = [name for name in names if plain_name(name) in wanted]
         if not columns:
             raise WorkloadError("request-log-columns", columns=", ".join(names[:8]))
+        unpacked, most_bytes = 0, None if most_bytes is None else ARROW_BYTES * most_bytes
         for batch in file.iter_batches(batch_size=BATCH_ROWS, columns=columns, use_threads=False):
-            yield from batch.to_pylist()
+            unpacked += batch.nbytes
+            if most_bytes is not None and unpacked > most_bytes:
+                raise WorkloadError("request-log-too-large", limit=f"{most_bytes >> 20} MiB")
+            for at in range(0, batch.num_rows, TAKEN_ROWS):
+                yield from batch.slice(at, TAKEN_ROWS).to_pylist()
     except WorkloadError:
         raise
     except (pyarrow.ArrowException, OSError, MemoryError, ValueError, OverflowError) as error:
+        if isinstance(error, MemoryError) and most_bytes is not None:
+            raise WorkloadError("request-log-too-large", limit=f"{most_bytes >> 20} MiB") from None
         # ValueError: a name or a text that is no UTF-8; OverflowError: a time that Python has no year for.
         raise _damaged(error) from None

@@ -29,6 +29,8 @@ MAX_TEXT_BYTES: Final = 8 << 20
 MAX_ANSWER_BYTES: Final = 4 << 20
 TIMEOUT_SECONDS: Final = 20.0
 MAX_EDGES: Final = 200
+MAX_AMOUNT: Final = 1e30
+"""Of one sample; no counter of an engine comes near, and sums of them are never infinite."""
 _SAMPLE: Final = re.compile(
     r"^([a-zA-Z_:][\w:]{0,99})(_bucket|_sum|_count)(?:\{([^}]{0,4000})\})?\s+([0-9.eE+]{1,40}|NaN|\+Inf)(?:\s+-?\d{1,20})?$"
 )
@@ -85,11 +87,13 @@ def read_metrics(text: str) -> dict[str, Buckets]:
         found = _SAMPLE.match(line.strip()[:5000]) if line.startswith("vllm:") else None
         if found is None or found[1] not in names:
             continue
-        name, value = names[found[1]], _number(found[4])
+        name, value = names[found[1]], _amount(found[4])
         if found[2] == "_sum":
             sums[name] = sums.get(name, 0.0) + value
         elif found[2] == "_bucket" and (edge := _EDGE.search(found[3] or "")) is not None:
             counts = edges.setdefault(name, {})
+            if len(counts) > MAX_EDGES:
+                raise WorkloadError("metrics-damaged", metric=METRICS[name])
             counts[_number(edge[1])] = counts.get(_number(edge[1]), 0.0) + value
     return _buckets(edges, sums)
 
@@ -113,11 +117,20 @@ def _buckets(edges: Mapping[str, Mapping[float, float]], sums: Mapping[str, floa
 
 
 def _number(text: str) -> float:
+    """An edge."""
     try:
         value = float(text)
     except ValueError:
         raise WorkloadError("metrics-damaged", metric=text[:40]) from None
     if value < 0 or math.isnan(value):
+        raise WorkloadError("metrics-damaged", metric=text[:40])
+    return value
+
+
+def _amount(text: str) -> float:
+    """A count, or a sum."""
+    value = _number(text)
+    if value > MAX_AMOUNT:
         raise WorkloadError("metrics-damaged", metric=text[:40])
     return value
 
@@ -134,9 +147,9 @@ def query_server(address: str, window: str) -> dict[str, Buckets]:
     for name, metric in METRICS.items():
         for result in _query(address, f"sum by (le) (increase({metric}_bucket[{window}]))"):
             edge, value = str(result.get("metric", {}).get("le", "")), result.get("value", [0, "0"])
-            edges.setdefault(name, {})[_number(edge)] = _number(str(value[1]))
+            edges.setdefault(name, {})[_number(edge)] = _amount(str(value[1]))
         for result in _query(address, f"sum(increase({metric}_sum[{window}]))"):
-            sums[name] = _number(str(result.get("value", [0, "0"])[1]))
+            sums[name] = _amount(str(result.get("value", [0, "0"])[1]))
     return _buckets({name: counts for name, counts in edges.items() if any(counts.values())}, sums)
 
 

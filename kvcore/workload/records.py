@@ -15,7 +15,7 @@ from typing import Any, Final, cast
 
 from msgspec import Struct
 
-from kvcore.errors import WorkloadError
+from kvcore.errors import KvPlannerError, WorkloadError, defect
 from kvcore.workload.collector import Collector
 from kvcore.workload.columns import (
     MAX_ROW_BYTES,
@@ -99,9 +99,33 @@ def read_request_logs(
 ) -> RequestLog:
     """Lengths of all usable records of several files, each in a format of its own.
 
+    Where `reading` limits bytes, files are a stranger's: Parquet among them is read in a process of its own.
+
     Raises WorkloadError: `request-log-too-large`, `request-log-too-long`, `request-log-not-text`, and where no line is
-    a usable request `request-log-columns`, `request-log-no-length`, `request-log-absurd` or `request-log-empty`.
+    a usable request `request-log-columns`, `request-log-no-length`, `request-log-absurd` or `request-log-empty`; of
+    Parquet `parquet-ended` and `parquet-busy`.
     """
+    if reading.max_bytes is None or reading.counter is not None:
+        return read_logs_here(files, progress, reading)
+    given = [*files]
+    if not any(map(is_parquet, given)):
+        return read_logs_here(given, progress, reading)
+    from kvcore.workload.counted_apart import read_apart  # which needs this module
+
+    contents = [_content(source, reading.max_bytes) for source in given]
+    return read_apart(contents, reading, progress or (lambda taken: None))
+
+
+def _content(source: Iterable[bytes], most_bytes: int) -> bytes:
+    if hasattr(source, "read"):
+        return bytes(source.read(most_bytes + 1))
+    return b"".join(source)
+
+
+def read_logs_here(
+    files: Iterable[Iterable[bytes]], progress: Progress | None = None, reading: Reading = READING
+) -> RequestLog:
+    """As `read_request_logs`, in this process whatever the files are."""
     tally = _Tally(reading)
     meter = _Meter(progress, reading)
     try:
@@ -160,6 +184,8 @@ class _Tally:
     failed: int = 0
     not_counted: int = 0
     by_text: int = 0
+    defects: int = 0
+    """Records that the reader failed on; the first of them is in the server's log."""
 
     def add(self, request: Request) -> None:
         most = self.reading.max_requests
@@ -184,6 +210,18 @@ class _Tally:
         self.reasons[reason] += lines
         if len(self.bad_lines) < SHOWN_BAD_LINES:
             self.bad_lines.append(line)
+
+    def lose(self, error: Exception, number: int) -> None:
+        """A record that gave no request; the last net is here, so that one record never ends a log."""
+        if isinstance(error, UnusableLineError):
+            self.drop(error.reason, number)
+        elif isinstance(error, KvPlannerError | MemoryError):
+            raise error
+        else:
+            if not self.defects:
+                defect(error)
+            self.defects += 1
+            self.drop(Unusable.NOT_A_RECORD, number)
 
     def refusal(self) -> WorkloadError:
         lines = self.reasons.total()
@@ -253,12 +291,14 @@ def _read_parquet(source: Any, tally: _Tally) -> None:
             *found.plus.values(),
         )
     )
-    for number, row in enumerate(parquet_rows(source, wanted, tally.reading.max_requests), start=1):
+    reading = tally.reading
+    rows = parquet_rows(source, wanted, reading.max_requests, reading.max_bytes)
+    for number, row in enumerate(rows, start=1):
         try:
             for request in record_requests(row, tally.reading):
                 tally.add(request)
-        except UnusableLineError as error:
-            tally.drop(error.reason, number)
+        except Exception as error:
+            tally.lose(error, number)
 
 
 class _Table:
@@ -307,8 +347,8 @@ class _Table:
         if "".join(cells).strip():
             try:
                 self._tally.add(row_request(cells, self._columns, self._tally.reading))
-            except UnusableLineError as error:
-                self._tally.drop(error.reason, number)
+            except Exception as error:
+                self._tally.lose(error, number)
             else:
                 if _QUOTE not in first:
                     self._layouts.learn(first.decode(self._encoding, "replace").rstrip("\r\n"))
@@ -363,8 +403,8 @@ class _Log:
             try:
                 for request in json_requests(text, tally.reading):
                     tally.add(request)
-            except UnusableLineError as error:
-                tally.drop(error.reason, number)
+            except Exception as error:
+                tally.lose(error, number)
             else:
                 return text.startswith(b"{") and tally.collector.requests == known + 1
         elif (events := self._streams.take(text)) is not None:
@@ -372,8 +412,8 @@ class _Log:
                 try:
                     for request in record_requests(record, tally.reading):
                         tally.add(request)
-                except UnusableLineError as error:
-                    tally.drop(error.reason, number)
+                except Exception as error:
+                    tally.lose(error, number)
         elif self._engine.take(text.decode("utf-8", "replace")):
             for request in self._engine.overflow():
                 tally.add(request)

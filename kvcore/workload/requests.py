@@ -162,8 +162,8 @@ class Request(NamedTuple):
     session: str | None = None
     seconds: float | None = None
     """When it came, since 1970 or since the log's own beginning."""
-    blocks: tuple[int | str, ...] = ()
-    """Hashes of the prompt's blocks, each of all tokens up to its end."""
+    blocks: tuple[str, ...] = ()
+    """Hashes of the prompt's blocks, each of all tokens up to its end; a number by its digits."""
     not_counted: int = 0
     """Images and audio of the prompt, which are in none of the counts."""
     by_text: bool = False

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from kvcore.workload.fields import parsed_json
 from kvcore.workload.opening import MAX_LINE_BYTES
 
 _TEXT: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"')
@@ -85,7 +85,7 @@ class Streams:
         self.spoke = True
         text = data.decode("utf-8", "replace")
         try:
-            event = json.loads(text) if name == b"data" and data.lstrip()[:1] == b"{" else None
+            event = parsed_json(text) if name == b"data" and data.lstrip()[:1] == b"{" else None
         except (ValueError, RecursionError):
             return []
         if not isinstance(event, dict):

@@ -80,7 +80,8 @@ def spoken(value: object, depth: int = 0) -> Iterator[str | None]:
         for one in value:
             yield from spoken(one, depth + 1)
     elif isinstance(value, dict) and depth < MAX_DEPTH:
-        if value.get("type") in _IMAGES or not _IMAGES.isdisjoint(value):
+        kind = value.get("type")
+        if (isinstance(kind, str) and kind in _IMAGES) or not _IMAGES.isdisjoint(value):
             yield None
             return
         for key in _SPOKEN:

@@ -32,7 +32,7 @@ from kvcore.views.memory_bars import memory_bar
 from kvcore.views.replay_figures import replay_report
 from kvcore.workload.mix import workload_report
 from kvcore.workload.prometheus import read_metrics
-from kvcore.workload.records import read_request_logs
+from kvcore.workload.records import read_logs_here
 from kvcore.workload.replay.clock import UserClock, fitted_clock
 from kvcore.workload.replay.reader import read_trace
 from kvcore.workload.replay.series import replayed
@@ -106,7 +106,7 @@ def start_up_log(data: bytes) -> None:
 def request_log(data: bytes) -> None:
     """A request log, and its report."""
     try:
-        json.dumps(workload_report(read_request_logs([io.BytesIO(data)])))
+        json.dumps(workload_report(read_logs_here([io.BytesIO(data)])))
     except KvPlannerError as error:
         _check_error(error)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
@@ -25,7 +25,10 @@ UNKNOWN: Final = -1
 COLUMNS: Final = ("prompt", "answer", "requests")
 MAX_CELLS: Final = 1 << 20
 MAX_REQUESTS: Final = 1 << 53
-MAX_CSV_BYTES: Final = 32 << 20
+MAX_CSV_CELLS: Final = 1 << 18
+"""Of a stranger's CSV. The query answers with at most 960 different prompts up to a million tokens, and of their pairs
+with answers a log has a small part."""
+MAX_CSV_BYTES: Final = 12 << 20
 MAX_DIGITS: Final = 17
 
 
@@ -65,8 +68,8 @@ def lengths_error(taken: LengthHistogram) -> float:
     return error_of(BITS) if taken.longest_tokens > 1 << BITS else 0.0
 
 
-def read_cells(rows: Iterable[tuple[int, int, int]]) -> Cells:
-    """Cells of the rows of an answer.
+def read_cells(rows: Iterable[tuple[int, int, int]], most: int | None = None) -> Cells:
+    """Cells of the rows of an answer, of no more than `most` rows, or MAX_CELLS.
 
     Raises WorkloadError `cells-unreadable`, `cells-too-many`, and `database-no-lengths` where no row has a length.
 
@@ -74,21 +77,28 @@ def read_cells(rows: Iterable[tuple[int, int, int]]) -> Cells:
         >>> read_cells([(900, 80, 3), (20, -1, 1), (-1, -1, 2)])
         Cells(counts=((20, None, 1), (900, 80, 3)), unusable=2)
     """
+    most = MAX_CELLS if most is None else most
     counts: Counter[tuple[int, int]] = Counter()
     for number, (prompt, answer, requests) in enumerate(rows, start=1):
         whole = type(prompt) is type(answer) is type(requests) is int
         usable = whole and 1 <= prompt <= MAX_TOKENS and UNKNOWN <= answer <= MAX_TOKENS
         if not (usable or (whole and prompt == answer == UNKNOWN)) or not 1 <= requests <= MAX_REQUESTS:
             raise WorkloadError("cells-unreadable", line=number)
-        if number > MAX_CELLS:
-            raise WorkloadError("cells-too-many", limit=f"{MAX_CELLS:,}")
+        if number > most:
+            raise WorkloadError("cells-too-many", limit=f"{most:,}")
         counts[prompt, answer] += requests
     unusable = counts.pop((UNKNOWN, UNKNOWN), 0)
     if not counts:
         raise WorkloadError("database-no-lengths", rows=f"{unusable:,}")
-    found = (
-        (prompt, None if answer == UNKNOWN else answer, n) for (prompt, answer), n in sorted(counts.items())
-    )
+    # One sort of all of them would keep the interpreter from everyone else.
+    by_prompt: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
+    for (prompt, answer), number in counts.items():
+        by_prompt[prompt].append((answer, number))
+    found = [
+        (prompt, None if answer == UNKNOWN else answer, number)
+        for prompt in sorted(by_prompt)
+        for answer, number in sorted(by_prompt[prompt])
+    ]
     return Cells(counts=tuple(found), unusable=unusable)
 
 
@@ -114,12 +124,12 @@ def read_cells_csv(text: str) -> Cells:
         3
     """
     if len(text) > MAX_CSV_BYTES:
-        raise WorkloadError("cells-too-many", limit=f"{MAX_CELLS:,}")
+        raise WorkloadError("cells-too-many", limit=f"{MAX_CSV_CELLS:,}")
     if not is_cells(text[:200]):
         raise WorkloadError("cells-unreadable", line=1)
     head, _, body = text.lstrip("\ufeff \r\n").partition("\n")
     delimiter = next((mark for mark in "\t;" if mark in head), ",")
-    return read_cells(_rows(csv.reader(io.StringIO(body), delimiter=delimiter)))
+    return read_cells(_rows(csv.reader(io.StringIO(body), delimiter=delimiter)), MAX_CSV_CELLS)
 
 
 def _rows(rows: Iterable[list[str]]) -> Iterable[tuple[int, int, int]]:
@@ -136,11 +146,13 @@ def _rows(rows: Iterable[list[str]]) -> Iterable[tuple[int, int, int]]:
         if row:
             if len(row) != len(COLUMNS):
                 raise WorkloadError("cells-unreadable", line=number)
-            prompt, answer, requests = (_whole(cell, number) for cell in row)
-            yield prompt, answer, requests
+            prompt, answer, requests = row
+            yield _whole(prompt, number), _whole(answer, number), _whole(requests, number)
 
 
 def _whole(cell: str, line: int) -> int:
+    if cell.isdecimal() and len(cell) <= MAX_DIGITS:
+        return int(cell)
     text = cell.strip()
     if not 0 < len(text) <= MAX_DIGITS or not text.removeprefix("-").isdecimal():
         raise WorkloadError("cells-unreadable", line=line)

@@ -18,6 +18,8 @@ from kvcore.workload.replay.steps import MAX_COUNT, MAX_PIECES, MAX_REQUESTS
 from kvcore.workload.replay.trace import Piece, TraceRequest
 
 MAX_LINE_BYTES: Final = 1 << 20
+MAX_ALL_PIECES: Final = 1_000_000
+"""Of the prompts of all requests, hash_ids among them: a choice. What bounds the memory of a trace."""
 HASH_TOKENS: Final = 512
 """Tokens that each of Mooncake's `hash_ids` stands for."""
 TIMES: Final = ("timestamp", "arrival", "arrival_time", "time", "start_time", "starttime")
@@ -29,7 +31,8 @@ ANSWERS: Final = ("completion_tokens", "output_length", "output_tokens", "answer
 def read_trace(lines: Iterable[bytes]) -> tuple[TraceRequest, ...]:
     """The requests of a trace in order of arrival, the first at 0 seconds.
 
-    Raises WorkloadError `trace-unusable` with the line, `replay-too-long` above MAX_REQUESTS.
+    Raises WorkloadError `trace-unusable` with the line, `replay-too-long` above MAX_REQUESTS, `trace-too-many-pieces`
+    above MAX_ALL_PIECES.
 
     Example:
         >>> [one] = read_trace([b'{"timestamp": 5000, "input_length": 600, "output_length": 7, "hash_ids": [1, 2]}'])
@@ -37,13 +40,18 @@ def read_trace(lines: Iterable[bytes]) -> tuple[TraceRequest, ...]:
         ((('hash 1', 512), ('hash 2', 88)), 7)
     """
     found: list[TraceRequest] = []
+    known: dict[Piece, Piece] = {}
+    left = MAX_ALL_PIECES
     for number, row in _rows(lines):
         if len(found) == MAX_REQUESTS:
             raise WorkloadError("replay-too-long", field="trace", limit=f"{MAX_REQUESTS:,}")
         try:
-            found.append(_request(row, str(len(found))))
+            found.append(_request(row, str(len(found)), known))
         except (ValueError, OverflowError) as error:
             raise WorkloadError("trace-unusable", field="trace", line=number, reason=_words(error)) from None
+        left -= len(found[-1].prompt)
+        if left < 0:
+            raise WorkloadError("trace-too-many-pieces", field="trace", line=number, limit=f"{MAX_ALL_PIECES:,}")
     if not found:
         raise WorkloadError("trace-unusable", field="trace", line=1, reason="there is no request")
     first = min(request.arrival for request in found)
@@ -89,24 +97,25 @@ def _rows(lines: Iterable[bytes]) -> Iterator[tuple[int, Mapping[str, Any]]]:
             yield number, dict(zip(head, cells, strict=False))
 
 
-def _request(row: Mapping[str, Any], name: str) -> TraceRequest:
+def _request(row: Mapping[str, Any], name: str, known: dict[Piece, Piece]) -> TraceRequest:
+    """`known` has the pieces of earlier requests, so that each is kept once."""
     pieces = row.get("prompt")
     answer = _tokens(row, ANSWERS, least=1)
     time = _time(row)
     if isinstance(pieces, list):
         return TraceRequest(
-            id=str(row.get("id", name))[:80], arrival=time, prompt=_pieces(pieces), answer_tokens=answer
+            id=str(row.get("id", name))[:80], arrival=time, prompt=_pieces(pieces, known), answer_tokens=answer
         )
     tokens = _tokens(row, PROMPTS, least=1)
     hashes = row.get("hash_ids")
     if isinstance(hashes, list) and "input_length" in row:
         return TraceRequest(
-            id=name, arrival=time / 1000, prompt=_hashed(hashes, tokens, name), answer_tokens=answer
+            id=name, arrival=time / 1000, prompt=_hashed(hashes, tokens, name, known), answer_tokens=answer
         )
     return TraceRequest(id=name, arrival=time, prompt=((f"own {name}", tokens),), answer_tokens=answer)
 
 
-def _hashed(hashes: list[Any], tokens: int, name: str) -> tuple[Piece, ...]:
+def _hashed(hashes: list[Any], tokens: int, name: str, known: dict[Piece, Piece]) -> tuple[Piece, ...]:
     if len(hashes) > MAX_PIECES:
         raise ValueError(f"more than {MAX_PIECES} hash_ids")
     found: list[Piece] = []
@@ -115,14 +124,15 @@ def _hashed(hashes: list[Any], tokens: int, name: str) -> tuple[Piece, ...]:
             raise ValueError("hash_ids are numbers or texts")
         size = min(HASH_TOKENS, tokens)
         if size:
-            found.append((f"hash {part}"[:80], size))
+            piece = (f"hash {part}"[:80], size)
+            found.append(known.setdefault(piece, piece))
         tokens -= size
     if tokens:
         found.append((f"own {name}", tokens))
     return tuple(found)
 
 
-def _pieces(pieces: list[Any]) -> tuple[Piece, ...]:
+def _pieces(pieces: list[Any], known: dict[Piece, Piece]) -> tuple[Piece, ...]:
     if not 0 < len(pieces) <= MAX_PIECES:
         raise ValueError(f"prompt is a list of 1 to {MAX_PIECES} pieces")
     found: list[Piece] = []
@@ -131,7 +141,7 @@ def _pieces(pieces: list[Any]) -> tuple[Piece, ...]:
             raise ValueError("a piece is a name and a number of tokens")
         if type(piece[1]) is not int or not 0 <= piece[1] <= MAX_COUNT:
             raise ValueError("a piece is a name and a number of tokens")
-        found.append((piece[0], piece[1]))
+        found.append(known.setdefault((piece[0], piece[1]), (piece[0], piece[1])))
     if not sum(tokens for _, tokens in found):
         raise ValueError("the prompt has no token")
     return tuple(found)

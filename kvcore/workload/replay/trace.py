@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -60,7 +61,10 @@ class Contents:
         uses: Counter[str] = Counter()
         for request in requests:
             uses.update({name for name, tokens in request.prompt if tokens} | {answer_name(request.id)})
-        self._shared = {name: at for at, name in enumerate(name for name, count in uses.items() if count > 1)}
+        # Tuples of numbers that a trace chooses have hashes that it could make meet: they begin where nobody knows.
+        first = secrets.randbits(60)
+        shared = (name for name, count in uses.items() if count > 1)
+        self._shared = {name: at for at, name in enumerate(shared, start=first)}
         self._known: dict[tuple[object, ...], int] = {}
         self._next = 0
 

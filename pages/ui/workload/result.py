@@ -13,6 +13,7 @@ from kvcore.evidence.carry import carried_over
 from kvcore.planning import Plan
 from kvcore.scenario.edit import nearest_below
 from kvcore.texts.words import Words, count, listed, sentences, short_tokens
+from kvcore.units import round_up
 from kvcore.views.length_histogram import length_histogram, marked_limits
 from kvcore.views.workload_summary import (
     choice_rows,
@@ -23,13 +24,15 @@ from kvcore.views.workload_summary import (
     sentence,
     share_text,
 )
-from kvcore.workload.histogram import MAX_TOKENS
+from kvcore.workload.histogram import MAX_LENGTH
 from kvcore.workload.limits import LimitChoice, limit_choices
 from kvcore.workload.mix import ROUND_TO, Mix
 from pages.ui.shared import figure, html_table, net, notes, shell, state, undo
 from pages.ui.workload.source import TRIED
 
 Choices: TypeAlias = MappingProxyType[int, LimitChoice]
+LONGEST_LIMIT = round_up(MAX_LENGTH, ROUND_TO)
+"""What the longest request that is counted needs."""
 FIELD, SLIDER = "workload.limit", "workload.limit.slider"
 
 
@@ -96,7 +99,7 @@ def histogram(plan: Plan, mix: Mix, limit: int, choice: LimitChoice, t: Words) -
         st.number_input(
             t("Custom limit (tokens)"),
             min_value=1,
-            max_value=MAX_TOKENS,
+            max_value=LONGEST_LIMIT,
             step=ROUND_TO,
             value=limit,
             key=state.seed(FIELD, limit),
@@ -141,7 +144,7 @@ def limit_steps(longest: int) -> tuple[int, ...]:
     """Round limits for a slider: four to each doubling, multiples of 256."""
     steps = {ROUND_TO, 2 * ROUND_TO, 3 * ROUND_TO}
     power = 4 * ROUND_TO
-    while max(steps) < longest and power <= MAX_TOKENS // 2:
+    while max(steps) < longest and power <= LONGEST_LIMIT // 2:
         steps |= {power * quarter // 4 for quarter in (4, 5, 6, 7, 8)}
         power *= 2
     return tuple(sorted(steps))

@@ -1,0 +1,293 @@
+"""Request logs, traces and tables made to cost much or to break something: what is unpacked, hashed, kept and compiled
+is counted."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import re
+import tracemalloc
+from collections import Counter
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from kvcore.errors import KvPlannerError, WorkloadError
+from kvcore.scenario.page_parameters import PARAMETERS
+from kvcore.workload import counted_apart, layouts, opening, records
+from kvcore.workload.collector import Collector
+from kvcore.workload.counted_apart import read_apart
+from kvcore.workload.database import cells
+from kvcore.workload.fields import MAX_BLOCKS, json_requests
+from kvcore.workload.histogram import MAX_LENGTH, MAX_TOKENS
+from kvcore.workload.opening import parquet_rows
+from kvcore.workload.records import RequestLog, read_logs_here, read_request_logs
+from kvcore.workload.replay import reader
+from kvcore.workload.replay.trace import Contents, TraceRequest
+from kvcore.workload.requests import Reading, UnusableLineError
+from kvcore.workload.shapes import json_pieces
+
+MEETING = (1 << 61) - 1
+"""Its multiples have the same hash as numbers: CPython's modulus on 64 bits."""
+
+
+def parquet(table: pa.Table, **given: Any) -> bytes:
+    out = io.BytesIO()
+    pq.write_table(table, out, compression="zstd", **given)
+    return out.getvalue()
+
+
+def repeated(characters: int, rows: int) -> bytes:
+    """One text, and numbers that say it again and again."""
+    texts = pa.DictionaryArray.from_arrays(pa.array([0] * rows, pa.int32()), pa.array(["a" * characters]))
+    return parquet(pa.table({"prompt": texts}), dictionary_pagesize_limit=1 << 30, store_schema=False)
+
+
+def log(data: bytes) -> RequestLog:
+    return read_request_logs([io.BytesIO(data)])
+
+
+class TestParquet:
+    BOMBS = {
+        "one text, again and again": lambda: repeated(100_000, 4096),
+        "more than any memory": lambda: repeated(1_000_000, 100_000),
+        "one page": lambda: parquet(pa.table({"prompt": ["a" * (200 << 20)]}), use_dictionary=False),
+        "each text as the one before": lambda: parquet(
+            pa.table({"prompt": ["a" * 100_000] * 2000}),
+            use_dictionary=False,
+            column_encoding={"prompt": "DELTA_BYTE_ARRAY"},
+        ),
+    }
+
+    @pytest.mark.parametrize("name", BOMBS)
+    def test_a_bomb_is_too_large_and_never_unpacked_here(
+        self, name: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        data = self.BOMBS[name]()
+        assert len(data) < 1 << 16
+        unpacked: list[str] = []
+        monkeypatch.setattr(records, "parquet_rows", lambda *_: unpacked.append(name))
+        with pytest.raises(WorkloadError) as refused:
+            log(data)
+        assert (refused.value.code, refused.value.params["limit"]) == ("request-log-too-large", "100 MiB")
+        assert not unpacked
+
+    def test_rows_end_at_the_bytes_that_are_unpacked(self) -> None:
+        rows = parquet_rows(io.BytesIO(repeated(100, 100_000)), frozenset(("prompt",)), None, 1 << 20)
+        with pytest.raises(WorkloadError) as refused:
+            Counter(map(len, rows))
+        assert refused.value.code == "request-log-too-large"
+
+    @pytest.mark.parametrize("answer", [b"", b"{}\n", b"{}\n\x81"])
+    def test_a_process_that_the_kernel_ends_is_a_coded_error(
+        self, answer: bytes, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        data = parquet(pa.table({"prompt_tokens": [5, 6]}))
+        monkeypatch.setattr(counted_apart, "_exchange", lambda *_: answer)
+        with pytest.raises(WorkloadError) as refused:
+            log(data)
+        assert refused.value.code == "parquet-ended"
+        assert refused.value.next_step
+
+    def test_there_is_a_turn_for_each(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(counted_apart, "PLACE_SECONDS", 0.0)
+        data = parquet(pa.table({"prompt_tokens": [5, 6]}))
+        places = counted_apart._PARQUET_PLACES
+        with counted_apart._place(places), counted_apart._place(places):
+            with pytest.raises(WorkloadError) as refused:
+                log(data)
+        assert refused.value.code == "parquet-busy"
+        assert log(data).traffic.requests == 2
+
+    def test_it_is_counted_with_the_others_as_here(self) -> None:
+        data = parquet(pa.table({"usage": [{"prompt_tokens": 900, "completion_tokens": 80}, None]}))
+        files = [data, b'{"prompt_tokens": 7}\n']
+        here = read_logs_here([io.BytesIO(one) for one in files])
+        assert read_request_logs([io.BytesIO(one) for one in files]) == here
+        assert (here.traffic.prompts.lengths, here.unusable) == ((7, 900), 1)
+        with pytest.raises(WorkloadError) as refused:
+            read_apart(files, Reading(max_bytes=100))
+        assert refused.value.code == "request-log-too-large"
+
+
+class TestHashes:
+    def test_no_number_of_a_log_chooses_its_place(self) -> None:
+        ids = [MEETING * k for k in range(1, 4001)]
+        assert len({*map(hash, ids)}) == 1
+        line = json.dumps({"timestamp": 1, "input_length": 1000, "output_length": 5, "hash_ids": ids})
+        collector = Collector()
+        for request in json_requests(line.encode()):
+            collector.add(request)
+        assert len({hash(one) for one in collector._blocks}) == len(ids)
+        # 4,000 in 2^16 places: a few meet by chance.
+        assert max(Counter(hash(one) % (1 << 16) for one in collector._blocks).values()) < 8
+
+    def test_numbers_of_one_place_in_lines_of_a_layout(self) -> None:
+        rows = [
+            {"timestamp": at, "input_length": 1024, "output_length": 5, "hash_ids": [MEETING, MEETING * at]}
+            for at in range(2, 9)
+        ]
+        found = log(b"".join(json.dumps(row).encode() + b"\n" for row in rows)).traffic
+        assert (found.requests, found.shared_tokens) == (7, 6 * 512)
+
+    def test_a_request_has_no_more_blocks_than_a_prompt(self) -> None:
+        line = json.dumps({"input_length": 9, "output_length": 5, "hash_ids": [1] * (MAX_BLOCKS + 1)})
+        with pytest.raises(UnusableLineError):
+            list(json_requests(line.encode()))
+
+    def test_contents_of_a_replay_begin_where_nobody_knows(self) -> None:
+        one, other = (
+            TraceRequest(id=name, arrival=0, prompt=(("s", 20), (name, 30)), answer_tokens=9) for name in "ab"
+        )
+        first, second = (Contents((one, other), 16) for _ in range(2))
+        assert first._shared != second._shared
+        assert first.of(one, 3) == second.of(one, 3)
+
+
+class TestTrace:
+    @staticmethod
+    def line(hashes: list[int]) -> bytes:
+        return json.dumps(
+            {"timestamp": 1, "input_length": 512 * len(hashes), "output_length": 5, "hash_ids": hashes}
+        ).encode()
+
+    def test_each_piece_is_kept_once(self) -> None:
+        first, second = reader.read_trace([self.line([1, 2]), self.line([1, 2])])
+        assert all(one is other for one, other in zip(first.prompt, second.prompt, strict=True))
+
+    def test_memory_is_a_small_multiple_of_the_file(self) -> None:
+        data = [self.line([1] * 4096)] * 20
+        tracemalloc.start()
+        try:
+            found = reader.read_trace(data)
+            kept, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert len(found) == 20
+        assert kept < 6 * sum(map(len, data))
+
+    def test_pieces_of_all_requests_are_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(reader, "MAX_ALL_PIECES", 5)
+        with pytest.raises(WorkloadError) as refused:
+            reader.read_trace([self.line([1, 2, 3]), self.line([1, 2]), self.line([3])])
+        assert (refused.value.code, refused.value.params) == (
+            "trace-too-many-pieces",
+            {"line": "3", "limit": "5"},
+        )
+
+
+class TestRecords:
+    GOOD = b'{"prompt_tokens": 5, "completion_tokens": 4}\n'
+
+    @pytest.mark.parametrize("kind", [["text"], {"a": 1}, 7, None, True], ids=repr)
+    def test_what_a_message_is_may_be_anything(self, kind: object) -> None:
+        said = {"messages": [{"role": "user", "content": [{"type": kind, "text": "hi"}]}]}
+        assert log(json.dumps(said).encode() + b"\n").by_text == 1
+
+    @pytest.mark.parametrize("depth", [65, 500, *range(960, 1000, 3), 5000])
+    def test_what_nests_too_deep_is_one_unusable_line(self, depth: int) -> None:
+        deep = "[" * depth + "]" * depth
+        for line in (
+            '{"prompt": "hi", "tools": ' + deep + "}",
+            '{"conversation_id": ' + deep + ', "conversations": [{"from": "human", "value": "x"}]}',
+            'data: {"usage": {"prompt_tokens": 4}, "x": ' + deep + "}",
+        ):
+            found = log(self.GOOD + line.encode() + b"\n" + self.GOOD)
+            assert found.traffic.prompts.items
+            assert found.traffic.requests == 2, line[:40]
+        inner = json.dumps({"prompt": "hi", "request": '{"tools": ' + deep + "}"})
+        assert log(self.GOOD + inner.encode() + b"\n").traffic.requests == 2
+
+    def test_a_record_that_the_reader_fails_on_is_one_line_and_in_the_servers_log_once(
+        self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        whole = records.json_requests
+
+        def fails(line: bytes, reading: Reading) -> Any:
+            if b"SECRET" in line:
+                raise TypeError(line)
+            return whole(line, reading)
+
+        monkeypatch.setattr(records, "json_requests", fails)
+        with caplog.at_level(logging.ERROR):
+            found = log(self.GOOD + b'{"x": "SECRET"}\n' * 3 + self.GOOD)
+        assert (found.traffic.requests, found.unusable, found.unusable_lines) == (2, 3, (2, 3, 4))
+        assert caplog.text.count("internal-error: TypeError") == 1
+        assert "SECRET" not in caplog.text
+
+    def test_a_fault_of_memory_is_none_of_a_record(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def fails(line: bytes, reading: Reading) -> Any:
+            raise MemoryError
+
+        monkeypatch.setattr(records, "json_requests", fails)
+        with pytest.raises(MemoryError):
+            log(self.GOOD)
+
+
+class TestLayouts:
+    @staticmethod
+    def lines(kinds: int, times: int) -> list[bytes]:
+        return [
+            json.dumps(
+                {"prompt_tokens": 5, "completion_tokens": 4} | {f"{kind}k{i}": {"a": [{"b": 1}]} for i in range(4)}
+            ).encode()
+            + b"\n"
+            for _ in range(times)
+            for kind in range(kinds)
+        ]
+
+    @staticmethod
+    def compiled(monkeypatch: pytest.MonkeyPatch, data: bytes) -> list[int]:
+        """Characters of each pattern that a log has compiled."""
+        found: list[int] = []
+        whole = re.compile
+
+        def counting(pattern: str, *given: Any) -> re.Pattern[str]:
+            found.append(len(pattern))
+            return whole(pattern, *given)
+
+        monkeypatch.setattr(layouts.re, "compile", counting)
+        assert log(data).traffic.requests
+        return found
+
+    def test_many_layouts_are_compiled_within_one_budget(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        found = self.compiled(monkeypatch, b"".join(self.lines(16, 2)))
+        assert sum(found) < 2.1 * layouts.MAX_PATTERN_CHARACTERS
+
+    def test_further_layouts_wait_for_the_next_slice(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        small = [b'{"prompt_tokens": 5, "a%d": 1}\n' % kind for kind in range(6)] * 50
+        found = self.compiled(monkeypatch, b"".join(small))
+        assert len(found) == 6 + 1
+        monkeypatch.setattr(opening, "SLICE_BYTES", 4000)
+        assert len(self.compiled(monkeypatch, b"".join(small))) == 6 + 2
+
+    def test_what_was_learned_is_not_learned_again(self) -> None:
+        learned = layouts.Layouts(
+            lambda text: json_pieces(text, Reading()),
+            lambda text: next(iter(json_requests(text.encode()))),
+            "",
+        )
+        for _ in range(20):
+            learned.learn('{"prompt_tokens": 5}')
+        assert len(learned._layouts) == 1
+
+
+def test_cells_of_a_file_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cells, "MAX_CSV_CELLS", 2)
+    text = "prompt,answer,requests\n" + "".join(f"{n},1,1\n" for n in range(1, 4))
+    with pytest.raises(WorkloadError) as refused:
+        log(text.encode())
+    assert (refused.value.code, refused.value.params["limit"]) == ("cells-too-many", "2")
+
+
+def test_the_limit_under_the_hand_reaches_the_longest_request() -> None:
+    line = {"prompt_tokens": MAX_TOKENS, "max_tokens": MAX_TOKENS, "completion_tokens": 5}
+    longest = log(json.dumps(line).encode() + b"\n").traffic.needed.longest_tokens
+    assert longest == MAX_LENGTH
+    limit = PARAMETERS["limit"]
+    assert limit.read("limit", str(longest)) == longest
+    with pytest.raises(KvPlannerError):
+        limit.read("limit", str(longest + 1))
