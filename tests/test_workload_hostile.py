@@ -232,7 +232,8 @@ class TestLayouts:
     def lines(kinds: int, times: int) -> list[bytes]:
         return [
             json.dumps(
-                {"prompt_tokens": 5, "completion_tokens": 4} | {f"{kind}k{i}": {"a": [{"b": 1}]} for i in range(4)}
+                {"prompt_tokens": 5, "completion_tokens": 4}
+                | {f"{kind}k{i}": {"a": [{"b": 1}]} for i in range(4)}
             ).encode()
             + b"\n"
             for _ in range(times)

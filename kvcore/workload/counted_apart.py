@@ -105,7 +105,11 @@ def read_apart(files: Sequence[bytes], reading: Reading, look: Look = lambda tak
 
 
 def _parts(
-    files: Sequence[bytes], reading: Reading, cpu_seconds: int, memory_bytes: int, tokenizer: bytes | None = None
+    files: Sequence[bytes],
+    reading: Reading,
+    cpu_seconds: int,
+    memory_bytes: int,
+    tokenizer: bytes | None = None,
 ) -> tuple[bytes, ...]:
     """What goes over the pipe: a line that says what follows, the tokenizer, the files."""
     head = {

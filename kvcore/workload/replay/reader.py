@@ -51,7 +51,9 @@ def read_trace(lines: Iterable[bytes]) -> tuple[TraceRequest, ...]:
             raise WorkloadError("trace-unusable", field="trace", line=number, reason=_words(error)) from None
         left -= len(found[-1].prompt)
         if left < 0:
-            raise WorkloadError("trace-too-many-pieces", field="trace", line=number, limit=f"{MAX_ALL_PIECES:,}")
+            raise WorkloadError(
+                "trace-too-many-pieces", field="trace", line=number, limit=f"{MAX_ALL_PIECES:,}"
+            )
     if not found:
         raise WorkloadError("trace-unusable", field="trace", line=1, reason="there is no request")
     first = min(request.arrival for request in found)
@@ -104,7 +106,10 @@ def _request(row: Mapping[str, Any], name: str, known: dict[Piece, Piece]) -> Tr
     time = _time(row)
     if isinstance(pieces, list):
         return TraceRequest(
-            id=str(row.get("id", name))[:80], arrival=time, prompt=_pieces(pieces, known), answer_tokens=answer
+            id=str(row.get("id", name))[:80],
+            arrival=time,
+            prompt=_pieces(pieces, known),
+            answer_tokens=answer,
         )
     tokens = _tokens(row, PROMPTS, least=1)
     hashes = row.get("hash_ids")
