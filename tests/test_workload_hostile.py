@@ -50,23 +50,24 @@ def log(data: bytes) -> RequestLog:
     return read_request_logs([io.BytesIO(data)])
 
 
-class TestParquet:
-    BOMBS = {
-        "one text, again and again": lambda: repeated(100_000, 4096),
-        "more than any memory": lambda: repeated(1_000_000, 100_000),
-        "one page": lambda: parquet(pa.table({"prompt": ["a" * (200 << 20)]}), use_dictionary=False),
-        "each text as the one before": lambda: parquet(
-            pa.table({"prompt": ["a" * 100_000] * 2000}),
-            use_dictionary=False,
-            column_encoding={"prompt": "DELTA_BYTE_ARRAY"},
-        ),
-    }
+BOMBS = {
+    "one text, again and again": lambda: repeated(100_000, 4096),
+    "more than any memory": lambda: repeated(1_000_000, 100_000),
+    "one page": lambda: parquet(pa.table({"prompt": ["a" * (200 << 20)]}), use_dictionary=False),
+    "each text as the one before": lambda: parquet(
+        pa.table({"prompt": ["a" * 100_000] * 2000}),
+        use_dictionary=False,
+        column_encoding={"prompt": "DELTA_BYTE_ARRAY"},
+    ),
+}
 
+
+class TestParquet:
     @pytest.mark.parametrize("name", BOMBS)
     def test_a_bomb_is_too_large_and_never_unpacked_here(
         self, name: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        data = self.BOMBS[name]()
+        data = BOMBS[name]()
         assert len(data) < 1 << 16
         unpacked: list[str] = []
         monkeypatch.setattr(records, "parquet_rows", lambda *_: unpacked.append(name))
@@ -96,9 +97,12 @@ class TestParquet:
         monkeypatch.setattr(counted_apart, "PLACE_SECONDS", 0.0)
         data = parquet(pa.table({"prompt_tokens": [5, 6]}))
         places = counted_apart._PARQUET_PLACES
-        with counted_apart._place(places), counted_apart._place(places):
-            with pytest.raises(WorkloadError) as refused:
-                log(data)
+        with (
+            counted_apart._place(places),
+            counted_apart._place(places),
+            pytest.raises(WorkloadError) as refused,
+        ):
+            log(data)
         assert refused.value.code == "parquet-busy"
         assert log(data).traffic.requests == 2
 

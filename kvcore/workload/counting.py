@@ -1,6 +1,7 @@
 """python -m kvcore.workload.counting: counts one log under limits that the kernel enforces (counted_apart.py).
 
-A head as a line of JSON comes in, then the tokenizer, where there is one, and the files; a line of JSON and the counts go out, never a text.
+A head as a line of JSON comes in, then the tokenizer, where there is one, and the files; a line of JSON and the counts
+go out, never a text.
 """
 
 from __future__ import annotations

@@ -165,8 +165,9 @@ def parquet_rows(
 ) -> Iterator[Mapping[str, Any]]:
     """The rows of a Parquet file, as far as their columns have a plain name of `wanted`.
 
-    ARROW_BYTES times `most_bytes` is unpacked at most: a few bytes may stand for gigabytes of it, and the file's own sizes do not tell.
-    Arrow unpacks a page before anything can be counted, so a stranger's file is read under a limit of memory too.
+    ARROW_BYTES times `most_bytes` is unpacked at most: a few bytes may stand for gigabytes of it, and the file's own
+    sizes do not tell. Arrow unpacks a page before anything can be counted, so a stranger's file is read under a limit
+    of memory too.
 
     Raises WorkloadError `request-log-damaged`, `request-log-too-large`, `request-log-too-long`, `request-log-columns`,
     `request-log-needs`.
