@@ -32,7 +32,7 @@ MAX_EDGES: Final = 200
 MAX_AMOUNT: Final = 1e30
 """Of one sample; no counter of an engine comes near, and sums of them are never infinite."""
 _SAMPLE: Final = re.compile(
-    r"^([a-zA-Z_:][\w:]{0,99})(_bucket|_sum|_count)(?:\{([^}]{0,4000})\})?\s+([0-9.eE+]{1,40}|NaN|\+Inf)(?:\s+-?\d{1,20})?$"
+    r"^([a-zA-Z_:][\w:]{0,99})(_bucket|_sum|_count)(?:\{([^}]{0,4000})\})?\s+(\S{1,40})(?:\s+-?\d{1,20})?$"
 )
 _EDGE: Final = re.compile(r'(?:^|,)\s*le="([^"]{1,40})"')
 

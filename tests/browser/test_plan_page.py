@@ -192,7 +192,7 @@ def test_chinese_from_the_browser_and_switching_keeps_the_selection(server: str,
 
 def test_charts_are_named_for_those_who_do_not_see_them(server: str, open_page: OpenPage) -> None:
     page = open_page(server + "/" + TOO_LONG)
-    expect(page.get_by_role("img", name=re.compile("^Memory of one GPU: Starts only"))).to_be_visible()
+    expect(page.get_by_role("img", name=re.compile("^Memory of one GPU: Context too long"))).to_be_visible()
     expect(page.get_by_role("figure", name=re.compile("^Requests that fit at once"))).to_be_visible()
 
 

@@ -47,9 +47,8 @@ def counts_in_flight(start: Start) -> bool:
 def check_chip(start: Start) -> None:
     """Raises EngineRefusalError `npu-chip-unsupported` on a generation of chips that no release has a platform for."""
     if start.card.chip in find_engine(start.scenario.engine).refusals.unsupported_chips:
-        raise EngineRefusalError(
-            "npu-chip-unsupported", "accelerator", start.card.label, name=start.card.label
-        )
+        facts = {"name": start.card.label}
+        raise EngineRefusalError("npu-chip-unsupported", "accelerator", facts["name"], **facts)
 
 
 def check_platform(start: Start, *, prefix_caching: bool, method: str) -> None:
