@@ -1,9 +1,12 @@
 """Bars and words of the Compare page."""
 
+import re
+
 import pytest
 
 from kvcore import catalogue
 from kvcore.advice.vary import Varied, best_of, variants
+from kvcore.planning import Verdict
 from kvcore.scenario import Parallel
 from kvcore.scenario.request import scenario_from_request
 from kvcore.texts.words import DASH, Language, words
@@ -58,6 +61,16 @@ def test_what_does_not_fit_goes_past_its_line_and_says_so() -> None:
     (missing,) = [piece for piece in small.pieces if piece.look == MISSING]
     assert missing.end > small.across[0].start
     assert [note.text.split()[0] for note in small.notes] == ["OOM"]
+
+
+def test_what_may_start_within_the_error_is_not_called_out_of_memory() -> None:
+    fields = {"accelerator": "RTX-4090-24GB", "gpu_memory_utilization": 0.75, "max_model_len": 8192}
+    rows = named(Varied.TENSOR_PARALLEL, model="Qwen/Qwen3-32B", dtype="float16", **fields)
+    (tight,) = (
+        row for row, (_, variant) in enumerate(rows) if variant.plan and variant.plan.verdict is Verdict.TIGHT
+    )
+    (note,) = small_multiples(rows, T).bars[tight].notes
+    assert re.fullmatch(r"\N{MINUS SIGN}0\.\d\d GiB", note.text)
 
 
 def test_labels_of_what_is_missing_stand_clear_of_names_and_sizes() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from typing import Final
 
 from kvcore.advice.vary import Variant
-from kvcore.planning import Plan
+from kvcore.planning import Plan, Verdict
 from kvcore.texts import palette
 from kvcore.texts.words import Words, gib_text
 from kvcore.units import GIB, gib
@@ -143,7 +143,8 @@ def small_multiples(named: Sequence[tuple[str, Variant]], t: Words) -> Stack:
         if reaching is not None:
             pieces.append(_overlapping(reaching, t))
         if missing is not None:
-            label = t("OOM {size}", size=gib_text(-missing.size * GIB, signed=True))
+            size = gib_text(-missing.size * GIB, signed=True)
+            label = size if plan.verdict is Verdict.TIGHT else t("OOM {size}", size=size)
             pieces.append(Piece(look=stack.MISSING, start=missing.start, size=missing.size, title=label))
             # Behind a short bar, at the end of a long one: never over the sizes at its beginning.
             notes.append(

@@ -36,13 +36,18 @@ FRAME, CHUNK, PRESENT = "frame", "chunk", "present"
 
 def present() -> None:
     """Where the link asks for it: the lesson alone, for a projector."""
-    if state.page_parameter(PRESENT):
+    if is_presented():
         st.html(PRESENTER)
+
+
+def is_presented() -> bool:
+    """Whether the lesson stands alone."""
+    return bool(state.page_parameter(PRESENT))
 
 
 def switch(key: str, t: Words) -> None:
     """Turns the lesson alone on and off. A button and no toggle: a field that has the focus keeps the arrow keys."""
-    is_on = bool(state.page_parameter(PRESENT))
+    is_on = is_presented()
     st.button(
         t("End presentation") if is_on else t("Present"),
         key=f"{key}.end" if is_on else key,
@@ -56,7 +61,7 @@ def switch(key: str, t: Words) -> None:
 
 def is_crowded(step: Step) -> bool:
     """Whether drawing, idea and question together are higher than a projector."""
-    return step.name in OF_LOAD and bool(state.page_parameter(PRESENT))
+    return step.name in OF_LOAD and is_presented()
 
 
 def drawing(step: Step, t: Words) -> None:
@@ -79,7 +84,7 @@ def load(step: Step, is_revealed: bool, t: Words) -> None:
     if step.name is StepName.BATCHING:
         st.html(drawings.timeline_drawing(room, frame, t).figure)
     # A projector has no room for both and the question: the pool is the drawing of the step before.
-    if step.name is StepName.BLOCKS or is_revealed or not state.page_parameter(PRESENT):
+    if step.name is StepName.BLOCKS or is_revealed or not is_presented():
         st.html(drawings.pool_drawing(room, frame, t).figure)
 
 

@@ -43,6 +43,8 @@ def way(name: StepName, t: Words) -> DeltaGenerator:
         _routes(on, t)
         guess.switch(t)
         check.score_line(t)
+        if not look.is_presented():
+            look.switch("learn.present", t)
     with st.container(horizontal=True, key="learn_way", vertical_alignment="center", gap="small"):
         st.button(
             t("Back"),
@@ -70,7 +72,8 @@ def way(name: StepName, t: Words) -> DeltaGenerator:
                 on_change=_picked,
                 args=(number,),
             )
-        look.switch("learn.present", t)
+        if look.is_presented():
+            look.switch("learn.present", t)
     return row
 
 
