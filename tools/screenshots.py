@@ -62,7 +62,7 @@ def main() -> int:
             page.goto(f"{address}/{query}")
             settled(page)
             _go(page, name.split("-")[0])
-            page.mouse.move(0, 0)
+            page.mouse.move(options["viewport"]["width"] / 2, 2)  # over nothing: no hint, no handle
             page.wait_for_timeout(2500)
             page.screenshot(path=FOLDER / f"{name}.png")
             page.context.close()
