@@ -136,6 +136,7 @@ def _take_sample(name: str) -> None:
     keep((SAMPLES / name).read_text("utf-8"))
 
 
+@net.callback
 def _clear() -> None:
     taken.forget()
     st.session_state.pop(KEPT, None)

@@ -109,6 +109,7 @@ def kv_bytes_per_token(scenario: Scenario) -> float:
     return planned.cache.bytes_per_token if planned.cache is not None else 0.0
 
 
+@net.callback
 def _keep(key: str) -> None:
     st.session_state[SETTINGS] = {**st.session_state.get(SETTINGS, {}), key: st.session_state[key]}
 

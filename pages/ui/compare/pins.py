@@ -26,7 +26,8 @@ def show(t: Words) -> None:
         key="pin",
         icon=":material/push_pin:",
         disabled=is_pinned or is_full or not link.fits_in_link(now),
-        on_click=lambda: state.set_pins((*held, Pin(scenario=now))),
+        on_click=state.set_pins,
+        args=((*held, Pin(scenario=now)),),
     )
     _messages(kept, now, t, is_full=is_full, is_pinned=is_pinned)
     if not held:

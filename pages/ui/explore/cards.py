@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import streamlit as st
 from msgspec import Struct
@@ -129,7 +130,7 @@ def show(t: Words) -> None:
         seen.figure,
         MATRIX,
         t("Requests at once by accelerator and tensor parallel size; the table below says the same"),
-        on_select=lambda: _take_selected(scenario),
+        on_select=partial(_take_selected, scenario),
     )
     st.caption(
         t(
@@ -311,6 +312,7 @@ def _switch(field: str, label: str, options: tuple[str, ...], now: str) -> None:
     )
 
 
+@net.callback
 def _set_precision(field: str, key: str) -> None:
     value = st.session_state[key]
     state.set_field(field, None if field == "quantization" and value == edit.CHECKPOINT else value)
@@ -349,6 +351,7 @@ def take(scenario: Scenario, cell: Cell, is_spread: bool = False) -> None:
         undo.take_to_plan(cell_scenario(scenario, entry_of(scenario), card, cell.tensor_parallel_size))
 
 
+@net.callback
 def _take_selected(scenario: Scenario) -> None:
     points = st.session_state[MATRIX].selection.points
     if points:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TypeAlias
 
 import streamlit as st
@@ -26,7 +27,7 @@ from kvcore.scenario import Scenario
 from kvcore.texts.words import DASH, Words, concurrency_text, count
 from kvcore.views.comparison import split_name
 from pages.ui.explore import explored
-from pages.ui.shared import notes, undo
+from pages.ui.shared import net, notes, undo
 
 SIZES = (1, 2, 4, 8, 16)
 TABLE = "explore_machines"
@@ -179,11 +180,12 @@ def _table(rows: Sequence[Found], scenario: Scenario, entry: ModelEntry, t: Word
         hide_index=True,
         placeholder=DASH,
         key=TABLE,
-        on_select=lambda: _take_selected(rows, scenario, entry),
+        on_select=partial(_take_selected, rows, scenario, entry),
         selection_mode="single-row",
     )
 
 
+@net.callback
 def _take_selected(rows: Sequence[Found], scenario: Scenario, entry: ModelEntry) -> None:
     chosen = st.session_state[TABLE].selection.rows
     if chosen and chosen[0] < len(rows):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import streamlit as st
@@ -18,7 +19,7 @@ from kvcore.texts.words import DASH, Words, count
 from kvcore.views.matrix import ModelRow, model_row
 from pages.ui.explore import explored
 from pages.ui.explore.cards import gpus_at_most, precision_switches, wanted_requests
-from pages.ui.shared import notes, state, undo
+from pages.ui.shared import net, notes, state, undo
 
 TABLE = "explore_models"
 
@@ -132,7 +133,7 @@ def _table(rows: Sequence[ModelRow], scenario: Scenario, card: Accelerator, want
         placeholder=DASH,
         key=TABLE,
         height=560,
-        on_select=lambda: _take_selected(scenario, card, names, sizes),
+        on_select=partial(_take_selected, scenario, card, names, sizes),
         selection_mode="single-row",
         column_config={
             name: st.column_config.NumberColumn(format="localized")
@@ -142,6 +143,7 @@ def _table(rows: Sequence[ModelRow], scenario: Scenario, card: Accelerator, want
     )
 
 
+@net.callback
 def _take_selected(scenario: Scenario, card: Accelerator, names: Sequence[str], sizes: Sequence[int]) -> None:
     chosen = st.session_state[TABLE].selection.rows
     if chosen and chosen[0] < len(names):

@@ -150,6 +150,7 @@ def _check(place: Place, one: Asked) -> None:
         _mark(place, AT_ONCE if len(tried) == 1 else LATER)
 
 
+@net.callback
 def _give_up(place: Place) -> None:
     _mark(place, SHOWN)
 

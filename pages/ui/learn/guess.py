@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from kvcore.explain.derivation import Step
 from kvcore.explain.derivation.lesson import Content, Prediction, answer_text, judgement, prose
 from kvcore.texts.words import Words
-from pages.ui.shared import state
+from pages.ui.shared import net, state
 
 EVERY_ANSWER = "learn.every_answer"
 ANSWERS = "learn.answers"
@@ -127,6 +127,7 @@ def _label(prediction: Prediction, name: str) -> str:
     return next((option.label for option in prediction.options if option.name == name), "")
 
 
+@net.callback
 def _reveal(name: str, prediction: Prediction) -> None:
     given = st.session_state.get(f"learn.field.{name}")
     is_option = isinstance(given, str)
@@ -139,6 +140,7 @@ def _reveal(name: str, prediction: Prediction) -> None:
     st.session_state[ANSWERS] = {**_guesses(), name: guess}
 
 
+@net.callback
 def _forget(name: str) -> None:
     st.session_state[ANSWERS] = {step: guess for step, guess in _guesses().items() if step != name}
 

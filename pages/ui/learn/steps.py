@@ -95,6 +95,7 @@ def _key(on: Route) -> str:
     return f"{on.path}/{on.lesson}"
 
 
+@net.callback
 def _take_route() -> None:
     """The same step on another route, where it is on it; else the next one that is."""
     path, _, lesson = st.session_state[ROUTE].partition("/")
@@ -169,11 +170,13 @@ def ends(t: Words, *, offers_undo: bool) -> None:
         )
 
 
+@net.callback
 def _go(number: int) -> None:
     """A step by its number and not by one more: the browser may report one press twice."""
     state.set_page_parameter(PARAMETER, number)
 
 
+@net.callback
 def _picked(number: int) -> None:
     _go(st.session_state[f"{PAGINATION}.{number}"])
 

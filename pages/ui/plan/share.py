@@ -20,7 +20,7 @@ from kvcore.planning import Plan
 from kvcore.texts import LABELS as TEXTS
 from kvcore.texts.words import Words, msg
 from kvcore.views.plan_report import report_html, ticket_text
-from pages.ui.shared import notes, share_link, state
+from pages.ui.shared import net, notes, share_link, state
 from pages.ui.shared.fold import fold
 
 EXPORTS = TEXTS["exports"]
@@ -129,6 +129,7 @@ def _explained(plan: Plan, t: Words) -> None:
         st.caption(f"`{name}` – {t(text)}")
 
 
+@net.callback
 def _choose() -> None:
     """Kept apart from the widget, whose labels change with the language."""
     st.session_state["share_chosen"] = st.session_state["share_form"]

@@ -7,7 +7,7 @@ import streamlit as st
 from kvcore.deploy.going_live import Item, Load, Thresholds, Tick, checklist, checklist_markdown, is_done
 from kvcore.planning import Plan
 from kvcore.texts.words import Words
-from pages.ui.shared import state
+from pages.ui.shared import net, state
 
 TICKED = "ticked"
 ICONS = {Tick.ANSWERED: ":material/check_circle:", Tick.FAILS: ":material/cancel:"}
@@ -49,6 +49,7 @@ def _box(item: Item, ticked: tuple[str, ...]) -> None:
     st.checkbox(f"**{item.title}**", is_ticked, key=key, on_change=_tick, args=(item.name, key))
 
 
+@net.callback
 def _tick(name: str, key: str) -> None:
     """Takes one box over; what else is ticked stays, also what the plan answers by now."""
     others = tuple(one for one in state.page_parameter(TICKED) if one != name)

@@ -30,7 +30,7 @@ from kvcore.planning import Plan
 from kvcore.scenario import link
 from kvcore.texts import CORRECTIONS, GLOSSARY, PARAMETERS, SOURCES, Document, Parameter
 from kvcore.texts.words import DASH, Words, concurrency_text, count
-from pages.ui.shared import html_table, state, undo
+from pages.ui.shared import html_table, net, state, undo
 
 
 def parameters(plan: Plan | None, t: Words) -> None:
@@ -177,9 +177,7 @@ def _corrections(plan: Plan, t: Words) -> None:
             ("load_post_mortem", t("Load Llama-2-70B on 4 × A100"), POST_MORTEM),
         ):
             params = {name: str(value) for name, value in example.items()}
-            st.button(
-                label, key=key, on_click=lambda given=params: undo.take_to_plan(link.decode(given).scenario)
-            )
+            st.button(label, key=key, on_click=_plan, args=(params,))
     st.html(f'<dl class="kv-glossary">{"".join(_document(one, t) for one in SOURCES.values())}</dl>')
     st.page_link(
         "pages/check.py",
@@ -193,3 +191,8 @@ def _document(document: Document, t: Words) -> str:
     """A source by its name, its own title, its author and licence where known, and what is taken from it."""
     by = "; ".join(escape(text) for text in (document.title, document.author, document.license) if text)
     return f"<dt>{escape(t(document.name))} <span class=kv-soft>{by}</span></dt><dd>{escape(t(document.taken))}</dd>"
+
+
+@net.callback
+def _plan(params: dict[str, str]) -> None:
+    undo.take_to_plan(link.decode(params).scenario)

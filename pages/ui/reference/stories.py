@@ -22,7 +22,7 @@ from kvcore.views.stories import (
     steps_of,
 )
 from pages.ui.learn import look
-from pages.ui.shared import html_table, shell, state
+from pages.ui.shared import html_table, net, shell, state
 
 STORY, STEP, CHOICE = "story", "story_step", "reference_story"
 NAMES = {
@@ -97,12 +97,14 @@ def _way(story: Source, number: int, t: Words) -> None:
         look.switch("story.present", t)
 
 
+@net.callback
 def _chosen() -> None:
     """Another story, from its first step."""
     state.set_page_parameter(STEP, None)
     state.set_page_parameter(STORY, st.session_state[CHOICE])
 
 
+@net.callback
 def _picked(key: str) -> None:
     state.set_page_parameter(STEP, st.session_state[key])
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
-from typing import ParamSpec
+from typing import Any, ParamSpec
 
 import streamlit as st
 
@@ -46,3 +46,17 @@ def callback(change: Callable[Given, None]) -> Callable[Given, None]:
             st.session_state[ERROR] = defect(error)
 
     return run
+
+
+def taking(key: str, change: Callable[[Any], object]) -> Callable[[], None]:
+    """A callback that hands what the control `key` shows to `change`; nothing where the control is gone.
+
+    Two changes of one moment come together, and the first may take the control of the second away.
+    """
+
+    @callback
+    def take() -> None:
+        if key in st.session_state:
+            change(st.session_state[key])
+
+    return take

@@ -13,7 +13,7 @@ from kvcore.planning import Plan
 from kvcore.scenario import link
 from kvcore.texts.words import Words, count
 from kvcore.views.plan_report import MAX_QR_CHARACTERS, NOT_CARRIED, qr_image
-from pages.ui.shared import state
+from pages.ui.shared import net, state
 
 LARGE, CODE = "share.large", "share.code"
 LONGEST_LINK = 8000
@@ -72,6 +72,7 @@ def _switch(text: str, icon: str, key: str, *, is_large: bool) -> None:
     st.button(text, icon=f":material/{icon}:", key=key, on_click=_show_large, args=(is_large,))
 
 
+@net.callback
 def _show_large(is_large: bool) -> None:
     st.session_state[LARGE] = is_large
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import gc
 import sys
-from functools import cache
+import threading
+import time
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,7 +18,7 @@ import streamlit as st
 from streamlit.navigation.page import StreamlitPage
 
 from kvcore.texts.words import Language, Words, msg, words
-from pages.ui.shared import reconnect, state
+from pages.ui.shared import net, reconnect, state
 
 ROOT = Path(__file__).resolve().parents[3]
 STYLE = Path(__file__).with_name("style.css")
@@ -24,6 +26,10 @@ LOGO = Path(__file__).with_name("logo.svg")
 ICON = Path(__file__).with_name("icon.png")
 SWITCH_SECONDS = 0.002
 """How long one run keeps the interpreter from other visitors and from the health check, which takes many turns."""
+ROUND_SECONDS = 10
+"""Between two full rounds of the garbage collector."""
+AFTER_PAGE_SECONDS = 0.2
+"""From the end of a run to the round: by then its page is on the way."""
 sys.setswitchinterval(SWITCH_SECONDS)
 
 
@@ -98,10 +104,12 @@ def keep_modules() -> None:
     Called before a page, and after it for what it has read: tables and the sweep that a crowd of visitors shares.
 
     A full round looks at every object: with the modules and tables of this app it stopped the whole process, the health
-    check with it, for 0.13 s; without them it takes 0.02 s. Streamlit would make one after every run
-    (.streamlit/config.toml).
+    check with it, for 0.13 s; without them it takes 0.02 s. Streamlit would make one after every run, a quarter of what
+    a run takes (.streamlit/config.toml): here is one every ROUND_SECONDS, as long as anybody uses the app, so that a
+    log which is part of a cycle does not stay.
     """
     _freeze(len(sys.modules))
+    _collect(int(time.monotonic() / ROUND_SECONDS))
 
 
 def page_at(path: str) -> StreamlitPage:
@@ -143,11 +151,19 @@ def language_switch(t: Words) -> None:
         default=t.language.value,
         key=key,
         required=True,
-        on_change=lambda: state.set_language(Language(st.session_state[key])),
+        on_change=net.taking(key, lambda value: state.set_language(Language(value))),
     )
     path = next(spec.path for spec in PAGES if spec.path == st.session_state["_path"])
     here = f'<i class="kv-here" hidden data-language="{t.language.tag}" data-path="{path}"></i>'
     st.html(f"{here}<script>{SCRIPT}</script>", unsafe_allow_javascript=True)
+
+
+@lru_cache(maxsize=1)
+def _collect(_round: int) -> None:
+    """A full round once the page has been sent."""
+    timer = threading.Timer(AFTER_PAGE_SECONDS, gc.collect)
+    timer.daemon = True
+    timer.start()
 
 
 @cache

@@ -208,6 +208,7 @@ def bound_choice(name: str, key: str, options: Sequence[Any]) -> dict[str, Any]:
     return {**found, "options": options, "index": options.index(page_parameter(name))}
 
 
+@net.callback
 def _take_page_parameter(name: str, key: str) -> None:
     text = page_parameters.text_of(st.session_state[key])
     try:

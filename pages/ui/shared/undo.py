@@ -38,6 +38,7 @@ def take(changed: Scenario) -> None:
     state.tell_of_the_card(before, changed)
 
 
+@net.callback
 def take_to_plan(changed: Scenario) -> None:
     """Callback: the same, and the page goes to Plan."""
     st.session_state[GO] = changed

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
+from functools import partial
 from typing import Any, Final
 
 import streamlit as st
@@ -17,7 +18,7 @@ from kvcore.scenario import AUTO, edit, value_of
 from kvcore.scenario.settings import CASES, assumed_text
 from kvcore.texts.words import Words, msg
 from kvcore.units import GIB
-from pages.ui.shared import labels, problems, state
+from pages.ui.shared import labels, net, problems, state
 from pages.ui.shared.fold import fold
 from pages.ui.shared.state import seed, set_field
 from pages.ui.sidebar import additional_controls, graph_controls, limit_controls, pickers
@@ -76,7 +77,7 @@ def _segmented(name: str, options: Sequence[Any], now: Any, t: Words, values: Ma
         required=True,
         format_func=labels.plain,
         help=_help(name, t),
-        on_change=lambda: set_field(name, values.get(st.session_state[key], st.session_state[key])),
+        on_change=net.taking(key, lambda value: set_field(name, values.get(value, value))),
     )
     problems.next_to_control(name, t)
 
@@ -169,8 +170,7 @@ def _number(flag: Flag, now: float | None, placeholder: str, t: Words) -> None:
         key=seed(flag.name, now),
         placeholder=placeholder,
         help=_help(flag.name, t),
-        on_change=_changed,
-        args=(flag.name,),
+        on_change=net.taking(flag.name, partial(set_field, flag.name)),
     )
     problems.next_to_control(flag.name, t)
 
@@ -184,7 +184,7 @@ def _text(flag: Flag, now: str, t: Words) -> None:
         key=key,
         placeholder=t(CASES[UNKNOWN]),
         help=_help(flag.name, t),
-        on_change=lambda: set_field(flag.name, st.session_state[key].strip() or None),
+        on_change=net.taking(key, lambda text: set_field(flag.name, text.strip() or None)),
     )
     problems.next_to_control(flag.name, t)
 
@@ -195,14 +195,9 @@ def _switch(flag: Flag, now: bool, t: Words) -> None:
         value=now,
         key=seed(flag.name, now),
         help=_help(flag.name, t),
-        on_change=_changed,
-        args=(flag.name,),
+        on_change=net.taking(flag.name, partial(set_field, flag.name)),
     )
     problems.next_to_control(flag.name, t)
-
-
-def _changed(name: str) -> None:
-    set_field(name, st.session_state[name])
 
 
 def _select(
@@ -227,7 +222,7 @@ def _select(
         key=key,
         format_func=lambda value: names.get(value, value),
         help=help_text or _help(name, t),
-        on_change=lambda: set_field(name, values.get(st.session_state[key], st.session_state[key])),
+        on_change=net.taking(key, lambda value: set_field(name, values.get(value, value))),
     )
     problems.next_to_control(name, t)
 

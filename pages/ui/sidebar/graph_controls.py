@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import streamlit as st
 
 from kvcore.flags import FLAGS
 from kvcore.planning import Plan
 from kvcore.scenario import AUTO, CudagraphMode, edit
 from kvcore.texts.words import Words, count
-from pages.ui.shared import state
+from pages.ui.shared import net, state
 from pages.ui.shared.state import seed, set_field
 
 LARGEST = "max_cudagraph_capture_size"
@@ -36,7 +38,7 @@ def largest(plan: Plan | None, t: Words) -> None:
         placeholder=t("{value} by default", value=count(sizes[-1])) if sizes and listed is None else "",
         disabled=scenario.enforce_eager,
         help=t(FLAGS[LARGEST].help),
-        on_change=lambda: set_field(LARGEST, st.session_state[key]),
+        on_change=net.taking(key, partial(set_field, LARGEST)),
     )
     if listed is not None and not scenario.enforce_eager:
         shown = ", ".join(map(str, listed[:LISTED_SIZES])) + (", …" if len(listed) > LISTED_SIZES else "")
@@ -59,7 +61,7 @@ def mode(plan: Plan | None, t: Words) -> None:
         key=key,
         disabled=scenario.enforce_eager,
         help=t(FLAGS[MODE].help, mode=used),
-        on_change=lambda: set_field(
-            MODE, None if st.session_state[key] == AUTO else CudagraphMode(st.session_state[key])
+        on_change=net.taking(
+            key, lambda value: set_field(MODE, None if value == AUTO else CudagraphMode(value))
         ),
     )

@@ -6,13 +6,15 @@ field says so.
 
 from __future__ import annotations
 
+from functools import partial
+
 import streamlit as st
 
 from kvcore.flags import FLAGS
 from kvcore.planning import Plan
 from kvcore.scenario import edit
 from kvcore.texts.words import Words, count, short_tokens
-from pages.ui.shared import state
+from pages.ui.shared import net, state
 from pages.ui.shared.state import seed, set_field
 
 LENGTH, SHARE = "max_model_len", "gpu_memory_utilization"
@@ -54,7 +56,7 @@ def context_length(plan: Plan | None, t: Words) -> None:
         format_func=_slider_label,
         key=seed(f"{LENGTH}.slider", now),
         label_visibility="collapsed",
-        on_change=lambda: set_field(LENGTH, st.session_state[f"{LENGTH}.slider"]),
+        on_change=net.taking(f"{LENGTH}.slider", partial(set_field, LENGTH)),
     )
 
 
@@ -94,7 +96,7 @@ def utilization(plan: Plan | None, t: Words) -> None:
         step=0.01,
         key=seed(f"{SHARE}.slider", shown),
         label_visibility="collapsed",
-        on_change=lambda: set_field(SHARE, st.session_state[f"{SHARE}.slider"]),
+        on_change=net.taking(f"{SHARE}.slider", partial(set_field, SHARE)),
     )
 
 
@@ -102,6 +104,7 @@ def _slider_label(length: int) -> str:
     return count(length) if length % 1024 else short_tokens(length)
 
 
+@net.callback
 def _take_length() -> None:
     given = st.session_state[LENGTH]
     length = edit.length_from_text(given)
@@ -111,6 +114,7 @@ def _take_length() -> None:
         set_field(LENGTH, length)
 
 
+@net.callback
 def _take_share() -> None:
     given = st.session_state[SHARE]
     if given is None or not LOWEST_SHARE <= given <= HIGHEST_SHARE:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import streamlit as st
@@ -182,6 +183,7 @@ def _take_card(card: str) -> None:
     state.set_field("accelerator", card)
 
 
+@net.callback
 def _ask_for_model() -> None:
     """Callback: the other ways open, with what was typed where it can be an id of the Hub."""
     typed = st.session_state[MODEL].strip()
@@ -189,6 +191,7 @@ def _ask_for_model() -> None:
     st.session_state["hub_id"] = typed if "/" in typed else ""
 
 
+@net.callback
 def _ask_for_card() -> None:
     st.session_state[CARD_SOURCES], st.session_state[PICKED] = True, True
     st.session_state[OWN_NAME] = st.session_state[CARD].strip()
@@ -203,7 +206,7 @@ def _all_models(t: Words, shown: str) -> None:
         index=options.index(now),
         key=state.seed("model", now),
         format_func=lambda name: shown if name == now else name,
-        on_change=lambda: model_source.choose(st.session_state["model"]),
+        on_change=net.taking("model", model_source.choose),
     )
 
 
@@ -218,7 +221,7 @@ def _all_cards(t: Words) -> None:
         index=list(names).index(card.id) if card is not None else None,
         key=state.seed("accelerator", card.id if card is not None else None),
         format_func=lambda name: names.get(name, name),
-        on_change=lambda: state.set_field("accelerator", st.session_state["accelerator"]),
+        on_change=net.taking("accelerator", partial(state.set_field, "accelerator")),
     )
 
 

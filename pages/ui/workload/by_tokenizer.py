@@ -13,7 +13,7 @@ from kvcore.texts.words import Words
 from kvcore.workload.counted_apart import counted_apart
 from kvcore.workload.requests import MAX_LOG_BYTES
 from kvcore.workload.tokenizer import MAX_TOKENIZER_BYTES
-from pages.ui.shared import notes
+from pages.ui.shared import net, notes
 from pages.ui.workload import source
 
 UPLOADS, READ, ERROR = "workload.tokenizer.uploads", "workload.tokenizer.read", "workload.tokenizer.error"
@@ -84,6 +84,7 @@ def _count(tokenizer: Any, logs: Sequence[Any], read: tuple[str, ...], t: Words)
     st.rerun()
 
 
+@net.callback
 def _forget() -> None:
     st.session_state[UPLOADS] = st.session_state.get(UPLOADS, 0) + 1
     for name in (READ, ERROR):

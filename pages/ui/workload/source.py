@@ -15,7 +15,7 @@ from kvcore.workload.mix import Mix, mix_of_quantiles
 from kvcore.workload.percentiles import LengthQuantiles
 from kvcore.workload.records import RequestLog
 from kvcore.workload.traffic import unpacked
-from pages.ui.shared import state
+from pages.ui.shared import net, state
 
 TYPED, TRAFFIC = "lengths", "traffic"
 """Of the link: the twelve numbers of typed percentiles, or what a log was binned into (`Traffic.for_link`)."""
@@ -75,6 +75,7 @@ def keep(source: str, log: RequestLog, tokenizer: str = "") -> None:
     show_log(kept.packed)
 
 
+@net.callback
 def show_log(packed: str) -> None:
     """Makes this log the workload. For callbacks."""
     clear_link()
@@ -109,6 +110,7 @@ def clear_link() -> None:
         state.set_page_parameter(name, None)
 
 
+@net.callback
 def clear() -> None:
     """Back to the question. For callbacks."""
     st.session_state.pop(KEPT, None)

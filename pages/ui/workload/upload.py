@@ -141,6 +141,7 @@ def _asked(uploads: Sequence[Any]) -> tuple[str, ...]:
     return (*(one.file_id for one in uploads), str(st.session_state.get(workload_source.COLUMNS, "")))
 
 
+@net.callback
 def _forget_uploads() -> None:
     st.session_state[UPLOADS] = st.session_state.get(UPLOADS, 0) + 1
     st.session_state.pop(ERROR, None)
