@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import streamlit as st
 
+from pages.ui.learn import steps
 from pages.ui.shared import net
 
 PAGES = Path(__file__).resolve().parents[1] / "pages"
@@ -76,3 +77,12 @@ def test_a_control_that_another_change_took_away_changes_nothing(monkeypatch: py
     taken: list[object] = []
     net.taking("gone", taken.append)()
     assert (taken, state) == ([], {})
+
+
+def test_a_lesson_by_its_name_in_the_other_language_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A browser sends the words of a choice; after a change of language once more those of before."""
+    state: dict[str, object] = {steps.ROUTE: "The whole course", "scenario": None}
+    monkeypatch.setattr(st, "session_state", state)
+    before = dict(state)
+    steps._take_route()
+    assert state == before

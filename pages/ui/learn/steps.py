@@ -98,7 +98,10 @@ def _key(on: Route) -> str:
 @net.callback
 def _take_route() -> None:
     """The same step on another route, where it is on it; else the next one that is."""
-    path, _, lesson = st.session_state[ROUTE].partition("/")
+    chosen_key = st.session_state[ROUTE]
+    if chosen_key not in map(_key, routes()):
+        return  # a browser may still send the words of the other language
+    path, _, lesson = chosen_key.partition("/")
     onto = route_of(lesson=lesson, path=path)
     number = onto.number_of(chosen()) if chosen() in onto.steps or not lesson else 1
     state.set_page_parameters({"lesson": lesson, "path": path, PARAMETER: number})
