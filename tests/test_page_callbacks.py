@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 import streamlit as st
 
-from pages.ui.learn import steps
+from kvcore.catalogue.accelerators import Interconnect
 from pages.ui.shared import net
+from pages.ui.sidebar import pickers
 
 PAGES = Path(__file__).resolve().parents[1] / "pages"
 ARGUMENTS = ("on_change", "on_click", "on_select")
@@ -79,10 +80,29 @@ def test_a_control_that_another_change_took_away_changes_nothing(monkeypatch: py
     assert (taken, state) == ([], {})
 
 
-def test_a_lesson_by_its_name_in_the_other_language_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_choice_by_its_words_in_the_other_language_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """A browser sends the words of a choice; after a change of language once more those of before."""
-    state: dict[str, object] = {steps.ROUTE: "The whole course", "scenario": None}
+    monkeypatch.setattr(st, "session_state", {"lesson": "The whole course"})
+    taken: list[object] = []
+    take = net.taking("lesson", taken.append, ("course/A", "course/B"))
+    take()
+    assert taken == []
+    st.session_state["lesson"] = "course/B"
+    take()
+    assert taken == ["course/B"]
+
+
+def test_an_own_card_of_a_vendor_in_the_other_language_changes_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    state: dict[str, object] = {
+        pickers.OWN_VENDOR: "Other vendor",
+        pickers.OWN_LINK: Interconnect.PCIE,
+        pickers.OWN_MEMORY: 32.0,
+        pickers.OWN_NAME: "RTX 6090",
+        "scenario": None,
+    }
     monkeypatch.setattr(st, "session_state", state)
     before = dict(state)
-    steps._take_route()
+    pickers._use_own_card()
     assert state == before

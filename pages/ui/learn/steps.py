@@ -87,7 +87,7 @@ def _routes(on: Route, t: Words) -> None:
         key=state.seed(ROUTE, now),
         label_visibility="collapsed",
         width=310,
-        on_change=_take_route,
+        on_change=net.taking(ROUTE, _take_route, known),
     )
 
 
@@ -95,12 +95,8 @@ def _key(on: Route) -> str:
     return f"{on.path}/{on.lesson}"
 
 
-@net.callback
-def _take_route() -> None:
+def _take_route(chosen_key: str) -> None:
     """The same step on another route, where it is on it; else the next one that is."""
-    chosen_key = st.session_state[ROUTE]
-    if chosen_key not in map(_key, routes()):
-        return  # a browser may still send the words of the other language
     path, _, lesson = chosen_key.partition("/")
     onto = route_of(lesson=lesson, path=path)
     number = onto.number_of(chosen()) if chosen() in onto.steps or not lesson else 1

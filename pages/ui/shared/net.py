@@ -5,7 +5,7 @@ Streamlit's own stop and rerun are no `Exception`, so they pass.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from functools import wraps
 from typing import Any, ParamSpec
@@ -48,15 +48,19 @@ def callback(change: Callable[Given, None]) -> Callable[Given, None]:
     return run
 
 
-def taking(key: str, change: Callable[[Any], object]) -> Callable[[], None]:
+def taking(
+    key: str, change: Callable[[Any], object], options: Collection[object] | None = None
+) -> Callable[[], None]:
     """A callback that hands what the control `key` shows to `change`; nothing where the control is gone.
 
-    Two changes of one moment come together, and the first may take the control of the second away.
+    Two changes of one moment come together, and the first may take the control of the second away, or change its
+    language: a browser sends a choice by its words, and may still send those of before. What is none of `options`
+    changes nothing.
     """
 
     @callback
     def take() -> None:
-        if key in st.session_state:
+        if key in st.session_state and (options is None or st.session_state[key] in options):
             change(st.session_state[key])
 
     return take

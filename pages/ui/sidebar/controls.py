@@ -77,7 +77,7 @@ def _segmented(name: str, options: Sequence[Any], now: Any, t: Words, values: Ma
         required=True,
         format_func=labels.plain,
         help=_help(name, t),
-        on_change=net.taking(key, lambda value: set_field(name, values.get(value, value))),
+        on_change=net.taking(key, lambda value: set_field(name, values.get(value, value)), options),
     )
     problems.next_to_control(name, t)
 
@@ -222,7 +222,7 @@ def _select(
         key=key,
         format_func=lambda value: names.get(value, value),
         help=help_text or _help(name, t),
-        on_change=net.taking(key, lambda value: set_field(name, values.get(value, value))),
+        on_change=net.taking(key, lambda value: set_field(name, values.get(value, value)), shown),
     )
     problems.next_to_control(name, t)
 

@@ -62,6 +62,6 @@ def mode(plan: Plan | None, t: Words) -> None:
         disabled=scenario.enforce_eager,
         help=t(FLAGS[MODE].help, mode=used),
         on_change=net.taking(
-            key, lambda value: set_field(MODE, None if value == AUTO else CudagraphMode(value))
+            key, lambda value: set_field(MODE, None if value == AUTO else CudagraphMode(value)), options
         ),
     )

@@ -206,7 +206,7 @@ def _all_models(t: Words, shown: str) -> None:
         index=options.index(now),
         key=state.seed("model", now),
         format_func=lambda name: shown if name == now else name,
-        on_change=net.taking("model", model_source.choose),
+        on_change=net.taking("model", model_source.choose, options),
     )
 
 
@@ -221,7 +221,7 @@ def _all_cards(t: Words) -> None:
         index=list(names).index(card.id) if card is not None else None,
         key=state.seed("accelerator", card.id if card is not None else None),
         format_func=lambda name: names.get(name, name),
-        on_change=net.taking("accelerator", partial(state.set_field, "accelerator")),
+        on_change=net.taking("accelerator", partial(state.set_field, "accelerator"), names),
     )
 
 
@@ -259,6 +259,8 @@ def _own_card(t: Words) -> None:
 @net.callback
 def _use_own_card() -> None:
     facts = st.session_state
+    if facts[OWN_VENDOR] not in VENDOR_NAMES or facts[OWN_LINK] not in catalogue_rows.LINK_NAMES:
+        return  # a browser may still send the words of the other language
     try:
         card = catalogue.accelerator_from_facts(
             facts[OWN_MEMORY], facts[OWN_VENDOR].value, facts[OWN_NAME].strip() or None
