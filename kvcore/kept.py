@@ -12,7 +12,7 @@ import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from functools import cache, wraps
+from functools import cache, partial, wraps
 from itertools import chain
 from types import CellType, FunctionType, MemberDescriptorType
 from typing import Any, Concatenate, Final, NamedTuple, ParamSpec, TypeVar
@@ -151,15 +151,20 @@ def kept(function: Callable[Concatenate[Owner, P], T]) -> Callable[Concatenate[O
         key: Hashable = function
         if arguments:
             key = (function, *(id(value) if isinstance(value, Keeper) else value for value in arguments))
-        try:
-            found: T = owner._kept[key].value
-        except (AttributeError, KeyError):
-            found = function(owner, *arguments, **named)
-            others = [value for value in arguments if isinstance(value, Keeper) and value is not owner]
-            LEDGER.keep(owner, key, found, others)
-        return found
+        return found_with(owner, key, partial(function, owner, *arguments), arguments)
 
     return asked
+
+
+def found_with(owner: Keeper, key: Hashable, find: Callable[[], T], arguments: Iterable[object] = ()) -> T:
+    """What is kept with `owner` as `key`, or what `find` gives, from then on as long as keepers of `arguments` live."""
+    try:
+        found: T = owner._kept[key].value
+    except (AttributeError, KeyError):
+        found = find()
+        others = [value for value in arguments if isinstance(value, Keeper) and value is not owner]
+        LEDGER.keep(owner, key, found, others)
+    return found
 
 
 def bounded(most_bytes: int) -> Callable[[Callable[P, T]], Callable[P, T]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import threading
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -118,11 +119,34 @@ def test_stop_and_rerun_pass_the_net() -> None:
     assert "`internal-error`" not in [caption.value for caption in app.caption]
 
 
-def test_what_was_imported_is_collected_once() -> None:
+def test_what_was_imported_is_collected_once(monkeypatch: pytest.MonkeyPatch) -> None:
     gc.unfreeze()
-    shell._freeze.cache_clear()
+    monkeypatch.setattr(shell, "_kept", shell._Kept())
     app = opened(QUERY).run()
     kept = gc.get_freeze_count()
     assert kept > len(gc.get_objects())
     app.run()
     assert gc.get_freeze_count() <= kept
+
+
+def test_a_crowd_that_arrives_together_collects_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    rounds: list[int] = []
+    begun, go_on = threading.Event(), threading.Event()
+
+    def collect() -> None:
+        rounds.append(1)
+        begun.set()
+        assert go_on.wait(60)
+
+    monkeypatch.setattr(gc, "collect", collect)
+    kept = shell._Kept()
+    first = threading.Thread(target=kept.freeze, args=(100,))
+    first.start()
+    assert begun.wait(60)
+    kept.freeze(100)
+    go_on.set()
+    first.join(60)
+    kept.freeze(100)
+    assert rounds == [1]
+    kept.freeze(101)
+    assert rounds == [1, 1]

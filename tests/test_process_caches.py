@@ -87,7 +87,6 @@ OWN_NAMES = {
     "kvcore.workload.database.query": {"layouts"},
     "kvcore.workload.database.sql": {"_kept"},
     "kvcore.workload.requests": {"_kinds", "tables"},
-    "pages.ui.shared.shell": {"_freeze"},
     "re": {"compile"},
 }
 """By module: tables, templates, names and texts of this repository, each read once."""

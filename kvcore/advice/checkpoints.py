@@ -9,6 +9,7 @@ from kvcore.engine.vllm.storage import NOT_TAKEN
 from kvcore.errors import KvPlannerError
 from kvcore.planning import check
 from kvcore.scenario import Scenario
+from kvcore.scenario.answers import kept_answer
 
 
 def as_served(scenario: Scenario) -> Scenario:
@@ -20,8 +21,14 @@ def as_served(scenario: Scenario) -> Scenario:
         >>> as_served(scenario_from_request(asked)).quantization
         'ascend'
     """
+    served = _quantization_as_served(scenario)
+    return scenario if served == scenario.quantization else replace(scenario, quantization=served)
+
+
+@kept_answer
+def _quantization_as_served(scenario: Scenario) -> str | None:
     others = (scenario, *other_checkpoints(scenario))
-    return next((one for one in others if _refusal_code(one) not in NOT_TAKEN), scenario)
+    return next((one for one in others if _refusal_code(one) not in NOT_TAKEN), scenario).quantization
 
 
 def other_checkpoints(scenario: Scenario) -> list[Scenario]:

@@ -37,6 +37,7 @@ from kvcore.scenario import (
     without_state_flags,
 )
 from kvcore.scenario.additional import with_key
+from kvcore.scenario.answers import kept_answer
 from kvcore.scenario.link import catalogue_card, with_memory
 from kvcore.scenario.request import read_fields, with_surroundings
 
@@ -162,6 +163,7 @@ SHORTEST_LENGTH: Final = 256
 MAX_TOKENS: Final = 1 << 30
 
 
+@kept_answer
 def tensor_parallel_sizes(scenario: Scenario) -> tuple[int, ...]:
     """The tensor parallel sizes that the engine takes for this model, the present one among them if it does."""
     sizes = sorted({*TENSOR_PARALLEL_SIZES, scenario.parallel.tensor_parallel_size})
@@ -204,6 +206,7 @@ def refused_values(scenario: Scenario, field: str, values: Sequence[str | None])
     return frozenset(value for value in values if _refusal(replace(scenario, **{field: value}), field))
 
 
+@kept_answer
 def kv_cache_dtypes(scenario: Scenario) -> tuple[str, ...]:
     """The KV cache dtypes offered first that card and release take, and the present one.
 
@@ -226,6 +229,7 @@ def known_precisions(scenario: Scenario) -> tuple[str, ...]:
     return (CHECKPOINT, *find_engine(scenario.engine).weight_precisions, *FLAGS["quantization"].common)
 
 
+@kept_answer
 def weight_precisions(scenario: Scenario) -> tuple[str, ...]:
     """The weight precisions that card and release take for this checkpoint, and the present one."""
     known = tuple(name for name in known_precisions(scenario)[1:] if _is_counted(scenario, name))

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
+import pyarrow
 import streamlit as st
 from msgspec import Struct
 from msgspec.structs import replace
+from pyarrow import Table
 
 from kvcore import catalogue
 from kvcore.advice.sweep import SweptModel, cell_scenario, sweep, sweep_of_cards
@@ -186,7 +188,7 @@ class Seen(Struct, frozen=True, kw_only=True):
     misses_alone: bool
     head: str
     figure: Figure
-    table: dict[str, list[object]]
+    table: Table
 
 
 def _seen(
@@ -318,7 +320,8 @@ def _set_precision(field: str, key: str) -> None:
     state.set_field(field, None if field == "quantization" and value == edit.CHECKPOINT else value)
 
 
-def _table(rows: tuple[Row, ...], target: Target, t: Words) -> dict[str, list[object]]:
+def _table(rows: tuple[Row, ...], target: Target, t: Words) -> Table:
+    """In the form that is sent, which takes longer to make than to plan one of its rows."""
     fewest = [target.smallest(row) for row in rows]
     costs = [target.cost(row) for row in rows]
     columns: dict[str, list[object]] = {
@@ -337,7 +340,7 @@ def _table(rows: tuple[Row, ...], target: Target, t: Words) -> dict[str, list[ob
         concurrency_text(best) if (best := max(cell.requests_per_gpu for cell in cells)) else DASH
         for _, cells in rows
     ]
-    return columns
+    return pyarrow.table(columns)
 
 
 @net.callback

@@ -10,7 +10,7 @@ import gc
 import sys
 import threading
 import time
-from functools import cache, lru_cache
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -108,7 +108,7 @@ def keep_modules() -> None:
     a run takes (.streamlit/config.toml): here is one every ROUND_SECONDS, as long as anybody uses the app, so that a
     log which is part of a cycle does not stay.
     """
-    _freeze(len(sys.modules))
+    _kept.freeze(len(sys.modules))
     _collect(int(time.monotonic() / ROUND_SECONDS))
 
 
@@ -166,10 +166,25 @@ def _collect(_round: int) -> None:
     timer.start()
 
 
-@cache
-def _freeze(_modules: int) -> None:
-    gc.collect()
-    gc.freeze()
+class _Kept:
+    """What has been taken out of the collector's rounds: one visitor does it, a crowd that arrives with it goes on."""
+
+    def __init__(self) -> None:
+        self._modules = 0
+        self._lock = threading.Lock()
+
+    def freeze(self, modules: int) -> None:
+        if modules <= self._modules or not self._lock.acquire(blocking=False):
+            return
+        try:
+            gc.collect()
+            gc.freeze()
+            self._modules = modules
+        finally:
+            self._lock.release()
+
+
+_kept = _Kept()
 
 
 def _pages(t: Words) -> list[StreamlitPage]:
