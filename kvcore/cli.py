@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from kvcore.answers import answer, catalogue_rows
 from kvcore.errors import KvPlannerError, ScenarioError, defect
-from kvcore.library import SIZES, from_hub, sweep
+from kvcore.library import SIZES, from_hub, sweep_side_by_side
 from kvcore.model.config import SharedConfigs
 from kvcore.planning import plan
 from kvcore.scenario.fields import Json
@@ -264,7 +264,7 @@ def _sweep(arguments: argparse.Namespace) -> int:
     given = {name: value for name in SWEPT_FLAGS if (value := getattr(arguments, name)) is not None}
     sizes = tuple(dict.fromkeys(arguments.tensor_parallel_sizes))
     named = {"models": arguments.models, "accelerators": arguments.accelerators}
-    for swept in sweep(**named, tensor_parallel_sizes=sizes, **given):
+    for swept in sweep_side_by_side(arguments.processes, **named, tensor_parallel_sizes=sizes, **given):
         lines = json_lines(swept) if arguments.json else table_lines(swept, sizes)
         sys.stdout.write("\n".join(lines) + "\n")
     return 0
@@ -366,6 +366,7 @@ _COMMANDS: Mapping[str, tuple[Callable[[argparse.Namespace], int], str, Mapping[
         "--kv-cache-dtype": {},
         "--quantization": {},
         "--engine-version": {},
+        "--processes": {"type": int, "default": 0, "help": "that share out a large sweep; 0: one on each CPU"},
         "--json": {"action": "store_true", "help": "one JSON object a line instead of tables"},
     }),
     "catalogue": (_catalogue, "the bundled models and accelerators, and the known engine versions", {

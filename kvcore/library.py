@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, overload
+
+from msgspec import Struct
 
 from kvcore import catalogue, planning
 from kvcore.errors import ScenarioError, invalid
@@ -22,6 +25,10 @@ if TYPE_CHECKING:
 
 SIZES: Final = (1, 2, 4, 8)
 """Tensor parallel sizes of a sweep."""
+LEAST_CELLS: Final = 8192
+"""For which another process is worth its start."""
+TURNS: Final = 4
+"""Shares of the models that each process takes, one after the other."""
 VARIED: Final = (
     "model",
     "config",
@@ -99,15 +106,86 @@ def sweep(
         >>> [(cell.tensor_parallel_size, cell.verdict.value) for cell in swept.cells][:2]
         [(1, 'fits'), (2, 'fits')]
     """
-    from kvcore.advice import sweep as rows
+    asked = _AskedSweep.of(models, accelerators, tensor_parallel_sizes, flags)
+    return asked.swept(asked.models)
 
-    for name in VARIED:
-        if name in flags:
-            raise ScenarioError("unknown-field", field=name)
-    entries = [catalogue.find_model(name) for name in tuple(models) or catalogue.model_ids()]
-    cards = [catalogue.find_accelerator(name) for name in accelerators] or catalogue.load_accelerators()
-    base = scenario_from_request(_as_json({"model": entries[0].id, **flags}))
-    return rows.sweep(base, entries, cards, tuple(dict.fromkeys(tensor_parallel_sizes)))
+
+def sweep_side_by_side(
+    processes: int,
+    *,
+    models: Iterable[str] = (),
+    accelerators: Iterable[str] = (),
+    tensor_parallel_sizes: Sequence[int] = SIZES,
+    **flags: object,
+) -> Iterator[SweptModel]:
+    """`sweep` with its models shared out among as many as `processes`, where they are worth their start; 0: one a CPU.
+
+    Each of them imports the program that asks, which must therefore guard what it does by
+    `if __name__ == "__main__":`.
+    """
+    asked = _AskedSweep.of(models, accelerators, tensor_parallel_sizes, flags)
+    workers = min(processes or os.cpu_count() or 1, asked.cells // LEAST_CELLS)
+    return asked.shared_out(workers) if workers > 1 else asked.swept(asked.models)
+
+
+class _AskedSweep(Struct, frozen=True, kw_only=True):
+    """A sweep as it is handed to another process."""
+
+    request: Json
+    models: Sequence[str]
+    accelerators: Sequence[str]
+    sizes: Sequence[int]
+
+    @classmethod
+    def of(
+        cls,
+        models: Iterable[str],
+        accelerators: Iterable[str],
+        sizes: Sequence[int],
+        flags: Mapping[str, object],
+    ) -> _AskedSweep:
+        """Raises KvPlannerError for what cannot be swept."""
+        for name in VARIED:
+            if name in flags:
+                raise ScenarioError("unknown-field", field=name)
+        known = [catalogue.find_model(name).id for name in tuple(models) or catalogue.model_ids()]
+        cards = [catalogue.find_accelerator(name) for name in accelerators] or catalogue.load_accelerators()
+        asked = cls(
+            request=_as_json({"model": known[0], **flags}),
+            models=known,
+            accelerators=[card.id for card in cards],
+            sizes=tuple(dict.fromkeys(sizes)),
+        )
+        scenario_from_request(asked.request)
+        return asked
+
+    @property
+    def cells(self) -> int:
+        """How many it has."""
+        return len(self.models) * len(self.accelerators) * len(self.sizes)
+
+    def swept(self, models: Sequence[str]) -> Iterator[SweptModel]:
+        """The rows of some of its models."""
+        from kvcore.advice import sweep as rows
+
+        entries = [catalogue.find_model(name) for name in models]
+        cards = [catalogue.find_accelerator(name) for name in self.accelerators]
+        return rows.sweep(scenario_from_request(self.request), entries, cards, tuple(self.sizes))
+
+    def listed(self, models: Sequence[str]) -> list[SweptModel]:
+        """The same as another process hands it back."""
+        return list(self.swept(models))
+
+    def shared_out(self, workers: int) -> Iterator[SweptModel]:
+        """The rows of all models in their order, each of `workers` processes at some of them at a time."""
+        from concurrent.futures import ProcessPoolExecutor
+        from multiprocessing import get_context
+
+        share = math.ceil(len(self.models) / (workers * TURNS))
+        shares = [self.models[first : first + share] for first in range(0, len(self.models), share)]
+        with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
+            for found in pool.map(self.listed, shares):
+                yield from found
 
 
 def from_hub(model: str) -> HubModel:

@@ -1,5 +1,6 @@
 """The public face: `import kvcore`, its members, its errors, what it imports, and the examples of docs/library.md."""
 
+import concurrent.futures
 import doctest
 import json
 import math
@@ -12,6 +13,7 @@ import msgspec
 import pytest
 
 import kvcore
+from kvcore import library
 from kvcore.scenario.request import scenario_from_request
 
 ROOT = Path(__file__).parents[1]
@@ -121,6 +123,28 @@ def test_a_sweep_is_what_plan_answers() -> None:
         assert cell.verdict is planned.verdict
         assert planned.cache is not None
         assert cell.tokens == planned.cache.tokens
+
+
+def test_processes_share_out_a_large_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: dict[str, Any] = {
+        "models": ["Qwen/Qwen3-32B", "openai/gpt-oss-20b", "Qwen/Qwen3-8B"],
+        "accelerators": [CARD, "Ascend-910B3-64GB"],
+        "max_model_len": 65536,
+    }
+    alone = list(kvcore.sweep(**asked))
+    monkeypatch.setattr(library, "LEAST_CELLS", 1)
+    begun: list[int] = []
+    real = concurrent.futures.ProcessPoolExecutor
+
+    def pool(workers: int, *rest: Any) -> Any:
+        begun.append(workers)
+        return real(workers, *rest)
+
+    monkeypatch.setattr(concurrent.futures, "ProcessPoolExecutor", pool)
+    assert list(library.sweep_side_by_side(2, **asked)) == alone
+    assert begun == [2]
+    # The first model alone is planned as asked; the others keep to what they allow, whichever process has them.
+    assert [swept.max_model_len for swept in alone] == [65536, 65536, 40960]
 
 
 @pytest.mark.parametrize("field", ["model", "accelerator", "tensor_parallel_size", "measured"])
