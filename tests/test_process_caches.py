@@ -87,6 +87,8 @@ OWN_NAMES = {
     "kvcore.workload.database.query": {"layouts"},
     "kvcore.workload.database.sql": {"_kept"},
     "kvcore.workload.requests": {"_kinds", "tables"},
+    "kvcore.scenario.settings": {"_defaults"},
+    "pages.ui.shared.shell": {"_declared"},
     "re": {"compile"},
 }
 """By module: tables, templates, names and texts of this repository, each read once."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import Any, Final
 
 from msgspec import Struct
@@ -104,8 +105,13 @@ def _parallel(scenario: Scenario) -> Iterator[Setting]:
             yield Setting(field=field, text=_text(field, value), removal=((field, default),))
 
 
+@cache
+def _defaults() -> Mapping[str, Any]:
+    return {field.name: field.default for field in fields(Scenario)}
+
+
 def _flags(scenario: Scenario, t: Words) -> Iterator[Setting]:
-    defaults: dict[str, Any] = {field.name: field.default for field in fields(Scenario)}
+    defaults = _defaults()
     for name, default in defaults.items():
         value = getattr(scenario, name)
         if name in SHOWN_ELSEWHERE or value == default:

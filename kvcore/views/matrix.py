@@ -69,7 +69,8 @@ class Target(Struct, frozen=True, kw_only=True):
 
     def cost(self, row: Row) -> Cost | None:
         """Of the smallest deployment of a row, where its card has a price."""
-        cell, price = self.smallest(row), self.prices.get(row[0].id)
+        price = self.prices.get(row[0].id)
+        cell = None if price is None else self.smallest(row)
         return None if cell is None or price is None else cost_of(cell, price, self.max_num_seqs)
 
     def is_met(self, cell: Cell, card: Accelerator) -> bool:

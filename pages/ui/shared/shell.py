@@ -10,7 +10,8 @@ import gc
 import sys
 import threading
 import time
-from functools import lru_cache
+from copy import copy
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -188,8 +189,15 @@ _kept = _Kept()
 
 
 def _pages(t: Words) -> list[StreamlitPage]:
+    """Of this run: Streamlit notes on a page whether it may run."""
+    return [copy(page) for page in _declared(t.language)]
+
+
+@cache
+def _declared(language: Language) -> tuple[StreamlitPage, ...]:
     """Without icons: a browser would fetch that of the present page from Google's fonts to show it in its tab."""
-    return [
+    t = words(language)
+    return tuple(
         st.Page(
             ROOT / "pages" / spec.script,
             title=t(spec.title),
@@ -197,4 +205,4 @@ def _pages(t: Words) -> list[StreamlitPage]:
             default=not spec.path,
         )
         for spec in PAGES
-    ]
+    )
