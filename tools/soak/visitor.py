@@ -7,6 +7,7 @@ pages. Every action ends when the server says that the run of the script is over
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, NamedTuple, Self
@@ -36,6 +37,8 @@ TEXTS = {
 """Elements that are read -> their field."""
 MODEL_SOURCES = "model_sources"
 """The popover of the sidebar with the other ways to a model; it is filled when it is opened."""
+TRUSTED = ssl.create_default_context()
+"""Of all visitors: making one takes as long as the server takes for a page."""
 ACTION_SECONDS = 120
 """Longer than any action takes on a busy machine: only a server that hangs reaches it."""
 
@@ -100,7 +103,9 @@ class Visitor:
     async def visit(self, query: str = "", page: str = "") -> None:
         """Opens a link in a new session, as a tab does that loads the address."""
         await self.leave()
-        self._web = httpx2.AsyncClient(base_url=self.address, timeout=ACTION_SECONDS, trust_env=False)
+        self._web = httpx2.AsyncClient(
+            base_url=self.address, timeout=ACTION_SECONDS, trust_env=False, verify=TRUSTED
+        )
         (await self._web.get("/_stcore/health")).raise_for_status()
         cookie = self._web.cookies.get(XSRF_COOKIE, "")
         self._socket = await connect(
