@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Final, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from msgspec import Struct, field
+from msgspec.json import Encoder
 
 from kvcore.advice.sweep import SweptModel
 from kvcore.advice.sweep_cell import Cell, Cost, cost_of, serves, smallest
@@ -221,33 +221,53 @@ def model_row(swept: SweptModel, sizes: Collection[int], wanted: float) -> Model
     return ModelRow(model=swept.model, max_model_len=swept.max_model_len, cell=serving[0])
 
 
+class _JsonRow(Struct, frozen=True, gc=False, omit_defaults=True):
+    """A cell in the words of docs/contract.md: with its figures, or with the code of its refusal."""
+
+    model: str
+    max_model_len: int
+    accelerator: str
+    tensor_parallel_size: int
+    status: Literal["ok", "error"]
+    code: str = ""
+    verdict: Verdict | None = None
+    max_concurrency: float | None = None
+    tokens: int | None = None
+    longest_request_tokens: int | None = None
+    kv_cache_gib: float | None = None
+    weights_gib: float | None = None
+    gpus: int | None = None
+    requests_per_gpu: float | None = None
+
+
+_JSON: Final = Encoder()
+
+
 def json_lines(swept: SweptModel) -> Iterator[str]:
     """One JSON object for each cell, in the words of docs/contract.md."""
-    head = (
-        f'{{"model": {json.dumps(swept.model, ensure_ascii=False)}, "max_model_len": {swept.max_model_len}, '
-    )
     for cell in swept.cells:
-        yield head + json.dumps(_figures(cell))[1:]
+        yield _JSON.encode(_json_row(swept, cell)).decode()
 
 
-def _figures(cell: Cell) -> dict[str, str | int | float | None]:
-    figures: dict[str, str | int | float | None] = {
-        "accelerator": cell.accelerator,
-        "tensor_parallel_size": cell.tensor_parallel_size,
-        "status": "ok" if cell.verdict is not None else "error",
-    }
+def _json_row(swept: SweptModel, cell: Cell) -> _JsonRow:
+    model, length, card, size = swept.model, swept.max_model_len, cell.accelerator, cell.tensor_parallel_size
     if cell.verdict is None:
-        return figures | {"code": cell.refusal}
-    return figures | {
-        "verdict": cell.verdict.value,
-        "max_concurrency": cell.max_concurrency,
-        "tokens": cell.tokens,
-        "longest_request_tokens": cell.longest_request_tokens,
-        "kv_cache_gib": rounded(cell.kv_cache_gib),
-        "weights_gib": rounded(cell.weights_gib),
-        "gpus": cell.gpus,
-        "requests_per_gpu": cell.requests_per_gpu,
-    }
+        return _JsonRow(model, length, card, size, "error", cell.refusal)
+    return _JsonRow(
+        model,
+        length,
+        card,
+        size,
+        "ok",
+        verdict=cell.verdict,
+        max_concurrency=cell.max_concurrency,
+        tokens=cell.tokens,
+        longest_request_tokens=cell.longest_request_tokens,
+        kv_cache_gib=rounded(cell.kv_cache_gib),
+        weights_gib=rounded(cell.weights_gib),
+        gpus=cell.gpus,
+        requests_per_gpu=cell.requests_per_gpu,
+    )
 
 
 def table_lines(swept: SweptModel, sizes: Sequence[int]) -> Iterator[str]:
