@@ -201,6 +201,7 @@ class Spending:
         self.cards, self.setting, self.weights = cards, setting, weights
         self.budgets, self.terms = cards.budgets(setting.resolved), cards.terms(setting)
         self.doubles_pool = doubles_pool(setting)
+        self._settings: dict[int, Setting] = {}
         self._left: dict[Terms, tuple[Remainder, int]] = {}
         self._spent: dict[Hashable, Spent] = {}
         self._room: dict[Hashable, tuple[float, float]] = {}
@@ -211,7 +212,7 @@ class Spending:
         terms, budget = self.terms[index], self.budgets[index].bytes
         known = self._left.get(terms)
         if known is None:
-            inside, setting = self.spent(index).inside, self.cards.on(self.setting, index)
+            inside, setting = self.spent(index).inside, self._on(index)
             known = self._left[terms] = release_remainder(setting, budget, inside), budget
         remainder, own = known
         return remainder.with_more(budget - own)
@@ -221,7 +222,7 @@ class Spending:
         terms = self.terms[index]
         found = self._spent.get(terms.inside)
         if found is None:
-            own = self.cards.on(self.setting, index)
+            own = self._on(index)
             peak = self._part("activations", terms.activations, peak_activation_bytes, own)
             framework = self._part("framework", terms.framework, non_torch_bytes, own)
             graphs, counted = self._part("graphs", terms.graphs, _graphs, own)
@@ -237,7 +238,7 @@ class Spending:
         terms, planned = self.terms[index], available if self.doubles_pool else 0
         found = self._room.get((terms.taken, planned))
         if found is None:
-            own, spent = self.cards.on(self.setting, index), self.spent(index)
+            own, spent = self._on(index), self.spent(index)
             peak, graphs = spent.activations, spent.graphs
             system = self._part("system", terms.system, system_bytes, own)
             both = terms.after_pool, terms.activations, planned
@@ -246,6 +247,12 @@ class Spending:
             before = system.value if checks_free_memory(own) else -math.inf
             found = least_room(-taken, after_pool, (graphs, system)), before
             self._room[terms.taken, planned] = found
+        return found
+
+    def _on(self, index: int) -> Setting:
+        found = self._settings.get(index)
+        if found is None:
+            found = self._settings[index] = self.cards.on(self.setting, index)
         return found
 
     def _part(self, name: str, terms: Hashable, of: Callable[[Setting], T], own: Setting) -> T:
