@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 import streamlit as st
 from msgspec.structs import replace
@@ -28,7 +29,8 @@ from kvcore.planning import plan
 from kvcore.scenario import Measured, Scenario
 from kvcore.texts.words import Words, count, listed, msg
 from pages.ui.check import log as check_log
-from pages.ui.shared import net, notes, state, undo
+from pages.ui.shared import net, notes, numbers, state, undo
+from pages.ui.shared.numbers import Limits
 
 TOTAL, MODEL, SHARE, LENGTH = "prerun.total", "prerun.model", "prerun.share", "prerun.length"
 BATCH = "prerun.batch"
@@ -109,9 +111,8 @@ def kv_bytes_per_token(scenario: Scenario) -> float:
     return planned.cache.bytes_per_token if planned.cache is not None else 0.0
 
 
-@net.callback
-def _keep(key: str) -> None:
-    st.session_state[SETTINGS] = {**st.session_state.get(SETTINGS, {}), key: st.session_state[key]}
+def _keep(key: str, value: float) -> None:
+    st.session_state[SETTINGS] = {**st.session_state.get(SETTINGS, {}), key: value}
 
 
 def _settings_now() -> dict[str, float | int]:
@@ -146,25 +147,15 @@ def _settings(t: Words) -> PreRun | None:
     st.subheader(t("1. Settings of the pre-run"), anchor=False)
     now = _settings_now()
     grid = st.grid(5, min_column_width=210, vertical_alignment="bottom")
-    for key, label, low, high, step in (
-        (TOTAL, VARIABLES.total, 1.0, LARGEST_GB, 1.0),
-        (MODEL, VARIABLES.model, 1.0, LARGEST_GB, 1.0),
-        (SHARE, "--gpu-memory-utilization", SMALLEST_SHARE, 1.0, 0.01),
-        (LENGTH, "--max-model-len", 1, LONGEST, 1024),
-        (BATCH, "--max-num-batched-tokens", 1, LONGEST, 1024),
+    for key, label, limits, step in (
+        (TOTAL, VARIABLES.total, Limits(1, LARGEST_GB, is_whole=False), 1),
+        (MODEL, VARIABLES.model, Limits(1, LARGEST_GB, is_whole=False), 1),
+        (SHARE, "--gpu-memory-utilization", Limits(SMALLEST_SHARE, 1, is_whole=False), 0.01),
+        (LENGTH, "--max-model-len", Limits(1, LONGEST), 1024),
+        (BATCH, "--max-num-batched-tokens", Limits(1, LONGEST), 1024),
     ):
-        value = type(low)(now[key])
-        grid.cell().number_input(
-            f"`{label}`",
-            min_value=low,
-            max_value=high,
-            value=value,
-            step=step,
-            format="%d" if key in (LENGTH, BATCH) else "%.4g",
-            key=state.seed(key, value),
-            on_change=_keep,
-            args=(key,),
-        )
+        take = partial(_keep, key)
+        numbers.box(grid.cell(), f"`{label}`", limits, now[key], t, key=key, take=take, step=step)
     try:
         prerun = PreRun(
             total_gb=float(now[TOTAL]),

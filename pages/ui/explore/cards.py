@@ -37,7 +37,7 @@ from kvcore.views.matrix import (
 )
 from kvcore.views.plotting import Figure
 from pages.ui.explore import explored, machines, prices
-from pages.ui.shared import figure, labels, net, notes, state, undo
+from pages.ui.shared import figure, labels, net, notes, numbers, state, undo
 
 MATRIX = "explore_matrix"
 MAX_WANTED = 1_000_000
@@ -245,14 +245,9 @@ def entry_of(scenario: Scenario) -> ModelEntry:
 
 def wanted_requests(t: Words) -> int:
     """How many requests the deployment should serve at once."""
-    return st.number_input(
-        t("Target requests at once"),
-        min_value=1,
-        max_value=MAX_WANTED,
-        step=1,
-        width=220,
-        **state.bound("wanted", "explore_wanted"),
-    )
+    limits = numbers.Limits(1, MAX_WANTED)
+    with st.container(width=220):
+        return numbers.of_parameter(st, t("Target requests at once"), limits, "wanted", "explore_wanted", t)
 
 
 def gpus_at_most(replicas: int, t: Words) -> int:

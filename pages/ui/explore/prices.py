@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 
 import streamlit as st
@@ -11,7 +12,7 @@ from kvcore import catalogue
 from kvcore.scenario.page_parameters import LARGEST_PRICE
 from kvcore.texts.words import Words
 from kvcore.views.matrix import Row
-from pages.ui.shared import net, state
+from pages.ui.shared import net, numbers, state
 from pages.ui.shared.fold import fold
 
 PRICED = "explore_priced"
@@ -46,24 +47,20 @@ def show(rows: Sequence[Row], t: Words) -> None:
         )
         with st.container(horizontal=True, key="explore_price_fields"):
             for card in chosen:
-                st.number_input(
+                numbers.box(
+                    st.container(width=190),
                     names[card],
-                    min_value=0.0,
-                    max_value=LARGEST_PRICE,
-                    value=now.get(card),
-                    step=0.1,
-                    format="%.6g",
-                    width=190,
+                    numbers.Limits(0.0, LARGEST_PRICE, is_whole=False),
+                    now.get(card),
+                    t,
+                    key=f"price.{card}",
+                    take=partial(_set_price, card),
+                    is_optional=True,
                     placeholder=t("per GPU-hour"),
-                    key=state.seed(f"price.{card}", now.get(card)),
-                    on_change=_set_price,
-                    args=(card,),
                 )
 
 
-@net.callback
-def _set_price(card: str) -> None:
-    price = st.session_state[f"price.{card}"]
+def _set_price(card: str, price: float | None) -> None:
     kept = {name: amount for name, amount in prices().items() if name != card}
     _tell(kept | ({card: round(price, 6)} if price else {}))
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import streamlit as st
 
 from kvcore.planning import Plan
+from kvcore.scenario.page_parameters import LARGEST_SEED
 from kvcore.texts.words import Words
 from kvcore.views.handout import Links, handout_html
 from pages.ui.learn import steps
-from pages.ui.shared import share_link, state
+from pages.ui.shared import numbers, share_link, state
 
 OF_ONE_PERSON = ("score", "answers", "reveal", "present", "frame", "seed")
 """What a link says of the person who has it: none of that is for a class."""
@@ -22,13 +23,14 @@ def sheets(plan: Plan, t: Words) -> None:
     route, seed = steps.route(), state.page_parameter("seed")
     links = _links()
     with box:
-        st.number_input(
+        numbers.of_parameter(
+            st,
             t("Seed of the questions"),
-            min_value=0,
-            max_value=999_999,
-            step=1,
+            numbers.Limits(0, LARGEST_SEED),
+            "seed",
+            "learn.seed",
+            t,
             help=t("Each number gives other figures; 0 asks about the scenario itself."),
-            **state.bound("seed", "learn.seed"),
         )
         st.caption(t("For the students (a number after seed= for each of them):"))
         st.code(links.students, language=None, wrap_lines=True)

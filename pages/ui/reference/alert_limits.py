@@ -16,7 +16,8 @@ from kvcore.scenario.page_parameters import (
     ALERT_WAITING,
 )
 from kvcore.texts.words import Words
-from pages.ui.shared import net, state
+from pages.ui.shared import net, numbers, state
+from pages.ui.shared.numbers import Limits
 
 FIELDS = {
     "alert_kv": "kv_cache_usage",
@@ -43,26 +44,38 @@ def edit(plan: Plan, load: Load, t: Words) -> None:
     """A field for each threshold, and the way back to the plan's."""
     limits = thresholds(plan, load)
     grid = st.grid(4, min_column_width=150)
-    low, high = ALERT_KV_PERCENT
-    grid.cell().number_input(
-        t("KV cache above, %"), low, high,
-        **state.bound("alert_kv", "alert_kv", min(high, round(limits.kv_cache_usage * 100))),
-    )  # fmt: skip
-    low, high = ALERT_WAITING
-    grid.cell().number_input(
-        t("Requests waiting, more than"), low, high,
-        **state.bound("alert_waiting", "alert_waiting", min(high, limits.waiting_requests)),
-    )  # fmt: skip
-    least, most = ALERT_FIRST_SECONDS
-    grid.cell().number_input(
-        t("First token above, s"), least, most, step=0.5, format="%g",
-        **state.bound("alert_first", "alert_first", limits.first_token_seconds),
-    )  # fmt: skip
-    least, most = ALERT_SECONDS
-    grid.cell().number_input(
-        t("Whole request above, s"), least, most, step=1.0, format="%g",
-        **state.bound("alert_seconds", "alert_seconds", limits.request_seconds),
-    )  # fmt: skip
+    boxes = (
+        (
+            t("KV cache above, %"),
+            Limits(*ALERT_KV_PERCENT),
+            "alert_kv",
+            round(limits.kv_cache_usage * 100),
+            1,
+        ),
+        (
+            t("Requests waiting, more than"),
+            Limits(*ALERT_WAITING),
+            "alert_waiting",
+            limits.waiting_requests,
+            1,
+        ),
+        (
+            t("First token above, s"),
+            Limits(*ALERT_FIRST_SECONDS, is_whole=False),
+            "alert_first",
+            limits.first_token_seconds,
+            0.5,
+        ),
+        (
+            t("Whole request above, s"),
+            Limits(*ALERT_SECONDS, is_whole=False),
+            "alert_seconds",
+            limits.request_seconds,
+            1,
+        ),
+    )
+    for label, taken, name, usual, step in boxes:
+        numbers.of_parameter(grid.cell(), label, taken, name, name, t, min(usual, taken.high), step=step)
     if never_fires(plan, chosen(plan, load)):
         st.warning(
             t("A latency is beyond the last bound of the engine's histogram: this alert would never fire."),

@@ -18,7 +18,8 @@ from kvcore.texts.words import Words, count, gib_text
 from kvcore.units import GB
 from kvcore.views.summary import Card
 from pages.ui.reference import alert_limits, checklist, first_requests
-from pages.ui.shared import cards, state
+from pages.ui.shared import cards, numbers
+from pages.ui.shared.numbers import Limits
 
 ROLES = (
     "kv_cache_usage",
@@ -47,19 +48,15 @@ def panel(plan: Plan, t: Words) -> None:
 def _load(plan: Plan, t: Words) -> Load:
     """The target, beginning with what the plan has room for."""
     start = default_load(plan)
-    longest = 1 << 30
+    boxes = (
+        (t("Target requests at once"), Limits(1, 1 << 20), "load_requests", start.requests),
+        (t("Prompt tokens"), Limits(1, 1 << 30), "load_prompt", start.prompt_tokens),
+        (t("Answer tokens"), Limits(1, 1 << 30), "load_answer", start.answer_tokens),
+    )
     with st.container(horizontal=True):
-        requests = st.number_input(
-            t("Target requests at once"),
-            1,
-            1 << 20,
-            **state.bound("load_requests", "load_requests", start.requests),
-        )
-        prompt = st.number_input(
-            t("Prompt tokens"), 1, longest, **state.bound("load_prompt", "load_prompt", start.prompt_tokens)
-        )
-        answer = st.number_input(
-            t("Answer tokens"), 1, longest, **state.bound("load_answer", "load_answer", start.answer_tokens)
+        requests, prompt, answer = (
+            numbers.of_parameter(st.container(), label, limits, name, name, t, usual)
+            for label, limits, name, usual in boxes
         )
     return Load(requests=int(requests), prompt_tokens=int(prompt), answer_tokens=int(answer))
 

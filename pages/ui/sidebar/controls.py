@@ -18,7 +18,7 @@ from kvcore.scenario import AUTO, edit, value_of
 from kvcore.scenario.settings import CASES, assumed_text
 from kvcore.texts.words import Words, msg
 from kvcore.units import GIB
-from pages.ui.shared import labels, net, problems, state
+from pages.ui.shared import labels, net, numbers, problems, state
 from pages.ui.shared.fold import fold
 from pages.ui.shared.state import seed, set_field
 from pages.ui.sidebar import additional_controls, graph_controls, limit_controls, pickers
@@ -156,21 +156,18 @@ def _by_kind(flag: Flag, plan: Plan | None, t: Words) -> None:
 
 
 def _number(flag: Flag, now: float | None, placeholder: str, t: Words) -> None:
-    """A number between the bounds of the request, or none: a browser fills an emptied field with the default again, so
-    that only a number that may not be missing has one."""
-    low, high = flag.bounds
-    is_whole = flag.kind is Kind.INTEGER
-    st.number_input(
+    """A number between the bounds of the request; none where the engine finds one by itself."""
+    numbers.box(
+        st,
         t(flag.label),
-        min_value=low,
-        max_value=high,
-        value=None if flag.default is None else now,
-        step=1 if is_whole else 0.1,
-        format=None if is_whole else "%.6g",
-        key=seed(flag.name, now),
+        numbers.Limits(*flag.bounds, is_whole=flag.kind is Kind.INTEGER),
+        now,
+        t,
+        key=flag.name,
+        take=partial(set_field, flag.name),
+        is_optional=flag.default is None,
         placeholder=placeholder,
         help=_help(flag.name, t),
-        on_change=net.taking(flag.name, partial(set_field, flag.name)),
     )
     problems.next_to_control(flag.name, t)
 

@@ -10,7 +10,7 @@ from kvcore.flags import FLAGS
 from kvcore.planning import Plan
 from kvcore.scenario import AUTO, CudagraphMode, edit
 from kvcore.texts.words import Words, count
-from pages.ui.shared import net, state
+from pages.ui.shared import net, numbers, state
 from pages.ui.shared.state import seed, set_field
 
 LARGEST = "max_cudagraph_capture_size"
@@ -26,19 +26,18 @@ def largest(plan: Plan | None, t: Words) -> None:
         return
     listed = scenario.cudagraph_capture_sizes
     sizes = plan.resolved.cudagraph_capture_sizes if plan is not None else ()
-    key = seed(LARGEST, scenario.max_cudagraph_capture_size)
-    low, high = FLAGS[LARGEST].bounds
-    st.number_input(
+    numbers.box(
+        st,
         t(FLAGS[LARGEST].label),
-        min_value=low,
-        max_value=high,
-        value=scenario.max_cudagraph_capture_size,
-        step=1,
-        key=key,
+        numbers.Limits(*FLAGS[LARGEST].bounds),
+        scenario.max_cudagraph_capture_size,
+        t,
+        key=LARGEST,
+        take=partial(set_field, LARGEST),
+        is_optional=True,
         placeholder=t("{value} by default", value=count(sizes[-1])) if sizes and listed is None else "",
         disabled=scenario.enforce_eager,
         help=t(FLAGS[LARGEST].help),
-        on_change=net.taking(key, partial(set_field, LARGEST)),
     )
     if listed is not None and not scenario.enforce_eager:
         shown = ", ".join(map(str, listed[:LISTED_SIZES])) + (", …" if len(listed) > LISTED_SIZES else "")

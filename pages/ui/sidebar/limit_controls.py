@@ -14,11 +14,10 @@ from kvcore.flags import FLAGS
 from kvcore.planning import Plan
 from kvcore.scenario import edit
 from kvcore.texts.words import Words, count, short_tokens
-from pages.ui.shared import net, state
+from pages.ui.shared import net, numbers, state
 from pages.ui.shared.state import seed, set_field
 
 LENGTH, SHARE = "max_model_len", "gpu_memory_utilization"
-LOWEST_SHARE, HIGHEST_SHARE = FLAGS[SHARE].bounds
 LOWEST_SLIDER_SHARE, HIGHEST_SLIDER_SHARE = 0.50, 0.98
 REFUSED = "refused_entry"
 SHOWN_CHARACTERS = 24
@@ -67,26 +66,17 @@ def utilization(plan: Plan | None, t: Words) -> None:
     )
     now = edit.default_utilization(state.scenario()) if now is None else now
     label = t(FLAGS[SHARE].label)
-    st.number_input(
+    numbers.box(
+        st,
         label,
-        value=now,
+        numbers.Limits(*FLAGS[SHARE].bounds, is_whole=False),
+        now,
+        t,
+        key=SHARE,
+        take=partial(set_field, SHARE),
         step=0.01,
-        format="%.4g",
-        key=seed(SHARE, now),
         help=t(FLAGS[SHARE].help),
-        on_change=_take_share,
     )
-    given = _refused(SHARE)
-    if given:
-        _say(
-            t(
-                "{given} is not between {low} and {high}; still using {now}.",
-                given=given,
-                low=f"{LOWEST_SHARE:g}",
-                high=f"{HIGHEST_SHARE:g}",
-                now=f"{now:g}",
-            )
-        )
     shown = min(max(round(now, 2), LOWEST_SLIDER_SHARE), HIGHEST_SLIDER_SHARE)
     st.slider(
         t("{label} (slider)", label=label),
@@ -112,15 +102,6 @@ def _take_length() -> None:
         st.session_state[REFUSED] = (LENGTH, given.strip()[:SHOWN_CHARACTERS] or "–")
     else:
         set_field(LENGTH, length)
-
-
-@net.callback
-def _take_share() -> None:
-    given = st.session_state[SHARE]
-    if given is None or not LOWEST_SHARE <= given <= HIGHEST_SHARE:
-        st.session_state[REFUSED] = (SHARE, "–" if given is None else f"{given:g}")
-    else:
-        set_field(SHARE, given)
 
 
 def _refused(field: str) -> str:

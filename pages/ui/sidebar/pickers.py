@@ -14,7 +14,7 @@ from kvcore.errors import KvPlannerError
 from kvcore.texts.words import Words
 from kvcore.views import catalogue_rows, summary
 from kvcore.views.matrix import VENDOR_NAMES
-from pages.ui.shared import fold, net, problems, state
+from pages.ui.shared import fold, net, numbers, problems, state
 from pages.ui.sidebar import command_source, model_source
 
 PICKED = "_picked"
@@ -24,7 +24,7 @@ OWN_NAME, OWN_MEMORY, OWN_VENDOR, OWN_LINK = (
     "own_card.name", "own_card.memory_gib", "own_card.vendor", "own_card.interconnect",
 )  # fmt: skip
 LONGEST_TEXT = 100
-LARGEST_MEMORY_GIB = 1024.0
+OWN_LIMITS = numbers.Limits(0.25, 1024, is_whole=False)
 
 
 class Hit(NamedTuple):
@@ -230,14 +230,15 @@ def _own_card(t: Words) -> None:
     st.text_input(
         t("Or describe one: its name"), key=OWN_NAME, max_chars=LONGEST_TEXT, placeholder="RTX 6090 32GB"
     )
-    st.number_input(
+    numbers.of_session(
+        st,
         t("Memory as the driver reports it (GiB)"),
-        key=OWN_MEMORY,
-        min_value=0.25,
-        max_value=LARGEST_MEMORY_GIB,
-        value=None,
+        OWN_LIMITS,
+        OWN_MEMORY,
+        None,
+        t,
+        is_optional=True,
         step=1.0,
-        format="%.6g",
     )
     st.selectbox(
         t("Vendor"),
@@ -263,7 +264,9 @@ def _use_own_card() -> None:
         return  # a browser may still send the words of the other language
     try:
         card = catalogue.accelerator_from_facts(
-            facts[OWN_MEMORY], facts[OWN_VENDOR].value, facts[OWN_NAME].strip() or None
+            numbers.held(OWN_MEMORY, OWN_LIMITS, None),
+            facts[OWN_VENDOR].value,
+            facts[OWN_NAME].strip() or None,
         )
     except KvPlannerError as error:
         problems.keep(OWN_NAME, error)

@@ -16,9 +16,10 @@ from kvcore.scenario.page_parameters import ANSWER_SPEED, ARRIVALS, FIRST_TOKEN_
 from kvcore.texts.words import DASH, Words, count
 from kvcore.views.summary import Card
 from kvcore.workload.little import Arrivals, Fleet, fleet_for
-from pages.ui.shared import cards, shell, state, undo
+from pages.ui.shared import cards, numbers, shell, state, undo
+from pages.ui.shared.numbers import Limits
 
-LONGEST: Final = 1 << 30
+TOKENS: Final = Limits(1, 1 << 30)
 MOST_WANTED: Final = 1_000_000
 """That Explore looks for."""
 START: Final = Arrivals(
@@ -43,29 +44,38 @@ def panel(plan: Plan | KvPlannerError, t: Words) -> None:
 
 def _typed(t: Words) -> Arrivals:
     grid = st.grid(5, min_column_width=140)
-    low, high = ARRIVALS
-    per_second = grid.cell().number_input(
-        t("Arrivals per second"), low, high, step=0.5, format="%g",
-        **state.bound("arrivals", "workload.arrivals", START.per_second),
-    )  # fmt: skip
-    prompt = grid.cell().number_input(
-        t("Prompt tokens"), 1, LONGEST,
-        **state.bound("load_prompt", "workload.arrivals.prompt", START.prompt_tokens),
-    )  # fmt: skip
-    answer = grid.cell().number_input(
-        t("Answer tokens"), 1, LONGEST,
-        **state.bound("load_answer", "workload.arrivals.answer", START.answer_tokens),
-    )  # fmt: skip
-    low, high = FIRST_TOKEN_SECONDS
-    first = grid.cell().number_input(
-        t("Seconds to the first token"), low, high, step=0.5, format="%g",
-        **state.bound("first_token", "workload.arrivals.first", START.first_token_seconds),
-    )  # fmt: skip
-    low, high = ANSWER_SPEED
-    speed = grid.cell().number_input(
-        t("Answer tokens per second"), low, high, step=1.0, format="%g",
-        **state.bound("speed", "workload.arrivals.speed", START.tokens_per_second),
-    )  # fmt: skip
+    boxes = (
+        (
+            t("Arrivals per second"),
+            Limits(*ARRIVALS, is_whole=False),
+            "arrivals",
+            "arrivals",
+            START.per_second,
+            0.5,
+        ),
+        (t("Prompt tokens"), TOKENS, "load_prompt", "arrivals.prompt", START.prompt_tokens, 1),
+        (t("Answer tokens"), TOKENS, "load_answer", "arrivals.answer", START.answer_tokens, 1),
+        (
+            t("Seconds to the first token"),
+            Limits(*FIRST_TOKEN_SECONDS, is_whole=False),
+            "first_token",
+            "arrivals.first",
+            START.first_token_seconds,
+            0.5,
+        ),
+        (
+            t("Answer tokens per second"),
+            Limits(*ANSWER_SPEED, is_whole=False),
+            "speed",
+            "arrivals.speed",
+            START.tokens_per_second,
+            1,
+        ),
+    )
+    per_second, prompt, answer, first, speed = (
+        numbers.of_parameter(grid.cell(), label, limits, name, f"workload.{key}", t, usual, step=step)
+        for label, limits, name, key, usual, step in boxes
+    )
     return Arrivals(
         per_second=float(per_second),
         prompt_tokens=int(prompt),

@@ -12,9 +12,12 @@ from kvcore.texts.words import Words, msg
 from kvcore.untrusted import parse_json_object, utf8_text
 from kvcore.views.replay_figures import bound_clock
 from kvcore.workload.replay.clock import Clock, ClockKind, FittedClock, UserClock, fitted_clock
-from pages.ui.shared import notes
+from pages.ui.shared import notes, numbers
+from pages.ui.shared.numbers import Limits
 from pages.ui.workload import source
 
+PREFILL: Final = Limits(1, 1e9, is_whole=False)
+DECODE: Final = Limits(0.1, 1e6, is_whole=False)
 LARGEST_BENCH: Final = 16 << 20
 MOST_VALUES: Final = 1 << 20
 """In it: the gaps between tokens of all answers."""
@@ -52,14 +55,16 @@ def chosen(planned: Plan, t: Words) -> Clock | None:
 
 def _own(t: Words) -> UserClock:
     grid = st.grid(2, min_column_width=190)
-    prefill = grid.cell().number_input(
+    prefill = numbers.of_session(
+        grid.cell(),
         t("Prompt tokens a second, of the engine"),
-        min_value=1.0,
-        value=10_000.0,
-        key="workload.replay.prefill",
+        PREFILL,
+        "workload.replay.prefill",
+        10_000.0,
+        t,
     )
-    decode = grid.cell().number_input(
-        t("Answer tokens a second, of one request"), min_value=0.1, value=40.0, key="workload.replay.decode"
+    decode = numbers.of_session(
+        grid.cell(), t("Answer tokens a second, of one request"), DECODE, "workload.replay.decode", 40.0, t
     )
     return UserClock(prefill_tokens_per_second=float(prefill), decode_tokens_per_second=float(decode))
 

@@ -20,7 +20,7 @@ from kvcore.views.workload_summary import (
 from kvcore.workload.histogram import MAX_TOKENS
 from kvcore.workload.limits import Conversation, LimitChoice, prefix_sharing, steady_of
 from kvcore.workload.mix import Mix
-from pages.ui.shared import cards, html_table, state, undo
+from pages.ui.shared import cards, html_table, numbers, undo
 from pages.ui.workload.result import Choices
 
 TURNS = (1, 2, 3, 5, 8, 12, 20)
@@ -70,10 +70,10 @@ def conversation(mix: Mix, choice: LimitChoice, t: Words) -> None:
         )
     )
     grid = st.grid(4, min_column_width=150)
-    system = _tokens(grid, t("System prompt"), "system", DEFAULT_SYSTEM, 0)
-    user = _tokens(grid, t("Each question"), "user", DEFAULT_USER, 1)
-    reply = _tokens(grid, t("Each answer"), "reply", max(1, mix.quantiles.answer.p50), 1)
-    kept = _tokens(grid, t("Earlier turns kept (0: all)"), "kept", 0, 0)
+    system = _tokens(grid, t("System prompt"), "system", DEFAULT_SYSTEM, 0, t)
+    user = _tokens(grid, t("Each question"), "user", DEFAULT_USER, 1, t)
+    reply = _tokens(grid, t("Each answer"), "reply", max(1, mix.quantiles.answer.p50), 1, t)
+    kept = _tokens(grid, t("Earlier turns kept (0: all)"), "kept", 0, 0, t)
     chat = Conversation(system_tokens=system, user_tokens=user, answer_tokens=reply, kept_turns=kept)
     st.text(conversation_sentence(chat, choice.limit_tokens, t))
     head = (
@@ -100,7 +100,7 @@ def prefix(mix: Mix, choice: LimitChoice, t: Words) -> None:
     """A system prompt that all requests share."""
     st.subheader(t("Shared prefix"), anchor=False)
     grid = st.grid(4, min_column_width=150)
-    shared = _tokens(grid, t("Tokens that all share"), "prefix", DEFAULT_SYSTEM, 0)
+    shared = _tokens(grid, t("Tokens that all share"), "prefix", DEFAULT_SYSTEM, 0, t)
     request = max(1, round(choice.mean_tokens))
     found = None
     if choice.plan is not None and choice.starts:
@@ -143,11 +143,9 @@ def advice(plan: Plan, mix: Mix, choices: Choices, t: Words) -> None:
             st.text(text)
 
 
-def _tokens(grid: st.delta_generator.DeltaGenerator, label: str, name: str, default: int, least: int) -> int:
-    value = grid.cell().number_input(
-        label,
-        min_value=least,
-        max_value=MAX_TOKENS,
-        **state.bound(name, f"workload.given.{name}", max(least, min(default, MAX_TOKENS))),
-    )
-    return int(value)
+def _tokens(
+    grid: st.delta_generator.DeltaGenerator, label: str, name: str, default: int, least: int, t: Words
+) -> int:
+    usual = max(least, min(default, MAX_TOKENS))
+    limits = numbers.Limits(least, MAX_TOKENS)
+    return int(numbers.of_parameter(grid.cell(), label, limits, name, f"workload.given.{name}", t, usual))

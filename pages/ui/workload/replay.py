@@ -30,7 +30,8 @@ from kvcore.workload.replay.reader import read_trace
 from kvcore.workload.replay.reuse import reuse_of
 from kvcore.workload.replay.series import Replay, most_rate, replaying, sped_up
 from kvcore.workload.replay.trace import TraceRequest
-from pages.ui.shared import cards, figure, html_table, net, notes, state
+from pages.ui.shared import cards, figure, html_table, net, notes, numbers, state
+from pages.ui.shared.numbers import Limits
 from pages.ui.workload import clocks
 
 T = TypeVar("T")
@@ -39,6 +40,8 @@ REUSE = "workload.replay.reuse"
 RUN, RATE = "replay", "rate"
 """What was asked for, or a field to compare."""
 REQUESTS = 1000
+RATE_FACTOR = Limits(0.01, 1000, is_whole=False)
+PER_SECOND = Limits(0.01, 10_000, is_whole=False)
 """Of random arrivals."""
 FACTORS = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0)
 
@@ -121,13 +124,8 @@ def _trace(mix: Mix, t: Words) -> tuple[tuple[TraceRequest, ...], float]:
         key="workload.replay.upload",
     )
     grid = st.grid(2, min_column_width=190)
-    factor = grid.cell().number_input(
-        t("Arrival rate ×"),
-        min_value=0.01,
-        max_value=1000.0,
-        value=1.0,
-        step=0.25,
-        key="workload.replay.factor",
+    factor = numbers.of_session(
+        grid.cell(), t("Arrival rate ×"), RATE_FACTOR, "workload.replay.factor", 1.0, t, step=0.25
     )
     if upload is not None:
         kept = st.session_state.get(TRACE)
@@ -135,12 +133,8 @@ def _trace(mix: Mix, t: Words) -> tuple[tuple[TraceRequest, ...], float]:
             kept = upload.file_id, read_trace(upload)
             st.session_state[TRACE] = kept
         return kept[1], float(factor)
-    rate = grid.cell().number_input(
-        t("Requests a second"),
-        min_value=0.01,
-        max_value=10_000.0,
-        value=1.0,
-        key="workload.replay.per_second",
+    rate = numbers.of_session(
+        grid.cell(), t("Requests a second"), PER_SECOND, "workload.replay.per_second", 1.0, t
     )
     return random_arrivals(mix.joint_cells, per_second=float(rate), requests=REQUESTS), float(factor)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from html import escape
 from types import MappingProxyType
 from typing import TypeAlias
@@ -27,7 +28,7 @@ from kvcore.views.workload_summary import (
 from kvcore.workload.histogram import MAX_LENGTH
 from kvcore.workload.limits import LimitChoice, limit_choices
 from kvcore.workload.mix import ROUND_TO, Mix
-from pages.ui.shared import figure, html_table, net, notes, shell, state, undo
+from pages.ui.shared import figure, html_table, net, notes, numbers, shell, state, undo
 from pages.ui.workload.source import TRIED
 
 Choices: TypeAlias = MappingProxyType[int, LimitChoice]
@@ -96,16 +97,15 @@ def histogram(plan: Plan, mix: Mix, limit: int, choice: LimitChoice, t: Words) -
     )  # fmt: skip
     _legend(t)
     with st.container(horizontal=True, gap="medium", key="workload.try", vertical_alignment="bottom"):
-        st.number_input(
+        numbers.box(
+            st.container(width=200),
             t("Custom limit (tokens)"),
-            min_value=1,
-            max_value=LONGEST_LIMIT,
+            numbers.Limits(1, LONGEST_LIMIT),
+            limit,
+            t,
+            key=FIELD,
+            take=partial(state.set_page_parameter, TRIED),
             step=ROUND_TO,
-            value=limit,
-            key=state.seed(FIELD, limit),
-            on_change=_try,
-            args=(FIELD,),
-            width=200,
         )
         steps = limit_steps(max(mix.needed.longest_tokens, wanted, now, limit))
         near = nearest_below(limit, steps)

@@ -18,7 +18,7 @@ from kvcore.workload.percentiles import Percentiles, typed_quantiles
 from kvcore.workload.prometheus import read_metrics
 from kvcore.workload.records import read_request_log, read_request_logs
 from kvcore.workload.requests import MAX_LOG_BYTES, Reading, tables
-from pages.ui.shared import net, notes
+from pages.ui.shared import net, notes, numbers
 from pages.ui.workload import by_tokenizer, take_away
 from pages.ui.workload import source as workload_source
 
@@ -47,6 +47,7 @@ SAMPLE_FILES = {
 TYPED = {"prompt": (800, 1150, 1200), "answer": (120, 380, 512)}
 PERCENTILE_NAMES = ("P50", "P95", "P99")
 DEFAULT_MAX_TOKENS = 512
+LENGTHS = numbers.Limits(0, MAX_TOKENS)
 LARGEST_UPLOAD_MB = 80
 """More than is read, so that a log that is a little too large is answered with words and a next step."""
 
@@ -175,15 +176,14 @@ def _percentiles(t: Words) -> None:
         st.caption(label)
         grid = st.grid(3, min_column_width=80)
         for name, default in zip(PERCENTILE_NAMES, TYPED[part], strict=True):
-            grid.number_input(
-                name, min_value=0, max_value=MAX_TOKENS, value=default, key=f"workload.{part}.{name}"
-            )
-    st.number_input(
+            numbers.of_session(grid.cell(), name, LENGTHS, f"workload.{part}.{name}", default, t)
+    numbers.of_session(
+        st,
         t("max_tokens that clients send (0: none)"),
-        min_value=0,
-        max_value=MAX_TOKENS,
-        value=DEFAULT_MAX_TOKENS,
-        key="workload.max_tokens",
+        LENGTHS,
+        "workload.max_tokens",
+        DEFAULT_MAX_TOKENS,
+        t,
         help=t("The engine counts it against the context, however long the answer becomes."),
     )
     st.button(t("Use these lengths"), key="workload.typed", type="primary", on_click=_take_typed)
@@ -195,14 +195,19 @@ def _percentiles(t: Words) -> None:
 @net.callback
 def _take_typed() -> None:
     def given(part: str) -> Percentiles:
-        p50, p95, p99 = (int(st.session_state[f"workload.{part}.{name}"]) for name in PERCENTILE_NAMES)
+        p50, p95, p99 = (
+            numbers.held(f"workload.{part}.{name}", LENGTHS, default)
+            for name, default in zip(PERCENTILE_NAMES, TYPED[part], strict=True)
+        )
         if not (1 if part == "prompt" else 0) <= p50 <= p95 <= p99:
             raise WorkloadError("percentiles-order", field=part, p50=p50, p95=p95, p99=p99)
         return Percentiles(p50=p50, p95=p95, p99=p99)
 
     try:
         found = typed_quantiles(
-            given("prompt"), given("answer"), int(st.session_state["workload.max_tokens"]) or None
+            given("prompt"),
+            given("answer"),
+            numbers.held("workload.max_tokens", LENGTHS, DEFAULT_MAX_TOKENS) or None,
         )
     except WorkloadError as error:
         st.session_state[TYPED_ERROR] = error
