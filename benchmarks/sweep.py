@@ -10,6 +10,7 @@ import time
 
 from kvcore import catalogue
 from kvcore.advice.sweep import SIZES, plan_cell, sweep
+from kvcore.library import sweep_side_by_side
 from kvcore.scenario.request import scenario_from_request
 from kvcore.views.matrix import json_lines
 
@@ -30,6 +31,10 @@ def main() -> None:
     for swept in sweep(base, models, cards):
         "\n".join(json_lines(swept))
     with_json = time.perf_counter() - start
+    start = time.perf_counter()
+    shared_out = sum(len(swept.cells) for swept in sweep_side_by_side(0))
+    side_by_side = time.perf_counter() - start
+    assert shared_out == rows
     chosen = random.Random(0)
     sample = [(chosen.choice(models), chosen.choice(cards), chosen.choice(SIZES)) for _ in range(SAMPLE)]
     start = time.perf_counter()
@@ -46,6 +51,7 @@ def main() -> None:
         f"  again                          {times[1]:6.2f} s   {alone / times[1]:5.0f} × faster than cell by cell"
     )
     print(f"  again, with JSON               {with_json:6.2f} s")
+    print(f"  a process on each CPU, first   {side_by_side:6.2f} s   {times[0] / side_by_side:5.2f} × as fast as in one")
 
 
 if __name__ == "__main__":

@@ -82,7 +82,6 @@ def _ask(place: Place, one: Asked, t: Words) -> None:
     ):
         st.number_input(
             t("Your answer ({unit})", unit=one.prediction.unit),
-            min_value=0.0,
             value=None,
             format="%.6g",
             key=_field(place),

@@ -78,7 +78,6 @@ def ask(step: Step, t: Words) -> None:
             else:
                 st.number_input(
                     t("Your guess ({unit})", unit=prediction.unit),
-                    min_value=0.0,
                     value=None,
                     format="%.6g",
                     key=key,
