@@ -51,7 +51,8 @@ def main() -> None:
         f"  again                          {times[1]:6.2f} s   {alone / times[1]:5.0f} × faster than cell by cell"
     )
     print(f"  again, with JSON               {with_json:6.2f} s")
-    print(f"  a process on each CPU, first   {side_by_side:6.2f} s   {times[0] / side_by_side:5.2f} × as fast as in one")
+    gain = times[0] / side_by_side
+    print(f"  a process on each CPU, first   {side_by_side:6.2f} s   {gain:5.2f} × as fast as in one")
 
 
 if __name__ == "__main__":
