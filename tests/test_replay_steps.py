@@ -9,8 +9,10 @@ from __future__ import annotations
 import io
 import json
 import sys
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from hypothesis import given, settings
@@ -21,7 +23,7 @@ from packaging.version import Version
 from kvcore import cli
 from kvcore.cache.spec import CacheKind
 from kvcore.errors import WorkloadError
-from kvcore.workload.replay import trace
+from kvcore.workload.replay import steps, trace
 from kvcore.workload.replay.hybrid import scheduler_of
 from kvcore.workload.replay.scheduler import Scheduler
 from kvcore.workload.replay.settings import Drafts, FreeOrder, Group, Settings, rules_of
@@ -292,6 +294,28 @@ def test_the_pool_never_leaks_and_every_request_gets_its_answer(
         needed = sum(request.prompt_tokens + request.answer_tokens - 1 for request in requests)
         assert sum(row[3] for row in rows) == needed
     assert_all_given_back(Scheduler(given_settings, Contents(requests, 16)), requests)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.sampled_from(RECORDS), st.lists(st.sampled_from([0, 1, 2, 3, 40, 300]), min_size=12, max_size=12))
+def test_idle_steps_are_skipped_as_if_they_had_been_made(record: dict[str, Any], pauses: list[int]) -> None:
+    case = case_of(record)
+    arrivals = accumulate(pauses)
+    case["requests"] = [
+        {**request, "arrival_step": arrival}
+        for request, arrival in zip(case["requests"], arrivals, strict=False)
+    ]
+    data = json.dumps(case).encode()
+    skipped = case_answer(data)
+    with mock.patch.object(steps, "is_idle", return_value=False):
+        assert skipped == case_answer(data)
+
+
+def test_an_arrival_beyond_the_last_step_is_refused_at_once() -> None:
+    request = {"id": "a", "arrival_step": 4_096_000, "prompt": [["a", 20]], "answer_tokens": 9}
+    with mock.patch.object(Scheduler, "step", side_effect=AssertionError("a step was made")):
+        answer = case_answer(json.dumps({**case_of(RECORDS[0]), "requests": [request]}).encode())
+    assert answer["error"]["code"] == "replay-too-long"
 
 
 FULL = Group(kind=CacheKind.FULL_ATTENTION, block_size=16)

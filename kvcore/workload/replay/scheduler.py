@@ -97,6 +97,10 @@ class Scheduler:
         end = min(request.prompt_tokens + request.answer_tokens, self.settings.max_model_len)
         self.waiting.append(Live(at, request, end))
 
+    def skip(self, steps: int) -> None:
+        """So many further steps with nothing to do, after one that had nothing to do either."""
+        self._step += steps
+
     def step(self) -> None:
         """One engine step; the figures of the scheduler are those of this step afterwards."""
         self._step += 1

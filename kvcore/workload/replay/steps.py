@@ -47,7 +47,15 @@ def case_rows(settings: Settings, requests: tuple[TraceRequest, ...]) -> tuple[l
     scheduler = scheduler_of(settings, requests)
     rows: list[Row] = []
     step = at = 0
+    if requests and requests[-1].arrival > MAX_STEPS:
+        raise WorkloadError("replay-too-long", field="requests", limit=f"{MAX_STEPS:,}")
     while at < len(requests) or scheduler.running or scheduler.waiting:
+        if is_idle(rows) and not scheduler.running and not scheduler.waiting:
+            # Nothing changes until the next request comes, however far away it is.
+            idle = max(0, int(requests[at].arrival) - step)
+            scheduler.skip(idle)
+            rows += rows[-1:] * idle
+            step += idle
         while at < len(requests) and requests[at].arrival <= step:
             scheduler.add(at, requests[at])
             at += 1
@@ -60,6 +68,11 @@ def case_rows(settings: Settings, requests: tuple[TraceRequest, ...]) -> tuple[l
         if step > MAX_STEPS:
             raise WorkloadError("replay-too-long", field="requests", limit=f"{MAX_STEPS:,}")
     return rows, scheduler.totals
+
+
+def is_idle(rows: list[Row]) -> bool:
+    """Whether the last two steps were the same and had nothing to do: what a step ends is seen in the next one."""
+    return len(rows) > 1 and rows[-1] == rows[-2] and not any(rows[-1][1:])
 
 
 def check_fits(settings: Settings, requests: tuple[TraceRequest, ...]) -> None:
