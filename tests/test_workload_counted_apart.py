@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -58,15 +59,9 @@ def test_columns_by_hand_and_refusals_pass_the_pipe() -> None:
 
 
 def test_a_pattern_that_backtracks_ends_by_the_kernel() -> None:
-    hostile = words(
-        pre_tokenizer={
-            "type": "Split",
-            "pattern": {"Regex": "(a|a|aa)+$"},
-            "behavior": "Isolated",
-            "invert": False,
-        }
-    )
-    log = json.dumps({"prompt": "a" * 60 + "b"}).encode()
+    hostile = split("(a|a|aa)+$")
+    # Each run stays below the steps at which the package's own patterns give up, which is a failure of its own.
+    log = json.dumps({"prompt": ("a" * 12 + "b") * 100_000}).encode()
     begun = time.process_time()
     assert code(hostile, log, cpu_seconds=3) == "tokenizer-ended"
     assert time.process_time() - begun < 2
@@ -80,7 +75,73 @@ def test_a_normalizer_that_grows_without_end_ends_by_the_memory() -> None:
 
 def test_layers_without_end_are_no_tokenizer() -> None:
     deep = b'{"normalizer":' + b'{"type":"Sequence","normalizers":[' * 200_000
-    assert code(deep, cpu_seconds=20) in ("tokenizer-unreadable", "tokenizer-ended")
+    assert code(deep, cpu_seconds=20) == "tokenizer-unreadable"
+
+
+def charsmap(text: str) -> bytes:
+    return words(normalizer={"type": "Precompiled", "precompiled_charsmap": text})
+
+
+def split(pattern: str) -> bytes:
+    return words(
+        pre_tokenizer={
+            "type": "Split",
+            "pattern": {"Regex": pattern},
+            "behavior": "Isolated",
+            "invert": False,
+        }
+    )
+
+
+def test_a_tokenizer_that_fails_is_named_and_no_limit() -> None:
+    assert code(split("(a+)+$"), json.dumps({"prompt": "a" * 200 + "!"}).encode()) == "tokenizer-failed"
+    assert code(charsmap("AAAAAA==")) == "tokenizer-failed"
+    assert code(charsmap("")) == "tokenizer-unreadable"
+    assert code(charsmap("BAAAAP///////w==")) == "tokenizer-unreadable"
+
+
+@pytest.mark.parametrize("known", [{}, {"one": 0}])
+def test_a_text_that_a_tokenizer_has_no_answer_to_is_no_broken_line(known: dict[str, int]) -> None:
+    """Nine of ten lines, and all of them."""
+    own = words(model={"type": "WordLevel", "vocab": known, "unk_token": "?"})
+    log = b'{"prompt": "one"}\n' + b'{"prompt": "one two"}\n' * 9
+    assert code(own, log) == "tokenizer-failed"
+
+
+def test_half_a_character_of_a_log_is_no_fault_of_the_tokenizer() -> None:
+    log = counted_apart(words(), [b'{"prompt": "one \\ud83d two"}\n'])
+    assert (log.traffic.prompts.lengths, log.unusable) == ((3,), 0)
+
+
+@pytest.mark.parametrize(
+    ("last", "expected"),
+    [
+        ("os.kill(os.getpid(), signal.SIGKILL)", "tokenizer-ended"),
+        ("os.kill(os.getpid(), signal.SIGXCPU)", "tokenizer-ended"),
+        ("raise MemoryError", "tokenizer-ended"),
+        (
+            "os.write(2, b'memory allocation of 512 bytes failed\\n' + b'-' * 99); os.abort()",
+            "tokenizer-ended",
+        ),
+        ("os.write(2, b'overflowed' * 100_000); os.abort()", "tokenizer-failed"),
+        ("os.kill(os.getpid(), signal.SIGSEGV)", "tokenizer-failed"),
+        ("raise ZeroDivisionError", "tokenizer-failed"),
+    ],
+)
+def test_how_it_ended_says_why(
+    last: str, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever counts there is replaced in the other process, as it starts."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, signal, sys\n"
+        "def answer(head, source):\n"
+        f"    {last}\n"
+        "sys.path.insert(0, os.getcwd())\n"
+        "from kvcore.workload import tokenizer\n"
+        "tokenizer.counter_of = lambda text: answer(None, None)\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    assert code(words()) == expected
 
 
 def test_sizes_and_places_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -83,14 +83,18 @@ class TestParquet:
         assert refused.value.code == "request-log-too-large"
 
     @pytest.mark.parametrize("answer", [b"", b"{}\n", b"{}\n\x81"])
-    def test_a_process_that_the_kernel_ends_is_a_coded_error(
-        self, answer: bytes, monkeypatch: pytest.MonkeyPatch
+    @pytest.mark.parametrize(
+        ("by_limit", "expected"), [(True, "parquet-ended"), (False, "request-log-damaged")]
+    )
+    def test_a_process_that_gives_no_answer_is_a_coded_error(
+        self, answer: bytes, by_limit: bool, expected: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         data = parquet(pa.table({"prompt_tokens": [5, 6]}))
-        monkeypatch.setattr(counted_apart, "_exchange", lambda *_: answer)
+        end = counted_apart.End(answer=answer, by_limit=by_limit)
+        monkeypatch.setattr(counted_apart, "_exchange", lambda *_: end)
         with pytest.raises(WorkloadError) as refused:
             log(data)
-        assert refused.value.code == "parquet-ended"
+        assert refused.value.code == expected
         assert refused.value.next_step
 
     def test_there_is_a_turn_for_each(self, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ import io
 import json
 import os
 import sys
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Final
 
 import msgspec
 
@@ -18,6 +18,9 @@ from kvcore.errors import KvPlannerError
 from kvcore.workload.records import read_logs_here
 from kvcore.workload.requests import Reading
 from kvcore.workload.tokenizer import counter_of
+
+OUT_OF_MEMORY: Final = 77
+"""The status of a process that ends for it by itself."""
 
 
 def limit_this_process(cpu_seconds: int, memory_bytes: int) -> None:
@@ -55,13 +58,18 @@ def answer(head: dict[str, Any], source: BinaryIO) -> bytes:
 def main() -> None:
     """One log, and the end."""
     out = os.fdopen(os.dup(1), "wb")
-    quiet = os.open(os.devnull, os.O_WRONLY)
-    for stream in (1, 2):  # whatever a library prints may have a text in it
-        os.dup2(quiet, stream)
+    # Whatever a library prints may have a text in it. What it says as it dies, counted_apart.py looks at and keeps not.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     head = json.loads(sys.stdin.buffer.readline())
     limit_this_process(head["cpu_seconds"], head["memory_bytes"])
-    out.write(answer(head, sys.stdin.buffer))
-    out.flush()
+    # At once: who asked ends this process as soon as its pipe closes, and would find that status in place of its own.
+    try:
+        out.write(answer(head, sys.stdin.buffer))
+        out.flush()
+    except MemoryError:
+        os._exit(OUT_OF_MEMORY)
+    except BaseException:  # a panic is no Exception
+        os._exit(1)
 
 
 if __name__ == "__main__":
