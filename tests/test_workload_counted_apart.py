@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -71,6 +72,58 @@ def test_a_normalizer_that_grows_without_end_ends_by_the_memory() -> None:
     doubled = {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 1000}
     hostile = words(normalizer={"type": "Sequence", "normalizers": [doubled] * 8})
     assert code(hostile, b'{"prompt": "aaaa"}\n', cpu_seconds=20) == "tokenizer-ended"
+
+
+def largest() -> bytes:
+    """250,000 words by merges, as the largest vocabularies of models have them."""
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    found: dict[str, None] = dict.fromkeys((*letters, " "))
+    merges: list[list[str]] = []
+    level = [*letters]
+    while len(found) < 250_000:
+        merges += [[head, last] for head in level for last in letters][: 250_000 - len(found)]
+        level = [head + last for head in level for last in letters]
+        found.update(dict.fromkeys(level[: 250_000 - len(found)]))
+    vocab = {word: number for number, word in enumerate(found)}
+    model = {"type": "BPE", "vocab": vocab, "merges": merges, "unk_token": None, "byte_fallback": False}
+    return words(model=model, pre_tokenizer=json.loads(split(" "))["pre_tokenizer"])
+
+
+def test_the_largest_vocabulary_and_a_long_text_fit() -> None:
+    log = json.dumps({"prompt": "the quick brown fox jumps " * 80_000}).encode()
+    assert len(log) > 2_000_000
+    assert counted_apart(largest(), [log]).traffic.prompts.requests == 1
+
+
+def limited(before: str = "") -> list[int]:
+    """oom_score_adj and the limits of a process that has limited itself."""
+    script = (
+        f"import os, resource; {before}\n"
+        "from kvcore.workload.counting import limit_this_process\n"
+        "limit_this_process(7, 400 << 20)\n"
+        "print(open('/proc/self/oom_score_adj').read())\n"
+        "for what in (resource.RLIMIT_CPU, resource.RLIMIT_DATA, resource.RLIMIT_AS):\n"
+        "    print(resource.getrlimit(what)[1])\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
+    return [int(word) for word in ran.stdout.split()]
+
+
+needs_proc = pytest.mark.skipif(not Path("/proc/self/oom_score_adj").exists(), reason="not Linux")
+
+
+@needs_proc
+def test_the_process_is_limited_and_the_first_that_the_kernel_ends() -> None:
+    score, cpu, data, addresses = limited()
+    assert (score, cpu, data) == (1000, 7, 400 << 20)
+    assert data < addresses < 1 << 30
+
+
+@needs_proc
+def test_what_the_system_forbids_it_leaves_its_limits() -> None:
+    """systemd's filter `~@resources` has nice(); another has its own /proc."""
+    refused = "os.nice = lambda by: os.open('/', os.O_WRONLY)"
+    assert limited(refused) == limited()
 
 
 def test_layers_without_end_are_no_tokenizer() -> None:
@@ -151,7 +204,7 @@ def test_sizes_and_places_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(apart, "MAX_LOG_BYTES", 10)
     assert code(words()) == "request-log-too-large"
     monkeypatch.setattr(apart, "MAX_LOG_BYTES", 1 << 20)
-    with apart._place(), apart._place():
+    with apart._place():
         assert code(words()) == "tokenizer-busy"
     monkeypatch.setattr(apart, "find_spec", lambda name: None)
     assert code(words()) == "request-log-needs"

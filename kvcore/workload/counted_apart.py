@@ -34,14 +34,16 @@ CPU_SECONDS: Final = 120
 """Of one log: a choice, far above what our tests take."""
 WAIT_SECONDS: Final = 300.0
 """Of one log, where the machine is busy."""
-MEMORY_BYTES: Final = 3 << 30
-"""Of addresses: a choice."""
+MEMORY_BYTES: Final = 768 << 20
+"""Of a tokenizer and one text at a time. The largest vocabularies take 360 to 500 MiB (250,000 words; BPE, Unigram), a
+text some 150 bytes a byte more: 2 MB of it fit."""
 PARQUET_CPU_SECONDS: Final = 60
-"""Of logs with a Parquet file among them: several times what 50 MiB of any kind take."""
-PARQUET_MEMORY_BYTES: Final = 1 << 30
-"""Of addresses: a choice, above what a million rows take."""
-MAX_AT_ONCE: Final = 2
-"""Logs of the whole server that are counted by a tokenizer; as many more with a Parquet file."""
+"""Of logs with a Parquet file among them: a million rows take half of it."""
+PARQUET_MEMORY_BYTES: Final = 512 << 20
+"""50 MiB of any kind take less."""
+MAX_AT_ONCE: Final = 1
+"""Logs of the whole server that are counted by a tokenizer; as many more with a Parquet file. All of them, the server
+and what answers its API fit into the memory of a replica (docs/hosting.md)."""
 PLACE_SECONDS: Final = 60.0
 """How long a log with a Parquet file, which is read within some seconds, waits for its turn."""
 MAX_ANSWER_BYTES: Final = 64 << 20

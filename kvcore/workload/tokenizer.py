@@ -51,7 +51,7 @@ def counter_of(text: str) -> Callable[[str], int]:
         1
     """
     package = needed("tokenizers", "tokenizer.json")
-    with _told("tokenizer-unreadable"):
+    with _coded("tokenizer-unreadable"):
         found = package.Tokenizer.from_str(text)
         found.no_truncation()
         found.no_padding()
@@ -59,7 +59,7 @@ def counter_of(text: str) -> Callable[[str], int]:
     def count(text: str) -> int:
         # Half a character, as a cut log has it, is the log's fault: the package takes no text with one.
         whole = text if text.isascii() else text.encode("utf-8", "replace").decode()
-        with _told("tokenizer-failed"):
+        with _coded("tokenizer-failed"):
             # Without the places of tokens in the text, and without a list of them: a third less memory.
             return len(found.encode_batch_fast([whole], add_special_tokens=False)[0])
 
@@ -67,7 +67,7 @@ def counter_of(text: str) -> Callable[[str], int]:
 
 
 @contextmanager
-def _told(code: str) -> Iterator[None]:
+def _coded(code: str) -> Iterator[None]:
     """What the package fails on, as a coded error. With the package's words of the file alone: those of a text that is
     counted may have parts of it."""
     try:
