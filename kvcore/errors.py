@@ -20,7 +20,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 import msgspec
 
@@ -81,6 +81,13 @@ class KvPlannerError(ValueError):
             self.params.setdefault("value", shorten(value))
         super().__init__(render(MESSAGES[code].text, self.field, self.params))
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """As another process or a copy has it: by default an exception is made anew from its message alone."""
+        state = dict(self.__dict__)
+        if not isinstance(self.value, _PLAIN):
+            state["value"] = self.params.get("value")  # whatever it was, it may not pass to another process
+        return _again, (type(self), str(self)), state
+
     @property
     def message(self) -> str:
         """The English words."""
@@ -90,6 +97,10 @@ class KvPlannerError(ValueError):
     def next_step(self) -> str:
         """The English advice."""
         return render(MESSAGES[self.code].next_step, self.field, self.params)
+
+
+def _again(kind: type[KvPlannerError], message: str) -> KvPlannerError:
+    return kind.__new__(kind, message)
 
 
 class ScenarioError(KvPlannerError):
@@ -166,6 +177,8 @@ def _short_path(name: str) -> str:
 
 
 _LOGGED_FRAMES: Final = 6
+_PLAIN: Final = (str, int, float, bool, list, dict, type(None))
+"""What JSON has."""
 _ROOT: Final = Path(__file__).resolve().parents[1]
 _PLACEHOLDER: Final = re.compile(r"\{(\w+)(?::([^{}|]*)\|([^{}|]*))?\}")
 """`{name}`, or `{name:one|many}` with the words of a language that has a plural for one and for any other number."""

@@ -6,6 +6,7 @@ import json
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, overload
 
@@ -25,6 +26,10 @@ if TYPE_CHECKING:
 
 SIZES: Final = (1, 2, 4, 8)
 """Tensor parallel sizes of a sweep."""
+MAX_SIZES: Final = 16
+LARGEST_SIZE: Final = 1024
+MAX_NAMES: Final = 512
+"""Models, or accelerators, of a sweep that names them."""
 LEAST_CELLS: Final = 8192
 """For which another process is worth its start."""
 TURNS: Final = 4
@@ -122,10 +127,55 @@ def sweep_side_by_side(
 
     Each of them imports the program that asks, which must therefore guard what it does by
     `if __name__ == "__main__":`.
+
+    Raises KvPlannerError as `sweep`, and for processes that are no whole number.
     """
+    if type(processes) is not int or processes < 0:
+        raise invalid("processes", processes, "it must be a whole number, or 0 for one on each CPU")
     asked = _AskedSweep.of(models, accelerators, tensor_parallel_sizes, flags)
-    workers = min(processes or os.cpu_count() or 1, asked.cells // LEAST_CELLS)
+    workers = min(processes or cpus(), asked.cells // LEAST_CELLS)
     return asked.shared_out(workers) if workers > 1 else asked.swept(asked.models)
+
+
+def checked_sizes(found: object) -> tuple[int, ...]:
+    """The tensor parallel sizes of a sweep, each once. Raises ScenarioError.
+
+    Example:
+        >>> checked_sizes([8, 1, 8])
+        (8, 1)
+    """
+    sizes = found if isinstance(found, Sequence) and len(found) <= MAX_SIZES else ()
+    if not sizes or not all(type(size) is int and 1 <= size <= LARGEST_SIZE for size in sizes):
+        raise invalid(
+            "tensor_parallel_sizes",
+            found,
+            f"it must be a list of at most {MAX_SIZES} whole numbers from 1 to {LARGEST_SIZE}",
+        )
+    return tuple(dict.fromkeys(sizes))
+
+
+def checked_names(field: str, found: object) -> tuple[str, ...]:
+    """The models or accelerators that a sweep names, each once. Raises ScenarioError.
+
+    Example:
+        >>> checked_names("accelerators", iter(["L4-24GB"]))
+        ('L4-24GB',)
+    """
+    # Text and objects of JSON are iterables of text too, which nobody means.
+    given = None if isinstance(found, str | bytes | Mapping) or not isinstance(found, Iterable) else found
+    names = [] if given is None else [*islice(given, MAX_NAMES + 1)]
+    if given is None or len(names) > MAX_NAMES or not all(isinstance(name, str) for name in names):
+        raise invalid(field, names or found, f"it must be a list of at most {MAX_NAMES} catalogue ids")
+    return tuple(dict.fromkeys(names))
+
+
+def cpus() -> int:
+    """How many CPUs this process may use, as far as the system tells: a container may be bound to some."""
+    if hasattr(os, "process_cpu_count"):  # from Python 3.13 on
+        return os.process_cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0)) or 1
+    return os.cpu_count() or 1
 
 
 class _AskedSweep(Struct, frozen=True, kw_only=True):
@@ -148,13 +198,16 @@ class _AskedSweep(Struct, frozen=True, kw_only=True):
         for name in VARIED:
             if name in flags:
                 raise ScenarioError("unknown-field", field=name)
-        known = [catalogue.find_model(name).id for name in tuple(models) or catalogue.model_ids()]
-        cards = [catalogue.find_accelerator(name) for name in accelerators] or catalogue.load_accelerators()
+        sizes = checked_sizes(sizes)
+        named = checked_names("models", models) or catalogue.model_ids()
+        known = [catalogue.find_model(name).id for name in named]
+        cards = [catalogue.find_accelerator(name) for name in checked_names("accelerators", accelerators)]
+        cards = cards or [*catalogue.load_accelerators()]
         asked = cls(
             request=_as_json({"model": known[0], **flags}),
             models=known,
             accelerators=[card.id for card in cards],
-            sizes=tuple(dict.fromkeys(sizes)),
+            sizes=sizes,
         )
         scenario_from_request(asked.request)
         return asked

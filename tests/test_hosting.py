@@ -15,6 +15,7 @@ import pytest
 import streamlit
 import yaml
 
+from kvcore.workload import counted_apart
 from pages.ui.shared import shell
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -166,6 +167,41 @@ def test_the_proxy_of_kubernetes_knows_every_replica() -> None:
     ]
     generated = yaml.safe_load((HOSTING / "kustomization.yaml").read_text())["configMapGenerator"]
     assert [(one["name"], one["files"]) for one in generated] == [("kv-planner-proxy", ["Caddyfile"])]
+
+
+SERVER_BYTES = 400 << 20
+"""Of the pages' server with many sessions, and what it holds of uploads."""
+API_BYTES = 2 * (100 << 20)
+TEMPORARY_BYTES = 64 << 20
+"""Of files in memory: /tmp."""
+
+
+def memory_limits() -> dict[str, int]:
+    """Of a replica, in bytes."""
+    (planner,) = pods()["kv-planner"]["containers"]
+    (unit,) = re.findall(r"^MemoryMax=(\w+)$", UNIT.read_text(), re.MULTILINE)
+    written = {
+        "kubernetes": planner["resources"]["limits"]["memory"],
+        "systemd": unit,
+        **{name: one["mem_limit"] for name, one in COMPOSE["services"].items() if name != "proxy"},
+    }
+    return {name: int(re.sub(r"(?i)gi?$", "", text)) << 30 for name, text in written.items()}
+
+
+def test_what_counts_apart_fits_into_a_replica_beside_the_server() -> None:
+    """The kernel ends what a container takes above its limit, on Kubernetes all of it."""
+    apart = counted_apart.MAX_AT_ONCE * (counted_apart.MEMORY_BYTES + counted_apart.PARQUET_MEMORY_BYTES)
+    limits = memory_limits()
+    assert len(limits) >= 4
+    for name, limit in limits.items():
+        assert SERVER_BYTES + API_BYTES + TEMPORARY_BYTES + apart <= limit, name
+    told = (ROOT / "docs" / "hosting.md").read_text()
+    for one in (counted_apart.MEMORY_BYTES, counted_apart.PARQUET_MEMORY_BYTES):
+        assert f"{one >> 20} MiB" in told
+
+
+def test_a_process_that_is_out_of_memory_does_not_take_the_service_with_it() -> None:
+    assert re.findall(r"^OOMPolicy=(\w+)$", UNIT.read_text(), re.MULTILINE) == ["continue"]
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd on this machine")

@@ -4,6 +4,7 @@ import concurrent.futures
 import doctest
 import json
 import math
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -152,6 +153,59 @@ def test_a_sweep_refuses_what_it_varies_itself(field: str) -> None:
     with pytest.raises(kvcore.ScenarioError) as raised:
         kvcore.sweep(models=["Qwen/Qwen3-32B"], **{field: 1})
     assert (raised.value.code, raised.value.field) == ("unknown-field", field)
+
+
+@pytest.mark.parametrize(
+    "sizes", [(), [0], [-1], [1025], ["a"], "12", [True], [1.0], [[1]], list(range(1, 18)), None, 4]
+)
+def test_sizes_of_a_sweep_are_whole_numbers(sizes: Any) -> None:
+    with pytest.raises(kvcore.ScenarioError) as raised:
+        kvcore.sweep(models=["Qwen/Qwen3-32B"], accelerators=[CARD], tensor_parallel_sizes=sizes)
+    assert (raised.value.code, raised.value.field) == ("invalid-value", "tensor_parallel_sizes")
+
+
+@pytest.mark.parametrize("field", ["models", "accelerators"])
+@pytest.mark.parametrize("names", [[5], [None], CARD, 5, None, {CARD: 1}, [CARD] * 513])
+def test_names_of_a_sweep_are_texts(field: str, names: Any) -> None:
+    with pytest.raises(kvcore.ScenarioError) as raised:
+        kvcore.sweep(**{"models": ["Qwen/Qwen3-32B"], "accelerators": [CARD], field: names})
+    assert (raised.value.code, raised.value.field) == ("invalid-value", field)
+    assert raised.value.next_step
+
+
+def test_names_and_sizes_of_a_sweep_count_once_and_may_come_one_by_one() -> None:
+    [swept] = kvcore.sweep(
+        models=iter(["Qwen/Qwen3-32B"] * 2),
+        accelerators=iter([CARD, CARD]),
+        tensor_parallel_sizes=range(1, 2),
+    )
+    assert [(cell.accelerator, cell.tensor_parallel_size) for cell in swept.cells] == [(CARD, 1)]
+
+
+@pytest.mark.parametrize("processes", [-1, 1.0, True, "2", None])
+def test_processes_are_a_whole_number(processes: Any) -> None:
+    with pytest.raises(kvcore.ScenarioError) as raised:
+        library.sweep_side_by_side(processes, models=["Qwen/Qwen3-32B"], accelerators=[CARD])
+    assert (raised.value.code, raised.value.field) == ("invalid-value", "processes")
+
+
+def test_a_coded_error_of_another_process_is_itself() -> None:
+    asked = library._AskedSweep.of(["Qwen/Qwen3-32B"], [CARD], (1,), {})
+    unknown = msgspec.structs.replace(asked, models=["Qwen/Qwen3-32B", "nobody/knows"])
+    with pytest.raises(kvcore.CatalogueError) as raised:
+        list(unknown.shared_out(1))
+    assert (raised.value.code, raised.value.params["value"]) == ("unknown-model", "nobody/knows")
+
+
+def test_processes_are_as_many_as_this_one_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {3, 5, 7}, raising=False)
+    monkeypatch.setattr(os, "process_cpu_count", lambda: 4, raising=False)
+    assert library.cpus() == 4
+    monkeypatch.delattr(os, "process_cpu_count")
+    assert library.cpus() == 3
+    monkeypatch.delattr(os, "sched_getaffinity")
+    assert library.cpus() == 64
 
 
 def test_the_examples_of_the_documentation_are_true() -> None:

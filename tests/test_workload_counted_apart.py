@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -58,15 +60,9 @@ def test_columns_by_hand_and_refusals_pass_the_pipe() -> None:
 
 
 def test_a_pattern_that_backtracks_ends_by_the_kernel() -> None:
-    hostile = words(
-        pre_tokenizer={
-            "type": "Split",
-            "pattern": {"Regex": "(a|a|aa)+$"},
-            "behavior": "Isolated",
-            "invert": False,
-        }
-    )
-    log = json.dumps({"prompt": "a" * 60 + "b"}).encode()
+    hostile = split("(a|a|aa)+$")
+    # Each run stays below the steps at which the package's own patterns give up, which is a failure of its own.
+    log = json.dumps({"prompt": ("a" * 12 + "b") * 100_000}).encode()
     begun = time.process_time()
     assert code(hostile, log, cpu_seconds=3) == "tokenizer-ended"
     assert time.process_time() - begun < 2
@@ -78,9 +74,127 @@ def test_a_normalizer_that_grows_without_end_ends_by_the_memory() -> None:
     assert code(hostile, b'{"prompt": "aaaa"}\n', cpu_seconds=20) == "tokenizer-ended"
 
 
+def largest() -> bytes:
+    """250,000 words by merges, as the largest vocabularies of models have them."""
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    found: dict[str, None] = dict.fromkeys((*letters, " "))
+    merges: list[list[str]] = []
+    level = [*letters]
+    while len(found) < 250_000:
+        merges += [[head, last] for head in level for last in letters][: 250_000 - len(found)]
+        level = [head + last for head in level for last in letters]
+        found.update(dict.fromkeys(level[: 250_000 - len(found)]))
+    vocab = {word: number for number, word in enumerate(found)}
+    model = {"type": "BPE", "vocab": vocab, "merges": merges, "unk_token": None, "byte_fallback": False}
+    return words(model=model, pre_tokenizer=json.loads(split(" "))["pre_tokenizer"])
+
+
+def test_the_largest_vocabulary_and_a_long_text_fit() -> None:
+    log = json.dumps({"prompt": "the quick brown fox jumps " * 80_000}).encode()
+    assert len(log) > 2_000_000
+    assert counted_apart(largest(), [log]).traffic.prompts.requests == 1
+
+
+def limited(before: str = "") -> list[int]:
+    """oom_score_adj and the limits of a process that has limited itself."""
+    script = (
+        f"import os, resource; {before}\n"
+        "from kvcore.workload.counting import limit_this_process\n"
+        "limit_this_process(7, 400 << 20)\n"
+        "print(open('/proc/self/oom_score_adj').read())\n"
+        "for what in (resource.RLIMIT_CPU, resource.RLIMIT_DATA, resource.RLIMIT_AS):\n"
+        "    print(resource.getrlimit(what)[1])\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
+    return [int(word) for word in ran.stdout.split()]
+
+
+needs_proc = pytest.mark.skipif(not Path("/proc/self/oom_score_adj").exists(), reason="not Linux")
+
+
+@needs_proc
+def test_the_process_is_limited_and_the_first_that_the_kernel_ends() -> None:
+    score, cpu, data, addresses = limited()
+    assert (score, cpu, data) == (1000, 7, 400 << 20)
+    assert data < addresses < 1 << 30
+
+
+@needs_proc
+def test_what_the_system_forbids_it_leaves_its_limits() -> None:
+    """systemd's filter `~@resources` has nice(); another has its own /proc."""
+    refused = "os.nice = lambda by: os.open('/', os.O_WRONLY)"
+    assert limited(refused) == limited()
+
+
 def test_layers_without_end_are_no_tokenizer() -> None:
     deep = b'{"normalizer":' + b'{"type":"Sequence","normalizers":[' * 200_000
-    assert code(deep, cpu_seconds=20) in ("tokenizer-unreadable", "tokenizer-ended")
+    assert code(deep, cpu_seconds=20) == "tokenizer-unreadable"
+
+
+def charsmap(text: str) -> bytes:
+    return words(normalizer={"type": "Precompiled", "precompiled_charsmap": text})
+
+
+def split(pattern: str) -> bytes:
+    return words(
+        pre_tokenizer={
+            "type": "Split",
+            "pattern": {"Regex": pattern},
+            "behavior": "Isolated",
+            "invert": False,
+        }
+    )
+
+
+def test_a_tokenizer_that_fails_is_named_and_no_limit() -> None:
+    assert code(split("(a+)+$"), json.dumps({"prompt": "a" * 200 + "!"}).encode()) == "tokenizer-failed"
+    assert code(charsmap("AAAAAA==")) == "tokenizer-failed"
+    assert code(charsmap("")) == "tokenizer-unreadable"
+    assert code(charsmap("BAAAAP///////w==")) == "tokenizer-unreadable"
+
+
+@pytest.mark.parametrize("known", [{}, {"one": 0}])
+def test_a_text_that_a_tokenizer_has_no_answer_to_is_no_broken_line(known: dict[str, int]) -> None:
+    """Nine of ten lines, and all of them."""
+    own = words(model={"type": "WordLevel", "vocab": known, "unk_token": "?"})
+    log = b'{"prompt": "one"}\n' + b'{"prompt": "one two"}\n' * 9
+    assert code(own, log) == "tokenizer-failed"
+
+
+def test_half_a_character_of_a_log_is_no_fault_of_the_tokenizer() -> None:
+    log = counted_apart(words(), [b'{"prompt": "one \\ud83d two"}\n'])
+    assert (log.traffic.prompts.lengths, log.unusable) == ((3,), 0)
+
+
+@pytest.mark.parametrize(
+    ("last", "expected"),
+    [
+        ("os.kill(os.getpid(), signal.SIGKILL)", "tokenizer-ended"),
+        ("os.kill(os.getpid(), signal.SIGXCPU)", "tokenizer-ended"),
+        ("raise MemoryError", "tokenizer-ended"),
+        (
+            "os.write(2, b'memory allocation of 512 bytes failed\\n' + b'-' * 99); os.abort()",
+            "tokenizer-ended",
+        ),
+        ("os.write(2, b'overflowed' * 100_000); os.abort()", "tokenizer-failed"),
+        ("os.kill(os.getpid(), signal.SIGSEGV)", "tokenizer-failed"),
+        ("raise ZeroDivisionError", "tokenizer-failed"),
+    ],
+)
+def test_how_it_ended_says_why(
+    last: str, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever counts there is replaced in the other process, as it starts."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, signal, sys\n"
+        "def answer(head, source):\n"
+        f"    {last}\n"
+        "sys.path.insert(0, os.getcwd())\n"
+        "from kvcore.workload import tokenizer\n"
+        "tokenizer.counter_of = lambda text: answer(None, None)\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    assert code(words()) == expected
 
 
 def test_sizes_and_places_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,7 +204,7 @@ def test_sizes_and_places_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(apart, "MAX_LOG_BYTES", 10)
     assert code(words()) == "request-log-too-large"
     monkeypatch.setattr(apart, "MAX_LOG_BYTES", 1 << 20)
-    with apart._place(), apart._place():
+    with apart._place():
         assert code(words()) == "tokenizer-busy"
     monkeypatch.setattr(apart, "find_spec", lambda name: None)
     assert code(words()) == "request-log-needs"

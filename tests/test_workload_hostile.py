@@ -6,6 +6,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+import random
 import re
 import tracemalloc
 from collections import Counter
@@ -83,22 +84,38 @@ class TestParquet:
         assert refused.value.code == "request-log-too-large"
 
     @pytest.mark.parametrize("answer", [b"", b"{}\n", b"{}\n\x81"])
-    def test_a_process_that_the_kernel_ends_is_a_coded_error(
-        self, answer: bytes, monkeypatch: pytest.MonkeyPatch
+    @pytest.mark.parametrize(
+        ("by_limit", "expected"), [(True, "parquet-ended"), (False, "request-log-damaged")]
+    )
+    def test_a_process_that_gives_no_answer_is_a_coded_error(
+        self, answer: bytes, by_limit: bool, expected: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         data = parquet(pa.table({"prompt_tokens": [5, 6]}))
-        monkeypatch.setattr(counted_apart, "_exchange", lambda *_: answer)
+        end = counted_apart.End(answer=answer, by_limit=by_limit)
+        monkeypatch.setattr(counted_apart, "_exchange", lambda *_: end)
         with pytest.raises(WorkloadError) as refused:
             log(data)
-        assert refused.value.code == "parquet-ended"
+        assert refused.value.code == expected
         assert refused.value.next_step
+
+    def test_rows_of_long_texts_are_unpacked_few_at_a_time(self) -> None:
+        """Of a true log, 97 MiB in a file of 49: all of its texts at a time are beyond the memory of the process."""
+        texts = [random.Random(number).randbytes(1 << 19).hex() for number in range(97)]
+        data = parquet(pa.table({"prompt": texts}))
+        assert len(data) < 50 << 20
+        assert opening._batch_rows(pq.ParquetFile(io.BytesIO(data)).metadata) < len(texts)
+        assert log(data).traffic.requests == len(texts)
+
+    def test_rows_without_text_are_unpacked_many_at_a_time(self) -> None:
+        for rows in (0, 5):
+            data = parquet(pa.table({"prompt_tokens": pa.array([5] * rows, pa.int64())}))
+            assert opening._batch_rows(pq.ParquetFile(io.BytesIO(data)).metadata) == opening.BATCH_ROWS
 
     def test_there_is_a_turn_for_each(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(counted_apart, "PLACE_SECONDS", 0.0)
         data = parquet(pa.table({"prompt_tokens": [5, 6]}))
         places = counted_apart._PARQUET_PLACES
         with (
-            counted_apart._place(places),
             counted_apart._place(places),
             pytest.raises(WorkloadError) as refused,
         ):

@@ -49,3 +49,28 @@ def test_what_is_no_tokenizer_is_a_coded_error(tmp_path: Path, text: str) -> Non
     with pytest.raises(WorkloadError) as caught:
         read_tokenizer(str(tmp_path / "tokenizer.json"))
     assert caught.value.code == "tokenizer-unreadable"
+
+
+def test_a_text_without_an_answer_ends_the_log_by_a_coded_error(tmp_path: Path) -> None:
+    found = tokenizers.Tokenizer(tokenizers.models.WordLevel({"one": 0}, unk_token="?"))
+    found.save(str(tmp_path / "tokenizer.json"))
+    lines = b'{"prompt": "one"}\n{"prompt": "two"}\n'
+    with pytest.raises(WorkloadError) as caught:
+        read_request_log(
+            io.BytesIO(lines), reading=Reading(counter=read_tokenizer(str(tmp_path / "tokenizer.json")))
+        )
+    assert (caught.value.code, caught.value.field, caught.value.params) == (
+        "tokenizer-failed",
+        "tokenizer",
+        {},
+    )
+    assert caught.value.next_step
+
+
+def test_a_panic_of_the_package_is_a_coded_error(tmp_path: Path) -> None:
+    model = {"type": "WordLevel", "vocab": {}, "unk_token": "?"}
+    text = json.dumps({"normalizer": {"type": "Precompiled", "precompiled_charsmap": ""}, "model": model})
+    (tmp_path / "tokenizer.json").write_text(text)
+    with pytest.raises(WorkloadError) as caught:
+        read_tokenizer(str(tmp_path / "tokenizer.json"))
+    assert caught.value.code == "tokenizer-unreadable"

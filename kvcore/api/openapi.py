@@ -10,9 +10,8 @@ from typing import Any, Final
 
 import yaml
 
-from kvcore.api.operations import LARGEST_SIZE, MAX_NAMES, MAX_SIZES
 from kvcore.flags.schema import request_schema
-from kvcore.library import VARIED
+from kvcore.library import LARGEST_SIZE, MAX_NAMES, MAX_SIZES, VARIED
 from kvcore.version import VERSION
 
 FILE: Final = Path(__file__).with_name("openapi.yaml")

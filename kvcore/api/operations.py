@@ -14,7 +14,7 @@ from kvcore.answers import answer, catalogue_rows, planned_result
 from kvcore.api.problems import MEDIA as PROBLEM
 from kvcore.api.problems import problem_bytes, status_of
 from kvcore.errors import KvPlannerError, ScenarioError, defect, invalid
-from kvcore.library import SIZES, from_hub
+from kvcore.library import SIZES, checked_names, checked_sizes, from_hub
 from kvcore.model.config import SharedConfigs
 from kvcore.planning import Plan, plan
 from kvcore.quantity import Quantity
@@ -29,10 +29,7 @@ MAX_BATCH: Final = 256
 """Requests of a batch: some ten seconds of computing."""
 MAX_CELLS: Final = 16_384
 """Of a sweep: about as many as the whole catalogue on eight cards at all sizes."""
-MAX_SIZES: Final = 16
-MAX_NAMES: Final = 512
 MAX_FOUND: Final = 50
-LARGEST_SIZE: Final = 1024
 KINDS: Final = ("models", "accelerators", "engines")
 LOCAL_PAGE: Final = "http://localhost:8501"
 """Where `make run` serves the page."""
@@ -174,29 +171,12 @@ def _sweep(asked: Asked, own_id: list[object]) -> Answered:
 
 def _names(request: dict[str, Any], field: str) -> tuple[str, ...]:
     found = request.pop(field, None)
-    if found is None:
-        return ()
-    if (
-        not isinstance(found, list)
-        or not all(isinstance(name, str) for name in found)
-        or len(found) > MAX_NAMES
-    ):
-        raise invalid(field, found, f"it must be a list of at most {MAX_NAMES} catalogue ids")
-    return tuple(dict.fromkeys(found))
+    return () if found is None else checked_names(field, found)
 
 
 def _sizes(request: dict[str, Any]) -> tuple[int, ...]:
     found = request.pop("tensor_parallel_sizes", None)
-    if found is None:
-        return SIZES
-    is_list = isinstance(found, list) and 0 < len(found) <= MAX_SIZES
-    if not is_list or not all(type(size) is int and 1 <= size <= LARGEST_SIZE for size in found):
-        raise invalid(
-            "tensor_parallel_sizes",
-            found,
-            f"it must be a list of at most {MAX_SIZES} whole numbers from 1 to {LARGEST_SIZE}",
-        )
-    return tuple(dict.fromkeys(found))
+    return SIZES if found is None else checked_sizes(found)
 
 
 def _log(asked: Asked, own_id: list[object]) -> dict[str, Any]:

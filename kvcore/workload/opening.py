@@ -26,6 +26,9 @@ HEAD_BYTES: Final = 4096
 MAX_LAYERS: Final = 2
 """A packed file may be packed again."""
 BATCH_ROWS: Final = 4096
+FEWEST_ROWS: Final = 16
+BATCH_BYTES: Final = 8 << 20
+"""Of a batch, where a file tells the truth of its sizes: rows of long texts are taken fewer at a time."""
 ARROW_BYTES: Final = 2
 """Of what is unpacked, to a byte of a log as text: a count takes eight bytes however few digits it has."""
 TAKEN_ROWS: Final = 64
@@ -182,7 +185,8 @@ def parquet_rows(
         if not columns:
             raise WorkloadError("request-log-columns", columns=", ".join(names[:8]))
         unpacked, most_bytes = 0, None if most_bytes is None else ARROW_BYTES * most_bytes
-        for batch in file.iter_batches(batch_size=BATCH_ROWS, columns=columns, use_threads=False):
+        rows = _batch_rows(file.metadata)
+        for batch in file.iter_batches(batch_size=rows, columns=columns, use_threads=False):
             unpacked += batch.nbytes
             if most_bytes is not None and unpacked > most_bytes:
                 raise WorkloadError("request-log-too-large", limit=f"{most_bytes >> 20} MiB")
@@ -195,3 +199,12 @@ def parquet_rows(
             raise WorkloadError("request-log-too-large", limit=f"{most_bytes >> 20} MiB") from None
         # ValueError: a name or a text that is no UTF-8; OverflowError: a time that Python has no year for.
         raise _damaged(error) from None
+
+
+def _batch_rows(metadata: Any) -> int:
+    """How many rows are unpacked at a time, by the size that the file states for its first rows."""
+    first = metadata.row_group(0) if metadata.num_row_groups else None
+    if first is None or first.num_rows <= 0 or first.total_byte_size <= 0:
+        return BATCH_ROWS
+    rows: int = BATCH_BYTES * first.num_rows // first.total_byte_size
+    return max(FEWEST_ROWS, min(BATCH_ROWS, rows))
