@@ -19,7 +19,7 @@ T = TypeVar("T")
 def kept_answer(function: Callable[[Scenario], T]) -> Callable[[Scenario], T]:
     """Keeps what `function` finds of a scenario as long as its config lives, by a digest of everything else.
 
-    Of what a visitor wrote nothing stays but what the answer itself holds, so it must not refer to the scenario.
+    Of what a visitor wrote nothing stays but what is in the answer itself, which must not refer to the scenario.
 
     Example:
         >>> from kvcore.scenario.request import scenario_from_request

@@ -1,7 +1,7 @@
-"""Number boxes that take what people type, and say beside the box, in the words of the page, what they do not take.
+"""Number boxes that take what people type, and say under the box, in the language of the page, what they refuse.
 
-Streamlit's own bounds are said in English alone, to whoever hovers, and its whole-number box cuts "1e4" to 1 and "2.5"
-to 2 without a word. So every box takes any number, and what it holds is judged here.
+Streamlit's own bounds are in English alone, for whoever hovers, and its box of whole numbers cuts "1e4" to 1 and "2.5"
+to 2 without a word. So every box takes any number, which is judged here.
 """
 
 from __future__ import annotations
