@@ -242,6 +242,15 @@ def test_other_addresses_methods_types_and_origins(client: httpx2.Client, docume
     assert client.post("/api/plan", json=GOOD, headers=own).status_code == 200
 
 
+@pytest.mark.parametrize("path", ["/api/plan", "/mcp"])
+@pytest.mark.parametrize("origin", ["http://[", "http://[::1", "null", "x"])
+def test_an_origin_that_is_no_address_is_a_foreign_one(
+    path: str, origin: str, client: httpx2.Client, document: dict[str, Any]
+) -> None:
+    refused = client.post(path, json=GOOD, headers={"Origin": origin})
+    assert problem_of(document, refused)["code"] == "foreign-origin"
+
+
 def test_nothing_that_was_sent_is_in_the_servers_log(client: httpx2.Client, log_file: Path) -> None:
     for body in ({"model": SECRET}, {**GOOD, "config": {SECRET: 1}}, b'{"' + SECRET.encode()):
         assert post(client, "/api/plan", body).status_code >= 400

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from importlib import import_module
@@ -18,7 +17,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from kvcore.api.clients import Clients
+from kvcore.api.clients import Clients, client_of
 from kvcore.api.openapi import openapi
 from kvcore.api.operations import JSON, JSON_LINES, Answered, Asked
 from kvcore.api.pool import Pool
@@ -76,9 +75,9 @@ class Api:
     def check_client(self, request: Request, operation: str) -> None:
         """Whether this client may ask now. Raises ScenarioError `foreign-origin` or `too-many-requests`."""
         origin = request.headers.get("origin")
-        if origin is not None and urlsplit(origin).netloc != request.headers.get("host"):
+        if origin is not None and _is_foreign(origin, request.headers.get("host")):
             raise ScenarioError("foreign-origin", value=origin)
-        seconds = self.clients.wait_seconds(_address(request), COSTS[operation])
+        seconds = self.clients.wait_seconds(_client(request), COSTS[operation])
         if seconds:
             raise ScenarioError("too-many-requests", seconds=seconds)
 
@@ -208,19 +207,20 @@ def _response(found: Answered) -> Response:
     return response
 
 
-def _address(request: Request) -> str:
-    """The client's address, for IPv6 its network: who has one of them has all.
+def _client(request: Request) -> str:
+    """Who asks, by its address.
 
     Behind a proxy that `FORWARDED_ALLOW_IPS` names, uvicorn has put there what the proxy said of it.
     """
-    host = request.client.host if request.client is not None else ""
+    return client_of(request.client.host if request.client is not None else "")
+
+
+def _is_foreign(origin: str, host: str | None) -> bool:
+    """Whether a page of another site asks; so does what is no address at all."""
     try:
-        address = ipaddress.ip_address(host)
+        return urlsplit(origin).netloc != host
     except ValueError:
-        return host
-    if address.version == 4:
-        return host
-    return str(ipaddress.ip_network((address, 64), strict=False))
+        return True
 
 
 def _media(request: Request, operation: str) -> str:
