@@ -217,7 +217,7 @@ async def answer_http(api: Api, scope: Any, receive: Any, send: Any) -> None:
     """One request to /mcp: streamable HTTP without sessions, so that it needs no task that lives on after it."""
     server = tools_server(api.pool, api.settings.base)
     manager = StreamableHTTPSessionManager(
-        app=server, json_response=True, stateless=True, max_request_body_size=BODY_BYTES["plan"]
+        app=server, json_response=True, stateless=True, max_request_body_size=BODY_BYTES["mcp"]
     )
     async with manager.run():
         await manager.handle_request(scope, receive, send)

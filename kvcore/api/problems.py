@@ -26,6 +26,7 @@ _STATUS: Final[Mapping[str, int]] = {
     "request-log-too-large": 413,
     "media-type-not-read": 415,
     "too-many-requests": 429,
+    "too-many-at-once": 429,
     "hub-unreachable": 502,
     "hub-malformed": 502,
     "api-busy": 503,

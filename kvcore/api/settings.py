@@ -19,10 +19,15 @@ BODY_BYTES: Final[Mapping[str, int]] = {
     "sweep": MIB,
     "log": 50 * MIB,
     "workload": 50 * MIB,
+    "mcp": 8 * MIB,
 }
 """Of one request, by what it asks; a request log or a start-up log as large as the pages take."""
+MESSAGE_VALUES: Final = 1 << 14
+"""Values of a message to /mcp, which is parsed where the pages are served; a log in it is one, however long."""
 ALL_BODY_BYTES: Final = 160 * MIB
 """Of all bodies together that are in memory at the same time."""
+CLIENT_BODY_BYTES: Final = 100 * MIB
+"""Of those of one client: two of the largest."""
 CLIENTS: Final = 10_000
 """Addresses that are remembered."""
 COSTS: Final[Mapping[str, int]] = {

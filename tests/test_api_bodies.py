@@ -1,0 +1,207 @@
+"""Bodies that are slow, silent, large or in crumbs: what they take from others, on /api and on /mcp alike."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, Final
+
+import pytest
+from starlette.applications import Starlette
+from starlette.types import Message
+
+from kvcore.api.operations import Answered, Asked
+from kvcore.api.routes import Api
+from kvcore.api.settings import ALL_BODY_BYTES, CLIENT_BODY_BYTES, MIB, Settings
+
+PATHS: Final = ("/api/plan", "/mcp")
+Receive = Callable[[], Awaitable[Message]]
+
+
+class Server:
+    """The API in this process, with an answer that no worker has to give."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> None:
+        self.api = Api(Settings(**{"rate": 10_000, "burst": 100_000, **settings}))
+        self.app = Starlette(routes=self.api.routes())
+        self.asked: list[Asked] = []
+        monkeypatch.setattr(self.api.pool, "answered", self.answered)
+
+    async def answered(self, asked: Asked) -> Answered:
+        self.asked.append(asked)
+        return Answered(status=200, media="application/json", body=b'{"status": "ok"}')
+
+    async def post(
+        self, path: str, receive: Receive, client: str = "192.0.2.1", **headers: str
+    ) -> tuple[int, dict[bytes, bytes], dict[str, Any]]:
+        """The status, headers and JSON of the answer."""
+        sent: list[Message] = []
+
+        async def send(message: Message) -> None:
+            sent.append(message)
+
+        given = {"content-type": "application/json", "accept": "application/json", **headers}
+        scope = {
+            "type": "http", "method": "POST", "path": path, "query_string": b"", "client": (client, 1),
+            "headers": [(name.replace("_", "-").encode(), value.encode()) for name, value in given.items()],
+            "root_path": "", "http_version": "1.1", "scheme": "http",
+        }  # fmt: skip
+        await self.app(scope, receive, send)
+        body = b"".join(message.get("body", b"") for message in sent[1:])
+        return sent[0]["status"], dict(sent[0]["headers"]), json.loads(body) if body else {}
+
+
+def parts(sent: Iterable[bytes], end: Receive | None = None) -> Receive:
+    """A body as it arrives; after its parts the end, or what `end` says."""
+    left = iter(sent)
+
+    async def receive() -> Message:
+        for part in left:
+            return {"type": "http.request", "body": part, "more_body": True}
+        return await end() if end is not None else {"type": "http.request", "body": b"", "more_body": False}
+
+    return receive
+
+
+class Silence:
+    """What comes after a body that somebody never ends."""
+
+    def __init__(self) -> None:
+        self.heard = asyncio.Semaphore(0)
+
+    async def __call__(self) -> Message:
+        self.heard.release()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+
+async def ended(tasks: list[asyncio.Task[Any]]) -> None:
+    """After all of them were given up."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+
+
+@pytest.mark.parametrize("path", ["/api/log", "/mcp"])
+def test_silent_bodies_take_no_room_whatever_they_say_that_they_are(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run() -> None:
+        server, silence = Server(monkeypatch), Silence()
+        silent = [
+            asyncio.create_task(
+                server.post(path, parts([], silence), f"192.0.2.{n}", content_length=str(8 * MIB))
+            )
+            for n in range(100)
+        ]
+        for _ in silent:
+            await silence.heard.acquire()
+        assert server.api.bodies.room.taken == 0
+        status, _, _ = await server.post("/api/log", parts([b"x" * (50 * MIB)]), "198.51.100.1")
+        assert status == 200
+        await ended(silent)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("path", ["/api/plan", "/mcp"])
+def test_bodies_that_arrive_take_room_until_they_are_answered_or_given_up(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client has a part of it, and all together no more than there is."""
+
+    async def run() -> None:
+        server, silence = Server(monkeypatch), Silence()
+        piece = b"x" * (MIB * 4)
+
+        def held(client: str) -> asyncio.Task[Any]:
+            return asyncio.create_task(server.post("/api/log", parts([piece] * 12, silence), client))
+
+        waiting = [held("192.0.2.1"), held("192.0.2.1"), held("192.0.2.2")]
+        for _ in waiting:
+            await silence.heard.acquire()
+        taken = server.api.bodies.room.taken
+        assert taken == 36 * len(piece) <= ALL_BODY_BYTES
+        own, headers, said = await server.post(path, parts([piece, piece]), "192.0.2.1")
+        assert (own, said["code"]) == (429, "too-many-at-once")
+        assert b"retry-after" in headers
+        assert 25 * len(piece) <= CLIENT_BODY_BYTES
+        waiting.append(asyncio.create_task(server.post(path, parts([piece[:-9]], silence), "192.0.2.2")))
+        waiting.append(asyncio.create_task(server.post(path, parts([piece[:-9]], silence), "192.0.2.2")))
+        waiting.append(asyncio.create_task(server.post("/api/log", parts([piece] * 2, silence), "192.0.2.3")))
+        for _ in waiting[3:]:
+            await silence.heard.acquire()
+        others, _, said = await server.post(path, parts([b"x" * 99]), "192.0.2.4")
+        assert (others, said["code"]) == (503, "api-busy")
+        await ended(waiting)
+        assert server.api.bodies.room.taken == 0
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_body_that_does_not_arrive_in_time_is_refused(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        server = Server(monkeypatch, body_seconds=0.01)
+        status, headers, said = await server.post(path, parts([b"{"], Silence()))
+        assert (status, said["code"]) == (408, "body-too-slow")
+        assert headers[b"connection"] == b"close"
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_body_that_is_too_large_is_refused_before_it_is_sent(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run() -> None:
+        server = Server(monkeypatch)
+        status, _, said = await server.post(path, parts([], Silence()), content_length=str(9 * MIB))
+        assert (status, said["code"]) == (413, "body-too-large")
+
+    asyncio.run(run())
+
+
+PING: Final = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
+MESSAGES: Final = {
+    "objects without end": (b"[" + b"{}," * 2_000_000 + b"{}]", 422, "too-many-values"),
+    "keys without end": (
+        b"{" + b",".join(b'"%d":0' % n for n in range(600_000)) + b"}", 422, "too-many-values",
+    ),
+    "values in a ping": (json.dumps({**PING, "params": {"a": [0] * 20_000}}).encode(), 422, "too-many-values"),
+    "200,000 pings": (b"[" + b",".join([json.dumps(PING).encode()] * 150_000) + b"]", 422, "too-many-values"),
+    "two pings": (json.dumps([PING, PING]).encode(), 400, "invalid-json"),
+    "brackets": (b"[" * 10**6, 422, "too-many-values"),
+    "100 brackets": (b'{"a":' * 100, 422, "input-too-deep"),
+    "digits": (b'{"id": ' + b"9" * 10**6 + b"}", 422, "number-too-long"),
+    "UTF-16": (json.dumps(PING).encode("utf-16"), 400, "not-utf8"),
+    "no JSON": (b"{", 400, "invalid-json"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MESSAGES)
+def test_a_message_of_many_values_is_refused_before_it_is_parsed(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The protocol's package parses on the event loop, which pages share."""
+    data, status, code = MESSAGES[name]
+
+    async def run() -> None:
+        given, _, said = await Server(monkeypatch).post("/mcp", parts([data]))
+        assert (given, said["code"]) == (status, code)
+
+    asyncio.run(run())
+
+
+def test_a_long_log_is_one_value_of_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = '{"prompt_tokens": [900], "completion_tokens": 80}\n' * 100_000
+    call = {**PING, "method": "tools/call", "params": {"name": "workload", "arguments": {"log": log}}}
+
+    async def run() -> None:
+        server = Server(monkeypatch)
+        status, _, said = await server.post("/mcp", parts([json.dumps(call).encode()]))
+        assert (status, said["result"]["isError"]) == (200, False)
+        assert server.asked[0].body == log.encode()
+
+    asyncio.run(run())
