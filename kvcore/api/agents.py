@@ -10,7 +10,8 @@ import asyncio
 import json
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any, Final
 
 import mcp_types as types
@@ -20,7 +21,7 @@ from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from msgspec import Struct
 
 from kvcore.api.openapi import sweep_schema
-from kvcore.api.operations import KINDS, LOCAL_PAGE, Asked
+from kvcore.api.operations import KINDS, LOCAL_PAGE, Answered, Asked
 from kvcore.api.pool import Pool
 from kvcore.api.problems import problem_of
 from kvcore.api.routes import Api
@@ -29,6 +30,8 @@ from kvcore.errors import KvPlannerError, ScenarioError, defect
 from kvcore.flags.schema import request_schema
 from kvcore.version import VERSION
 
+Answers = Callable[[Asked], Awaitable[Answered]]
+"""Who works the answer to a tool's question out. Raises ScenarioError where it has no time for it."""
 INSTRUCTIONS: Final = (
     "Plans the memory of each GPU or NPU that serves a large language model with vLLM, vllm-ascend or "
     "vllm-mindspore. Fields are the engine's own flag names; a flag that is left out takes the default of that "
@@ -138,8 +141,8 @@ TOOLS: Final[Mapping[str, Tool]] = {
 }
 
 
-def tools_server(pool: Pool, base: str) -> Server[Any]:
-    """The tools, answered by the workers of `pool`; `base` is where the pages are."""
+def tools_server(answered: Answers, base: str) -> Server[Any]:
+    """The tools, answered by `answered`; `base` is where the pages are."""
 
     async def listed(_: Any, params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
         return types.ListToolsResult(tools=[_described(name, tool) for name, tool in TOOLS.items()])
@@ -150,7 +153,7 @@ def tools_server(pool: Pool, base: str) -> Server[Any]:
             if tool is None:
                 raise ScenarioError("unknown-field", field=params.name)
             _check_names(tool, params.arguments or {})
-            found = await pool.answered(tool.asked(params.arguments or {}, base))
+            found = await answered(tool.asked(params.arguments or {}, base))
             return _result(json.loads(found.body), is_error=found.status != 200)
         except Exception as error:  # the last net: the session goes on
             return _result(
@@ -205,7 +208,7 @@ def serve_stdio() -> None:
     pool = Pool(settings)
 
     async def run() -> None:
-        server = tools_server(pool, settings.base or LOCAL_PAGE)
+        server = tools_server(pool.answered, settings.base or LOCAL_PAGE)
         async with stdio_server() as (requests, answers):
             await server.run(requests, answers, server.create_initialization_options())
         await pool.close()
@@ -213,9 +216,9 @@ def serve_stdio() -> None:
     asyncio.run(run())
 
 
-async def answer_http(api: Api, scope: Any, receive: Any, send: Any) -> None:
+async def answer_http(api: Api, client: str, scope: Any, receive: Any, send: Any) -> None:
     """One request to /mcp: streamable HTTP without sessions, so that it needs no task that lives on after it."""
-    server = tools_server(api.pool, api.settings.base)
+    server = tools_server(partial(api.answered_tool, client=client), api.settings.base)
     manager = StreamableHTTPSessionManager(
         app=server, json_response=True, stateless=True, max_request_body_size=BODY_BYTES["mcp"]
     )

@@ -24,6 +24,7 @@ from kvcore.api.operations import JSON, JSON_LINES, Answered, Asked
 from kvcore.api.pool import Pool
 from kvcore.api.problems import MEDIA as PROBLEM
 from kvcore.api.problems import problem_bytes, status_of
+from kvcore.api.room import Room
 from kvcore.api.settings import BODY_BYTES, COSTS, Settings
 from kvcore.errors import KvPlannerError, ScenarioError, defect
 from kvcore.version import VERSION
@@ -54,6 +55,7 @@ class Api:
         self.pool = Pool(settings)
         self.clients = Clients(rate=settings.rate, burst=settings.burst)
         self.bodies = Bodies(settings.body_seconds)
+        self.line = Room(most=settings.longest_line, each=settings.at_once)
         self._catalogue: dict[str, Answered] = {}
 
     def routes(self) -> list[BaseRoute]:
@@ -81,10 +83,26 @@ class Api:
         if origin is not None and _is_foreign(origin, request.headers.get("host")):
             raise ScenarioError("foreign-origin", value=origin)
         client = _client(request)
-        seconds = self.clients.wait_seconds(client, COSTS[operation])
+        self._charge(client, COSTS[operation])
+        return client
+
+    def _charge(self, client: str, cost: float) -> None:
+        seconds = self.clients.wait_seconds(client, cost)
         if seconds:
             raise ScenarioError("too-many-requests", seconds=seconds)
-        return client
+
+    async def answered(self, asked: Asked, client: str) -> Answered:
+        """The answer to a question that is paid for. Raises ScenarioError `too-many-at-once`, or as Pool.answered."""
+        self.line.take(client, 1)
+        try:
+            return await self.pool.answered(asked)
+        finally:
+            self.line.give_back(client, 1)
+
+    async def answered_tool(self, asked: Asked, client: str) -> Answered:
+        """The same for a tool: what its message has not paid is due. Raises ScenarioError `too-many-requests` too."""
+        self._charge(client, COSTS[asked.operation] - COSTS["mcp"])
+        return await self.answered(asked, client)
 
     def _answers(self, operation: str) -> Endpoint:
         async def endpoint(request: Request) -> Response:
@@ -92,7 +110,7 @@ class Api:
             media = _media(request, operation)
             with self.bodies.of(client) as body:
                 data = await body.read(request, BODY_BYTES[operation])
-                return _response(await self.pool.answered(self._asked(operation, request, data, media)))
+                return _response(await self.answered(self._asked(operation, request, data, media), client))
 
         return endpoint
 
@@ -101,13 +119,13 @@ class Api:
         return Asked(operation=operation, body=body, media=media, options=options)
 
     async def _catalogue_rows(self, request: Request) -> Response:
-        self.check_client(request, "catalogue")
+        client = self.check_client(request, "catalogue")
         asked = self._asked("catalogue", request)
         if asked.option("search"):
-            return _response(await self.pool.answered(asked))
+            return _response(await self.answered(asked, client))
         kind = asked.option("kind")
         if kind not in self._catalogue:
-            found = await self.pool.answered(asked)
+            found = await self.answered(asked, client)
             if found.status != 200:
                 return _response(found)
             self._catalogue[kind] = found
@@ -160,7 +178,8 @@ class _Agents:
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         request = Request(scope, receive)
-        with self.api.bodies.of(_client(request)) as body:
+        client = _client(request)
+        with self.api.bodies.of(client) as body:
             try:
                 self.api.check_client(request, "mcp")
                 if request.method != "POST":
@@ -175,7 +194,7 @@ class _Agents:
                 response = problem_response(error if isinstance(error, KvPlannerError) else defect(error))
                 await response(scope, receive, send)
             else:
-                await agents.answer_http(self.api, scope, replayed(data, receive), send)
+                await agents.answer_http(self.api, client, scope, replayed(data, receive), send)
 
 
 def problem_response(error: KvPlannerError) -> Response:

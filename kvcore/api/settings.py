@@ -44,6 +44,7 @@ _RANGES: Final[Mapping[str, tuple[float, float]]] = {
     "RATE": (0.01, 10_000),
     "BURST": (10, 100_000),
     "WORKERS": (1, 64),
+    "AT_ONCE": (1, 64),
 }
 
 
@@ -58,6 +59,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     workers: int = 2
     longest_line: int = 64
     """Questions that are being worked on or wait, of all clients."""
+    at_once: int = 16
+    """Of one client."""
     cpu_seconds: float = 20.0
     """What one answer may compute."""
     answer_seconds: float = 60.0
@@ -79,7 +82,8 @@ class Settings(Struct, frozen=True, kw_only=True):
         numbers = {
             name.lower(): _number(environment, name) for name in _RANGES if f"{PREFIX}_{name}" in environment
         }
-        own: dict[str, Any] = {**numbers, "workers": int(numbers.get("workers", cls().workers))}
+        whole = {name: int(numbers[name]) for name in ("workers", "at_once") if name in numbers}
+        own: dict[str, Any] = {**numbers, **whole}
         return cls(
             **own,
             is_on=environment.get(PREFIX, "on") != "off",
