@@ -9,10 +9,12 @@ from typing import Any, Final
 import pytest
 from starlette.types import Message
 
+from kvcore.api.bodies import CRUMB_BYTES, MAX_CRUMBS
 from kvcore.api.settings import ALL_BODY_BYTES, CLIENT_BODY_BYTES, MIB
 from tests.api_in_process import Server, parts
 
 PATHS: Final = ("/api/plan", "/mcp")
+PING: Final = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
 
 class Silence:
     """What comes after a body that somebody never ends."""
@@ -102,6 +104,22 @@ def test_a_body_that_does_not_arrive_in_time_is_refused(path: str, monkeypatch: 
 
 
 @pytest.mark.parametrize("path", PATHS)
+def test_a_body_in_crumbs_is_refused_and_its_connection_closed(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run() -> None:
+        server = Server(monkeypatch)
+        status, headers, said = await server.post(path, parts([b" "] * (MAX_CRUMBS + 1), Silence()))
+        assert (status, said["code"]) == (400, "body-in-crumbs")
+        assert headers[b"connection"] == b"close"
+        for fair in ([b" "] * (MAX_CRUMBS - 1), [b" " * (CRUMB_BYTES + 1)] * (MAX_CRUMBS + 1)):
+            _, _, said = await server.post(path, parts([*fair, json.dumps(PING).encode()]))
+            assert said.get("code") is None
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("path", PATHS)
 def test_a_body_that_is_too_large_is_refused_before_it_is_sent(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -113,7 +131,6 @@ def test_a_body_that_is_too_large_is_refused_before_it_is_sent(
     asyncio.run(run())
 
 
-PING: Final = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
 MESSAGES: Final = {
     "objects without end": (b"[" + b"{}," * 2_000_000 + b"{}]", 422, "too-many-values"),
     "keys without end": (

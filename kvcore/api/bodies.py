@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Final
 
 from starlette.requests import Request
 from starlette.types import Message, Receive
@@ -13,6 +14,10 @@ from kvcore.api.room import Room
 from kvcore.api.settings import ALL_BODY_BYTES, BODY_BYTES, CLIENT_BODY_BYTES, MESSAGE_VALUES, MIB
 from kvcore.errors import ScenarioError
 from kvcore.untrusted import parse_json_object, utf8_text
+
+MAX_CRUMBS: Final = 4096
+CRUMB_BYTES: Final = 256
+"""More parts than that, smaller than this on average, cost the event loop more than what they bring is worth."""
 
 
 class Bodies:
@@ -42,7 +47,7 @@ class Body:
     async def read(self, request: Request, limit: int) -> bytes:
         """All of it.
 
-        Raises ScenarioError `body-too-large`, `body-too-slow`, or what Room.take does.
+        Raises ScenarioError `body-too-large`, `body-too-slow`, `body-in-crumbs`, or what Room.take does.
         """
         _check_declared(request, limit)
         parts: list[bytes] = []
@@ -54,6 +59,8 @@ class Body:
                     self._bodies.room.take(self._client, len(part))
                     self.size += len(part)
                     parts.append(part)
+                    if len(parts) > MAX_CRUMBS and self.size < CRUMB_BYTES * len(parts):
+                        raise ScenarioError("body-in-crumbs", parts=f"{MAX_CRUMBS:,}", size=CRUMB_BYTES)
         except TimeoutError:
             raise ScenarioError("body-too-slow", limit=f"{self._bodies.seconds:g}") from None
         return b"".join(parts)

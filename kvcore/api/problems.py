@@ -15,6 +15,7 @@ UNPLANNABLE: Final = 422
 DEFECT: Final = 500
 _STATUS: Final[Mapping[str, int]] = {
     "invalid-json": 400,
+    "body-in-crumbs": 400,
     "not-utf8": 400,
     "foreign-origin": 403,
     "no-such-address": 404,

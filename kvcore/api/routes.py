@@ -42,7 +42,7 @@ _MEDIA: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """What a body must say that it is; logs may say anything, since they are recognised by their content."""
 _HEADERS: Final = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
-_CLOSES: Final = frozenset(("body-too-slow",))
+_CLOSES: Final = frozenset(("body-too-slow", "body-in-crumbs"))
 """After which the connection is closed: what is left of the body is not waited for."""
 _ALIASES: Final = {"application/jsonl": JSON_LINES, "application/x-jsonlines": JSON_LINES}
 
