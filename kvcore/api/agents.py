@@ -26,7 +26,7 @@ from kvcore.api.pool import Pool
 from kvcore.api.problems import problem_of
 from kvcore.api.routes import Api
 from kvcore.api.settings import BODY_BYTES, Settings
-from kvcore.errors import KvPlannerError, ScenarioError, defect
+from kvcore.errors import KvPlannerError, ScenarioError, defect, invalid
 from kvcore.flags.schema import request_schema
 from kvcore.version import VERSION
 
@@ -55,19 +55,35 @@ class Tool(Struct, frozen=True, kw_only=True):
     body_field: str = ""
 
     def asked(self, arguments: Mapping[str, Any], base: str) -> Asked:
-        """The question. Raises ScenarioError for a body that is no text, or none."""
+        """The question. Raises ScenarioError `unknown-field`, `missing-field` or `invalid-value`.
+
+        A body is looked at by its operation, which knows it better than the schema.
+        """
+        for name in arguments:
+            if name not in self.schema["properties"]:
+                raise ScenarioError("unknown-field", field=name)
+        for name in self.schema.get("required", ()):
+            if arguments.get(name) is None:
+                raise ScenarioError("missing-field", field=name)
         if self.is_body:
             return Asked(
                 operation=self.operation, body=json.dumps(arguments).encode(), options={"base": base}
             )
-        options = {name: str(value) for name, value in arguments.items() if value is not None}
-        body = arguments.get(self.body_field, "") if self.body_field else ""
-        options.pop(self.body_field, None)
-        if not isinstance(body, str):
-            raise ScenarioError("missing-field", field=self.body_field)
+        texts = {name: self._text(name, value) for name, value in arguments.items() if value is not None}
+        body = texts.pop(self.body_field, "")
         return Asked(
-            operation=self.operation, body=body.encode("utf-8", "replace"), options={**options, "base": base}
+            operation=self.operation, body=body.encode("utf-8", "replace"), options={**texts, "base": base}
         )
+
+    def _text(self, name: str, value: object) -> str:
+        """An option as an address would say it. Raises ScenarioError `invalid-value` for one of another type."""
+        if "integer" in self.schema["properties"][name].get("type", ()):
+            if type(value) is not int:
+                raise invalid(name, value, "it must be a whole number")
+            return str(value)
+        if not isinstance(value, str):
+            raise invalid(name, value, "it must be a text")
+        return value
 
 
 logging.getLogger("mcp").setLevel(logging.CRITICAL)
@@ -152,7 +168,6 @@ def tools_server(answered: Answers, base: str) -> Server[Any]:
             tool = TOOLS.get(params.name)
             if tool is None:
                 raise ScenarioError("unknown-field", field=params.name)
-            _check_names(tool, params.arguments or {})
             found = await answered(tool.asked(params.arguments or {}, base))
             return _result(json.loads(found.body), is_error=found.status != 200)
         except Exception as error:  # the last net: the session goes on
@@ -168,13 +183,6 @@ def tools_server(answered: Answers, base: str) -> Server[Any]:
         on_list_tools=listed,
         on_call_tool=called,
     )
-
-
-def _check_names(tool: Tool, arguments: Mapping[str, Any]) -> None:
-    """Raises ScenarioError `unknown-field` for an argument that the tool does not have."""
-    for name in arguments:
-        if name not in tool.schema["properties"]:
-            raise ScenarioError("unknown-field", field=name)
 
 
 def _described(name: str, tool: Tool) -> types.Tool:
