@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from starlette.applications import Starlette
@@ -15,6 +15,8 @@ from kvcore.api.operations import Answered, Asked
 from kvcore.api.routes import Api
 from kvcore.api.settings import Settings
 
+ANSWER: Final = b'{"status":"ok",  "id":100000000000000000000000}'
+"""Written as no writer would."""
 Receive = Callable[[], Awaitable[Message]]
 
 
@@ -32,7 +34,7 @@ class Server:
     async def answered(self, asked: Asked) -> Answered:
         self.asked.append(asked)
         await self.may_answer.wait()
-        return Answered(status=200, media="application/json", body=b'{"status": "ok"}')
+        return Answered(status=200, media="application/json", body=ANSWER)
 
     async def post(
         self, path: str, receive: Receive, client: str = "192.0.2.1", **headers: str

@@ -9,7 +9,7 @@ from typing import Any, Final
 import pytest
 
 from kvcore.api.settings import COSTS, Settings
-from tests.api_in_process import Server, parts
+from tests.api_in_process import ANSWER, Server, parts
 
 ARGUMENTS: Final[dict[str, dict[str, Any]]] = {
     "plan": {}, "sweep": {}, "read_log": {"log": "x"}, "workload": {"log": "x"}, "catalogue": {},
@@ -73,3 +73,13 @@ def test_a_client_has_a_part_of_the_line(path: str, monkeypatch: pytest.MonkeyPa
 def test_one_client_does_not_fill_the_line() -> None:
     assert 2 * Settings().at_once < Settings().longest_line
     assert Settings.of({"KVPLANNER_API_AT_ONCE": "32"}).at_once == 32
+
+
+def test_an_answer_goes_to_an_agent_as_the_worker_wrote_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        _, _, said = await Server(monkeypatch).post("/mcp", parts([call("sweep")]))
+        (content,) = said["result"]["content"]
+        assert content["text"] == ANSWER.decode()
+        assert said["result"]["structuredContent"] == json.loads(ANSWER)
+
+    asyncio.run(run())

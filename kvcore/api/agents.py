@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any, Final
 
 import mcp_types as types
+import msgspec
 from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
@@ -23,7 +24,7 @@ from msgspec import Struct
 from kvcore.api.openapi import sweep_schema
 from kvcore.api.operations import KINDS, LOCAL_PAGE, Answered, Asked
 from kvcore.api.pool import Pool
-from kvcore.api.problems import problem_of
+from kvcore.api.problems import problem_bytes
 from kvcore.api.routes import Api
 from kvcore.api.settings import BODY_BYTES, Settings
 from kvcore.errors import KvPlannerError, ScenarioError, defect, invalid
@@ -169,11 +170,10 @@ def tools_server(answered: Answers, base: str) -> Server[Any]:
             if tool is None:
                 raise ScenarioError("unknown-field", field=params.name)
             found = await answered(tool.asked(params.arguments or {}, base))
-            return _result(json.loads(found.body), is_error=found.status != 200)
+            return _result(found.body, is_error=found.status != 200)
         except Exception as error:  # the last net: the session goes on
-            return _result(
-                problem_of(error if isinstance(error, KvPlannerError) else defect(error)), is_error=True
-            )
+            known = error if isinstance(error, KvPlannerError) else defect(error)
+            return _result(problem_bytes(known), is_error=True)
 
     return Server(
         "kv-planner",
@@ -202,10 +202,11 @@ def _described(name: str, tool: Tool) -> types.Tool:
     )
 
 
-def _result(found: dict[str, Any], *, is_error: bool) -> types.CallToolResult:
+def _result(body: bytes, *, is_error: bool) -> types.CallToolResult:
+    """An answer as text and as data: read once and not written anew, since that of a sweep has megabytes."""
     return types.CallToolResult(
-        content=[types.TextContent(type="text", text=json.dumps(found, ensure_ascii=True))],
-        structured_content=found,
+        content=[types.TextContent(type="text", text=body.decode())],
+        structured_content=msgspec.json.decode(body),
         is_error=is_error,
     )
 
