@@ -16,6 +16,7 @@ from tests.api_in_process import Server, parts
 PATHS: Final = ("/api/plan", "/mcp")
 PING: Final = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
 
+
 class Silence:
     """What comes after a body that somebody never ends."""
 

@@ -20,7 +20,7 @@ from starlette.routing import BaseRoute, Route
 from kvcore.api.bodies import Bodies, check_message, replayed
 from kvcore.api.clients import Clients, client_of
 from kvcore.api.openapi import openapi
-from kvcore.api.operations import JSON, JSON_LINES, Answered, Asked
+from kvcore.api.operations import JSON, JSON_LINES, OPTIONS, Answered, Asked
 from kvcore.api.pool import Pool
 from kvcore.api.problems import MEDIA as PROBLEM
 from kvcore.api.problems import problem_bytes, status_of
@@ -107,20 +107,28 @@ class Api:
     def _answers(self, operation: str) -> Endpoint:
         async def endpoint(request: Request) -> Response:
             client = self.check_client(request, operation)
-            media = _media(request, operation)
+            media, options = _media(request, operation), self._options(request, operation)
             with self.bodies.of(client) as body:
                 data = await body.read(request, BODY_BYTES[operation])
-                return _response(await self.answered(self._asked(operation, request, data, media), client))
+                asked = Asked(operation=operation, body=data, media=media, options=options)
+                return _response(await self.answered(asked, client))
 
         return endpoint
 
-    def _asked(self, operation: str, request: Request, body: bytes = b"", media: str = JSON) -> Asked:
-        options = {**request.query_params, "base": self.settings.base}
-        return Asked(operation=operation, body=body, media=media, options=options)
+    def _options(self, request: Request, operation: str) -> dict[str, str]:
+        """What the address says besides. Raises ScenarioError `unknown-field` or `named-twice`."""
+        found: dict[str, str] = {}
+        for name, value in request.query_params.multi_items():
+            if name not in OPTIONS.get(operation, ()):
+                raise ScenarioError("unknown-field", field=name)
+            if name in found:
+                raise ScenarioError("named-twice", field=name, value=value)
+            found[name] = value
+        return {**found, "base": self.settings.base}
 
     async def _catalogue_rows(self, request: Request) -> Response:
         client = self.check_client(request, "catalogue")
-        asked = self._asked("catalogue", request)
+        asked = Asked(operation="catalogue", options=self._options(request, "catalogue"))
         if asked.option("search"):
             return _response(await self.answered(asked, client))
         kind = asked.option("kind")
