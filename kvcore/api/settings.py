@@ -46,6 +46,7 @@ _RANGES: Final[Mapping[str, tuple[float, float]]] = {
     "WORKERS": (1, 64),
     "AT_ONCE": (1, 64),
 }
+_WHOLE: Final = ("workers", "at_once")
 
 
 class Settings(Struct, frozen=True, kw_only=True):
@@ -82,8 +83,7 @@ class Settings(Struct, frozen=True, kw_only=True):
         numbers = {
             name.lower(): _number(environment, name) for name in _RANGES if f"{PREFIX}_{name}" in environment
         }
-        whole = {name: int(numbers[name]) for name in ("workers", "at_once") if name in numbers}
-        own: dict[str, Any] = {**numbers, **whole}
+        own: dict[str, Any] = {**numbers} | {name: int(numbers[name]) for name in _WHOLE if name in numbers}
         return cls(
             **own,
             is_on=environment.get(PREFIX, "on") != "off",
