@@ -139,6 +139,7 @@ MESSAGES: Final = {
     ),
     "values in a ping": (json.dumps({**PING, "params": {"a": [0] * 20_000}}).encode(), 422, "too-many-values"),
     "200,000 pings": (b"[" + b",".join([json.dumps(PING).encode()] * 150_000) + b"]", 422, "too-many-values"),
+    "texts without end": (b'""' * 40_000, 422, "too-many-values"),
     "two pings": (json.dumps([PING, PING]).encode(), 400, "invalid-json"),
     "brackets": (b"[" * 10**6, 422, "too-many-values"),
     "100 brackets": (b'{"a":' * 100, 422, "input-too-deep"),
