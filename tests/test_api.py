@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -211,12 +212,50 @@ def test_a_workload_plain_and_packed(client: httpx2.Client, document: dict[str, 
         ("?max_tokens=0", b'{"prompt_tokens": 1}', "invalid-value"),
         ("?max_tokens=" + "9" * 400, b'{"prompt_tokens": 1}', "invalid-value"),
         ("?columns=size=a", b'{"prompt_tokens": 1}', "unknown-column-field"),
+        ("?columns=prompt", b'{"prompt_tokens": 1}', "invalid-value"),
+        ("?columns=prompt=", b'{"prompt_tokens": 1}', "invalid-value"),
+        ("?columns==a", b'{"prompt_tokens": 1}', "invalid-value"),
+        ("?columns=prompt=a,", b'{"a": 1}', "invalid-value"),
+        ("?columns=prompt=a,prompt=b", b'{"a": 1, "b": 2}', "named-twice"),
+        ("?columns=prompt=nope", b'{"prompt_tokens": 1}', "unknown-column"),
+        ("?columns=prompt=a=b", b'{"prompt_tokens": 1}', "unknown-column"),
+        ("?columns=prompt=nope", b"prompt_tokens,completion_tokens\n5,6\n", "unknown-column"),
+        ("?columns=prompt=a,completion=nope", b"a,b\n5,6\n", "unknown-column"),
+        (
+            "?columns=prompt=nope",
+            b'{"conversations": [{"from": "human", "value": "x"}, {"from": "gpt", "value": "y"}]}',
+            "unknown-column",
+        ),
+        ("?max_token=5", b'{"prompt_tokens": 1}', "unknown-field"),
+        ("?base=x", b'{"prompt_tokens": 1}', "unknown-field"),
+        ("?max_tokens=5&max_tokens=7", b'{"prompt_tokens": 1}', "named-twice"),
     ],
 )
 def test_a_workload_that_cannot_be_read(
     query: str, body: bytes, code: str, client: httpx2.Client, document: dict[str, Any]
 ) -> None:
     assert problem_of(document, client.post(f"/api/workload{query}", content=body))["code"] == code
+
+
+@pytest.mark.parametrize("body", [
+    b'{"usage": {"My Prompt": 5, "completion_tokens": 6}}',
+    b'{"other": 1}\n{"MY_PROMPT": 5, "completion_tokens": 6}',
+    b"time;My-Prompt;completion_tokens\n1;5;6\n",
+    b'{"conversations": [{"from": "human", "value": "x"}, {"from": "gpt", "value": "y"}], "my prompt": 5}',
+    gzip.compress(b'{"my_prompt": 5}'),
+])  # fmt: skip
+def test_a_column_that_some_record_has_is_named_as_it_is_found(client: httpx2.Client, body: bytes) -> None:
+    answer = client.post("/api/workload", content=body, params={"columns": "prompt= My Prompt"})
+    assert answer.json()["requests"] == 1
+
+
+@pytest.mark.parametrize("path", ["plan", "plan:batch", "sweep", "log", "catalogue"])
+def test_an_option_that_an_address_has_not_is_refused(
+    path: str, client: httpx2.Client, document: dict[str, Any]
+) -> None:
+    method = client.get if path == "catalogue" else partial(post, client, body={})
+    found = problem_of(document, method(f"/api/{path}?max_tokens=5"))
+    assert (found["code"], found["field"]) == ("unknown-field", "max_tokens")
 
 
 def test_the_catalogue(client: httpx2.Client, document: dict[str, Any]) -> None:
@@ -227,6 +266,8 @@ def test_the_catalogue(client: httpx2.Client, document: dict[str, Any]) -> None:
     assert searched["models"][0]["id"] == "meta-llama/Llama-3.3-70B-Instruct"
     assert "accelerators" not in searched
     assert problem_of(document, client.get("/api/catalogue?kind=x"))["field"] == "kind"
+    twice = client.get("/api/catalogue?kind=models&kind=engines")
+    assert problem_of(document, twice)["code"] == "named-twice"
 
 
 def test_other_addresses_methods_types_and_origins(client: httpx2.Client, document: dict[str, Any]) -> None:
@@ -240,6 +281,15 @@ def test_other_addresses_methods_types_and_origins(client: httpx2.Client, docume
     assert problem_of(document, foreign)["code"] == "foreign-origin"
     own = {"Origin": str(client.base_url).rstrip("/")}
     assert client.post("/api/plan", json=GOOD, headers=own).status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/api/plan", "/mcp"])
+@pytest.mark.parametrize("origin", ["http://[", "http://[::1", "null", "x"])
+def test_an_origin_that_is_no_address_is_a_foreign_one(
+    path: str, origin: str, client: httpx2.Client, document: dict[str, Any]
+) -> None:
+    refused = client.post(path, json=GOOD, headers={"Origin": origin})
+    assert problem_of(document, refused)["code"] == "foreign-origin"
 
 
 def test_nothing_that_was_sent_is_in_the_servers_log(client: httpx2.Client, log_file: Path) -> None:

@@ -85,14 +85,36 @@ async def check_all_tools(client: Client, base: str) -> None:
     assert found["accelerators"][0]["source"]
 
 
+REFUSED: Final[list[tuple[str, dict[str, Any], str, str]]] = [
+    ("workload", {}, "missing-field", "log"),
+    ("workload", {"log": None}, "missing-field", "log"),
+    ("workload", {"log": 5}, "invalid-value", "log"),
+    ("workload", {"log": ["x"]}, "invalid-value", "log"),
+    ("workload", {"log": "x", "max_tokens": "5"}, "invalid-value", "max_tokens"),
+    ("workload", {"log": "x", "max_tokens": True}, "invalid-value", "max_tokens"),
+    ("workload", {"log": "x", "max_tokens": 1.5}, "invalid-value", "max_tokens"),
+    ("workload", {"log": "x", "columns": {"prompt": "in"}}, "invalid-value", "columns"),
+    ("workload", {"log": "x", "base": "https://other.example"}, "unknown-field", "base"),
+    ("read_log", {}, "missing-field", "log"),
+    ("read_log", {"log": 7}, "invalid-value", "log"),
+    ("read_log", {"log": "x", "config": []}, "invalid-value", "config"),
+    ("catalogue", {"search": ["qwen"]}, "invalid-value", "search"),
+    ("catalogue", {"search": True}, "invalid-value", "search"),
+    ("catalogue", {"search": 7}, "invalid-value", "search"),
+    ("catalogue", {"kind": ["models"]}, "invalid-value", "kind"),
+    ("catalogue", {"kind": "cards"}, "invalid-value", "kind"),
+]
+
+
 async def check_refusals(client: Client) -> None:
     """What cannot be answered is an answer with its code, and the session goes on."""
     refused = await called(client, "plan", **{**GOOD, "tensor_parallel_size": 3})
     assert (refused["code"], refused["field"]) == ("heads-not-divisible", "tensor_parallel_size")
     assert (await called(client, "plan", **{**GOOD, "max_num_seqs": 2**63}))["code"] == "invalid-value"
     assert (await called(client, "plan", max_seqs=1))["code"] == "unknown-field"
-    assert (await called(client, "workload", log=5))["code"] == "missing-field"
-    assert (await called(client, "workload"))["code"] == "request-log-empty"
+    for tool, arguments, code, field in REFUSED:
+        refused = await called(client, tool, **arguments)
+        assert (refused["code"], refused["field"]) == (code, field), (tool, arguments)
     assert (await called(client, "plan", **GOOD))["verdict"] == "fits"
 
 

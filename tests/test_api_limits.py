@@ -13,7 +13,7 @@ from starlette.applications import Starlette
 from starlette.types import Message
 
 from kvcore import catalogue
-from kvcore.api.clients import Clients
+from kvcore.api.clients import Clients, client_of
 from kvcore.api.operations import Asked
 from kvcore.api.pool import Pool
 from kvcore.api.routes import Api
@@ -124,6 +124,14 @@ def test_a_client_has_an_allowance_and_a_network_of_ipv6_is_one_client() -> None
     assert asyncio.run(statuses([*spent, "192.0.2.1", "192.0.2.2"])) == [*[422] * 10, 429, 422]
     network = [f"2001:db8::{number:x}" for number in range(1, 11)]
     assert asyncio.run(statuses([*network, "2001:db8::ff", "2001:db8:0:1::1"])) == [*[422] * 10, 429, 422]
+
+
+def test_clients_of_ipv4_are_apart_on_a_socket_for_both() -> None:
+    hosts = ["::ffff:192.0.2.1", "::ffff:192.0.2.2", "64:ff9b::192.0.2.3", "64:ff9b::192.0.2.4", "192.0.2.1"]
+    assert [client_of(host) for host in hosts] == [f"192.0.2.{end}" for end in (1, 2, 3, 4, 1)]
+    assert client_of("fe80::1%eth0") == client_of("fe80::2") == "fe80::/64"
+    assert client_of("64:ff9b:1::1") == "64:ff9b:1::/64"
+    assert client_of("unix") == "unix"
 
 
 def test_addresses_are_forgotten_before_they_fill_the_memory() -> None:

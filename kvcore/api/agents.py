@@ -10,25 +10,29 @@ import asyncio
 import json
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any, Final
 
 import mcp_types as types
+import msgspec
 from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from msgspec import Struct
 
 from kvcore.api.openapi import sweep_schema
-from kvcore.api.operations import KINDS, LOCAL_PAGE, Asked
+from kvcore.api.operations import KINDS, LOCAL_PAGE, Answered, Asked
 from kvcore.api.pool import Pool
-from kvcore.api.problems import problem_of
+from kvcore.api.problems import problem_bytes
 from kvcore.api.routes import Api
 from kvcore.api.settings import BODY_BYTES, Settings
-from kvcore.errors import KvPlannerError, ScenarioError, defect
+from kvcore.errors import KvPlannerError, ScenarioError, defect, invalid
 from kvcore.flags.schema import request_schema
 from kvcore.version import VERSION
 
+Answers = Callable[[Asked], Awaitable[Answered]]
+"""Who works the answer to a tool's question out. Raises ScenarioError where it has no time for it."""
 INSTRUCTIONS: Final = (
     "Plans the memory of each GPU or NPU that serves a large language model with vLLM, vllm-ascend or "
     "vllm-mindspore. Fields are the engine's own flag names; a flag that is left out takes the default of that "
@@ -52,19 +56,35 @@ class Tool(Struct, frozen=True, kw_only=True):
     body_field: str = ""
 
     def asked(self, arguments: Mapping[str, Any], base: str) -> Asked:
-        """The question. Raises ScenarioError for a body that is no text, or none."""
+        """The question. Raises ScenarioError `unknown-field`, `missing-field` or `invalid-value`.
+
+        A body is looked at by its operation, which knows it better than the schema.
+        """
+        for name in arguments:
+            if name not in self.schema["properties"]:
+                raise ScenarioError("unknown-field", field=name)
+        for name in self.schema.get("required", ()):
+            if arguments.get(name) is None:
+                raise ScenarioError("missing-field", field=name)
         if self.is_body:
             return Asked(
                 operation=self.operation, body=json.dumps(arguments).encode(), options={"base": base}
             )
-        options = {name: str(value) for name, value in arguments.items() if value is not None}
-        body = arguments.get(self.body_field, "") if self.body_field else ""
-        options.pop(self.body_field, None)
-        if not isinstance(body, str):
-            raise ScenarioError("missing-field", field=self.body_field)
+        texts = {name: self._text(name, value) for name, value in arguments.items() if value is not None}
+        body = texts.pop(self.body_field, "")
         return Asked(
-            operation=self.operation, body=body.encode("utf-8", "replace"), options={**options, "base": base}
+            operation=self.operation, body=body.encode("utf-8", "replace"), options={**texts, "base": base}
         )
+
+    def _text(self, name: str, value: object) -> str:
+        """An option as an address would say it. Raises ScenarioError `invalid-value` for one of another type."""
+        if "integer" in self.schema["properties"][name].get("type", ()):
+            if type(value) is not int:
+                raise invalid(name, value, "it must be a whole number")
+            return str(value)
+        if not isinstance(value, str):
+            raise invalid(name, value, "it must be a text")
+        return value
 
 
 logging.getLogger("mcp").setLevel(logging.CRITICAL)
@@ -138,8 +158,8 @@ TOOLS: Final[Mapping[str, Tool]] = {
 }
 
 
-def tools_server(pool: Pool, base: str) -> Server[Any]:
-    """The tools, answered by the workers of `pool`; `base` is where the pages are."""
+def tools_server(answered: Answers, base: str) -> Server[Any]:
+    """The tools, answered by `answered`; `base` is where the pages are."""
 
     async def listed(_: Any, params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
         return types.ListToolsResult(tools=[_described(name, tool) for name, tool in TOOLS.items()])
@@ -149,13 +169,11 @@ def tools_server(pool: Pool, base: str) -> Server[Any]:
             tool = TOOLS.get(params.name)
             if tool is None:
                 raise ScenarioError("unknown-field", field=params.name)
-            _check_names(tool, params.arguments or {})
-            found = await pool.answered(tool.asked(params.arguments or {}, base))
-            return _result(json.loads(found.body), is_error=found.status != 200)
+            found = await answered(tool.asked(params.arguments or {}, base))
+            return _result(found.body, is_error=found.status != 200)
         except Exception as error:  # the last net: the session goes on
-            return _result(
-                problem_of(error if isinstance(error, KvPlannerError) else defect(error)), is_error=True
-            )
+            known = error if isinstance(error, KvPlannerError) else defect(error)
+            return _result(problem_bytes(known), is_error=True)
 
     return Server(
         "kv-planner",
@@ -165,13 +183,6 @@ def tools_server(pool: Pool, base: str) -> Server[Any]:
         on_list_tools=listed,
         on_call_tool=called,
     )
-
-
-def _check_names(tool: Tool, arguments: Mapping[str, Any]) -> None:
-    """Raises ScenarioError `unknown-field` for an argument that the tool does not have."""
-    for name in arguments:
-        if name not in tool.schema["properties"]:
-            raise ScenarioError("unknown-field", field=name)
 
 
 def _described(name: str, tool: Tool) -> types.Tool:
@@ -191,10 +202,11 @@ def _described(name: str, tool: Tool) -> types.Tool:
     )
 
 
-def _result(found: dict[str, Any], *, is_error: bool) -> types.CallToolResult:
+def _result(body: bytes, *, is_error: bool) -> types.CallToolResult:
+    """An answer as text and as data: read once and not written anew, since that of a sweep has megabytes."""
     return types.CallToolResult(
-        content=[types.TextContent(type="text", text=json.dumps(found, ensure_ascii=True))],
-        structured_content=found,
+        content=[types.TextContent(type="text", text=body.decode())],
+        structured_content=msgspec.json.decode(body),
         is_error=is_error,
     )
 
@@ -205,7 +217,7 @@ def serve_stdio() -> None:
     pool = Pool(settings)
 
     async def run() -> None:
-        server = tools_server(pool, settings.base or LOCAL_PAGE)
+        server = tools_server(pool.answered, settings.base or LOCAL_PAGE)
         async with stdio_server() as (requests, answers):
             await server.run(requests, answers, server.create_initialization_options())
         await pool.close()
@@ -213,11 +225,11 @@ def serve_stdio() -> None:
     asyncio.run(run())
 
 
-async def answer_http(api: Api, scope: Any, receive: Any, send: Any) -> None:
+async def answer_http(api: Api, client: str, scope: Any, receive: Any, send: Any) -> None:
     """One request to /mcp: streamable HTTP without sessions, so that it needs no task that lives on after it."""
-    server = tools_server(api.pool, api.settings.base)
+    server = tools_server(partial(api.answered_tool, client=client), api.settings.base)
     manager = StreamableHTTPSessionManager(
-        app=server, json_response=True, stateless=True, max_request_body_size=BODY_BYTES["plan"]
+        app=server, json_response=True, stateless=True, max_request_body_size=BODY_BYTES["mcp"]
     )
     async with manager.run():
         await manager.handle_request(scope, receive, send)

@@ -2,12 +2,39 @@
 
 from __future__ import annotations
 
+import ipaddress
 import math
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+from typing import Final
 
 from kvcore.api.settings import CLIENTS
+
+_NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
+"""Whose last 32 bits are an IPv4 address (RFC 6052)."""
+
+
+def client_of(host: str) -> str:
+    """The client that an address is one of: for IPv6 its network, since who has one of its addresses has all.
+
+    An IPv4 address in the clothes of IPv6, as a socket for both shows it, is that IPv4 address.
+
+    Example:
+        >>> [client_of(host) for host in ("192.0.2.1", "::ffff:192.0.2.1", "64:ff9b::c000:201", "2001:db8::9")]
+        ['192.0.2.1', '192.0.2.1', '192.0.2.1', '2001:db8::/64']
+    """
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return host
+    if isinstance(address, ipaddress.IPv6Address):
+        if address.ipv4_mapped is not None:
+            return str(address.ipv4_mapped)
+        if address in _NAT64:
+            return str(ipaddress.IPv4Address(int(address) & 0xFFFF_FFFF))
+        return str(ipaddress.IPv6Network((address, 64), strict=False))
+    return str(address)
 
 
 class Clients:

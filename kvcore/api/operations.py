@@ -13,7 +13,7 @@ from kvcore import catalogue
 from kvcore.answers import answer, catalogue_rows, planned_result
 from kvcore.api.problems import MEDIA as PROBLEM
 from kvcore.api.problems import problem_bytes, status_of
-from kvcore.errors import KvPlannerError, ScenarioError, defect, invalid
+from kvcore.errors import KvPlannerError, ScenarioError, WorkloadError, defect, invalid
 from kvcore.library import SIZES, checked_names, checked_sizes, from_hub
 from kvcore.model.config import SharedConfigs
 from kvcore.planning import Plan, plan
@@ -30,6 +30,11 @@ MAX_BATCH: Final = 256
 MAX_CELLS: Final = 16_384
 """Of a sweep: about as many as the whole catalogue on eight cards at all sizes."""
 MAX_FOUND: Final = 50
+OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
+    "workload": ("max_tokens", "columns"),
+    "catalogue": ("kind", "search"),
+}
+"""What an address may say besides its body."""
 KINDS: Final = ("models", "accelerators", "engines")
 LOCAL_PAGE: Final = "http://localhost:8501"
 """Where `make run` serves the page."""
@@ -241,10 +246,24 @@ def _workload(asked: Asked, own_id: list[object]) -> dict[str, Any]:
         if not (given.isascii() and given.isdigit() and len(given) < 20 and 1 <= int(given) <= MAX_TOKENS):
             raise invalid("max_tokens", given, f"it must be a whole number from 1 to {MAX_TOKENS}")
         max_tokens = int(given)
-    pairs = (part.partition("=") for part in asked.option("columns").split(",") if part)
-    columns = tuple((field.strip(), name) for field, _, name in pairs)
+    columns = _columns(asked.option("columns"))
     log = read_request_logs([io.BytesIO(asked.body)], reading=Reading(columns=columns))
+    for name in log.unseen:
+        raise WorkloadError("unknown-column", field="columns", value=name)
     return {**workload_report(log, max_tokens), "page": f"{asked.option('base')}/workload"}
+
+
+def _columns(given: str) -> tuple[tuple[str, str], ...]:
+    """What a log calls its fields. Raises ScenarioError `invalid-value` or `named-twice`."""
+    found: dict[str, str] = {}
+    for part in given.split(",") if given else ():
+        field, _, name = map(str.strip, part.partition("="))
+        if not field or not name:
+            raise invalid("columns", given, "it must be pairs such as prompt=in,completion=out")
+        if field in found:
+            raise ScenarioError("named-twice", field=field, value=name)
+        found[field] = name
+    return tuple(found.items())
 
 
 def _catalogue(asked: Asked, own_id: list[object]) -> dict[str, Any]:

@@ -15,6 +15,7 @@ UNPLANNABLE: Final = 422
 DEFECT: Final = 500
 _STATUS: Final[Mapping[str, int]] = {
     "invalid-json": 400,
+    "body-in-crumbs": 400,
     "not-utf8": 400,
     "foreign-origin": 403,
     "no-such-address": 404,
@@ -26,6 +27,7 @@ _STATUS: Final[Mapping[str, int]] = {
     "request-log-too-large": 413,
     "media-type-not-read": 415,
     "too-many-requests": 429,
+    "too-many-at-once": 429,
     "hub-unreachable": 502,
     "hub-malformed": 502,
     "api-busy": 503,

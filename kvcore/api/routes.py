@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from importlib import import_module
@@ -18,13 +17,15 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from kvcore.api.clients import Clients
+from kvcore.api.bodies import Bodies, check_message, replayed
+from kvcore.api.clients import Clients, client_of
 from kvcore.api.openapi import openapi
-from kvcore.api.operations import JSON, JSON_LINES, Answered, Asked
+from kvcore.api.operations import JSON, JSON_LINES, OPTIONS, Answered, Asked
 from kvcore.api.pool import Pool
 from kvcore.api.problems import MEDIA as PROBLEM
 from kvcore.api.problems import problem_bytes, status_of
-from kvcore.api.settings import ALL_BODY_BYTES, BODY_BYTES, COSTS, MIB, Settings
+from kvcore.api.room import Room
+from kvcore.api.settings import BODY_BYTES, COSTS, Settings
 from kvcore.errors import KvPlannerError, ScenarioError, defect
 from kvcore.version import VERSION
 
@@ -41,6 +42,8 @@ _MEDIA: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """What a body must say that it is; logs may say anything, since they are recognised by their content."""
 _HEADERS: Final = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
+_CLOSES: Final = frozenset(("body-too-slow", "body-in-crumbs"))
+"""After which the connection is closed: what is left of the body is not waited for."""
 _ALIASES: Final = {"application/jsonl": JSON_LINES, "application/x-jsonlines": JSON_LINES}
 
 
@@ -51,7 +54,8 @@ class Api:
         self.settings = settings
         self.pool = Pool(settings)
         self.clients = Clients(rate=settings.rate, burst=settings.burst)
-        self.body_bytes_now = 0
+        self.bodies = Bodies(settings.body_seconds)
+        self.line = Room(most=settings.longest_line, each=settings.at_once)
         self._catalogue: dict[str, Answered] = {}
 
     def routes(self) -> list[BaseRoute]:
@@ -73,58 +77,63 @@ class Api:
             *([Route(AGENTS, _Agents(self), methods=None)] if find_spec("mcp") is not None else []),
         ]
 
-    def check_client(self, request: Request, operation: str) -> None:
-        """Whether this client may ask now. Raises ScenarioError `foreign-origin` or `too-many-requests`."""
+    def check_client(self, request: Request, operation: str) -> str:
+        """The client that asks, if it may now. Raises ScenarioError `foreign-origin` or `too-many-requests`."""
         origin = request.headers.get("origin")
-        if origin is not None and urlsplit(origin).netloc != request.headers.get("host"):
+        if origin is not None and _is_foreign(origin, request.headers.get("host")):
             raise ScenarioError("foreign-origin", value=origin)
-        seconds = self.clients.wait_seconds(_address(request), COSTS[operation])
+        client = _client(request)
+        self._charge(client, COSTS[operation])
+        return client
+
+    def _charge(self, client: str, cost: float) -> None:
+        seconds = self.clients.wait_seconds(client, cost)
         if seconds:
             raise ScenarioError("too-many-requests", seconds=seconds)
 
+    async def answered(self, asked: Asked, client: str) -> Answered:
+        """The answer to a question that is paid for. Raises ScenarioError `too-many-at-once`, or as Pool.answered."""
+        self.line.take(client, 1)
+        try:
+            return await self.pool.answered(asked)
+        finally:
+            self.line.give_back(client, 1)
+
+    async def answered_tool(self, asked: Asked, client: str) -> Answered:
+        """The same for a tool: what its message has not paid is due. Raises ScenarioError `too-many-requests` too."""
+        self._charge(client, COSTS[asked.operation] - COSTS["mcp"])
+        return await self.answered(asked, client)
+
     def _answers(self, operation: str) -> Endpoint:
         async def endpoint(request: Request) -> Response:
-            self.check_client(request, operation)
-            media = _media(request, operation)
-            limit = BODY_BYTES[operation]
-            own_bytes = _declared_bytes(request, limit)
-            if self.body_bytes_now + own_bytes > ALL_BODY_BYTES:
-                raise ScenarioError("api-busy")
-            self.body_bytes_now += own_bytes
-            try:
-                body = await self._body(request, limit)
-                return _response(await self.pool.answered(self._asked(operation, request, body, media)))
-            finally:
-                self.body_bytes_now -= own_bytes
+            client = self.check_client(request, operation)
+            media, options = _media(request, operation), self._options(request, operation)
+            with self.bodies.of(client) as body:
+                data = await body.read(request, BODY_BYTES[operation])
+                asked = Asked(operation=operation, body=data, media=media, options=options)
+                return _response(await self.answered(asked, client))
 
         return endpoint
 
-    def _asked(self, operation: str, request: Request, body: bytes = b"", media: str = JSON) -> Asked:
-        options = {**request.query_params, "base": self.settings.base}
-        return Asked(operation=operation, body=body, media=media, options=options)
-
-    async def _body(self, request: Request, limit: int) -> bytes:
-        parts: list[bytes] = []
-        size = 0
-        try:
-            async with asyncio.timeout(self.settings.body_seconds):
-                async for part in request.stream():
-                    size += len(part)
-                    if size > limit:
-                        raise _too_large(limit)
-                    parts.append(part)
-        except TimeoutError:
-            raise ScenarioError("body-too-slow", limit=f"{self.settings.body_seconds:g}") from None
-        return b"".join(parts)
+    def _options(self, request: Request, operation: str) -> dict[str, str]:
+        """What the address says besides. Raises ScenarioError `unknown-field` or `named-twice`."""
+        found: dict[str, str] = {}
+        for name, value in request.query_params.multi_items():
+            if name not in OPTIONS.get(operation, ()):
+                raise ScenarioError("unknown-field", field=name)
+            if name in found:
+                raise ScenarioError("named-twice", field=name, value=value)
+            found[name] = value
+        return {**found, "base": self.settings.base}
 
     async def _catalogue_rows(self, request: Request) -> Response:
-        self.check_client(request, "catalogue")
-        asked = self._asked("catalogue", request)
+        client = self.check_client(request, "catalogue")
+        asked = Asked(operation="catalogue", options=self._options(request, "catalogue"))
         if asked.option("search"):
-            return _response(await self.pool.answered(asked))
+            return _response(await self.answered(asked, client))
         kind = asked.option("kind")
         if kind not in self._catalogue:
-            found = await self.pool.answered(asked)
+            found = await self.answered(asked, client)
             if found.status != 200:
                 return _response(found)
             self._catalogue[kind] = found
@@ -177,16 +186,23 @@ class _Agents:
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         request = Request(scope, receive)
-        try:
-            self.api.check_client(request, "mcp")
-            if request.method != "POST":
-                raise ScenarioError("method-not-allowed", value=request.method, allowed="POST")
-            agents = await asyncio.to_thread(import_module, "kvcore.api.agents")
-        except Exception as error:  # the last net, as of the other addresses
-            response = problem_response(error if isinstance(error, KvPlannerError) else defect(error))
-            await response(scope, receive, send)
-        else:
-            await agents.answer_http(self.api, scope, receive, send)
+        client = _client(request)
+        with self.api.bodies.of(client) as body:
+            try:
+                self.api.check_client(request, "mcp")
+                if request.method != "POST":
+                    raise ScenarioError("method-not-allowed", value=request.method, allowed="POST")
+                data = await body.read(request, BODY_BYTES["mcp"])
+                # What the protocol's own package parses on the event loop is small then.
+                await asyncio.to_thread(check_message, data)
+                agents = await asyncio.to_thread(import_module, "kvcore.api.agents")
+            except ClientDisconnect:
+                return
+            except Exception as error:  # the last net, as of the other addresses
+                response = problem_response(error if isinstance(error, KvPlannerError) else defect(error))
+                await response(scope, receive, send)
+            else:
+                await agents.answer_http(self.api, client, scope, replayed(data, receive), send)
 
 
 def problem_response(error: KvPlannerError) -> Response:
@@ -196,6 +212,8 @@ def problem_response(error: KvPlannerError) -> Response:
     )
     if response.status_code == 405:
         response.headers["Allow"] = error.params["allowed"]
+    if error.code in _CLOSES:
+        response.headers["Connection"] = "close"
     if response.status_code in (429, 503):
         response.headers["Retry-After"] = error.params.get("seconds", str(RETRY_SECONDS))
     return response
@@ -208,19 +226,20 @@ def _response(found: Answered) -> Response:
     return response
 
 
-def _address(request: Request) -> str:
-    """The client's address, for IPv6 its network: who has one of them has all.
+def _client(request: Request) -> str:
+    """Who asks, by its address.
 
     Behind a proxy that `FORWARDED_ALLOW_IPS` names, uvicorn has put there what the proxy said of it.
     """
-    host = request.client.host if request.client is not None else ""
+    return client_of(request.client.host if request.client is not None else "")
+
+
+def _is_foreign(origin: str, host: str | None) -> bool:
+    """Whether a page of another site asks; so does what is no address at all."""
     try:
-        address = ipaddress.ip_address(host)
+        return urlsplit(origin).netloc != host
     except ValueError:
-        return host
-    if address.version == 4:
-        return host
-    return str(ipaddress.ip_network((address, 64), strict=False))
+        return True
 
 
 def _media(request: Request, operation: str) -> str:
@@ -230,17 +249,3 @@ def _media(request: Request, operation: str) -> str:
     if allowed is not None and media not in allowed:
         raise ScenarioError("media-type-not-read", value=given or "-", allowed=", ".join(allowed))
     return media
-
-
-def _declared_bytes(request: Request, limit: int) -> int:
-    """What the body may take; one that does not say how long it is, as much as is read at most."""
-    given = request.headers.get("content-length", "")
-    if not (given.isascii() and given.isdigit()):
-        return limit
-    if len(given) > len(str(limit)) or int(given) > limit:
-        raise _too_large(limit)
-    return int(given)
-
-
-def _too_large(limit: int) -> ScenarioError:
-    return ScenarioError("body-too-large", limit=f"{limit // MIB} MiB")

@@ -19,10 +19,15 @@ BODY_BYTES: Final[Mapping[str, int]] = {
     "sweep": MIB,
     "log": 50 * MIB,
     "workload": 50 * MIB,
+    "mcp": 8 * MIB,
 }
 """Of one request, by what it asks; a request log or a start-up log as large as the pages take."""
+MESSAGE_VALUES: Final = 1 << 14
+"""Values of a message to /mcp, which is parsed where the pages are served; a log in it is one, however long."""
 ALL_BODY_BYTES: Final = 160 * MIB
 """Of all bodies together that are in memory at the same time."""
+CLIENT_BODY_BYTES: Final = 100 * MIB
+"""Of those of one client: two of the largest."""
 CLIENTS: Final = 10_000
 """Addresses that are remembered."""
 COSTS: Final[Mapping[str, int]] = {
@@ -39,7 +44,9 @@ _RANGES: Final[Mapping[str, tuple[float, float]]] = {
     "RATE": (0.01, 10_000),
     "BURST": (10, 100_000),
     "WORKERS": (1, 64),
+    "AT_ONCE": (1, 64),
 }
+_WHOLE: Final = ("workers", "at_once")
 
 
 class Settings(Struct, frozen=True, kw_only=True):
@@ -53,6 +60,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     workers: int = 2
     longest_line: int = 64
     """Questions that are being worked on or wait, of all clients."""
+    at_once: int = 16
+    """Of one client."""
     cpu_seconds: float = 20.0
     """What one answer may compute."""
     answer_seconds: float = 60.0
@@ -74,7 +83,7 @@ class Settings(Struct, frozen=True, kw_only=True):
         numbers = {
             name.lower(): _number(environment, name) for name in _RANGES if f"{PREFIX}_{name}" in environment
         }
-        own: dict[str, Any] = {**numbers, "workers": int(numbers.get("workers", cls().workers))}
+        own: dict[str, Any] = {**numbers} | {name: int(numbers[name]) for name in _WHOLE if name in numbers}
         return cls(
             **own,
             is_on=environment.get(PREFIX, "on") != "off",

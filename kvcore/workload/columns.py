@@ -95,6 +95,7 @@ def columns_of(line: str, reading: Reading = READING) -> Columns | None:
     )
     if prompt is None and not any(name in tables().inside.usage for name in plain):
         return None
+    reading.note([plain])
     others = {
         *known.cached,
         *known.session,

@@ -102,6 +102,8 @@ def record_requests(record: Mapping[str, Any], reading: Reading = READING) -> It
     if (plain := _plain_request(record, reading)) is not None:
         yield plain
         return
+    if reading.unseen:
+        reading.note([{*map(plain_name, record)}])
     prompts, answers = record.get("input_lens"), record.get("output_lens")
     if isinstance(prompts, list) and isinstance(answers, list) and len(prompts) == len(answers) > 0:
         # Source: vllm/benchmarks/serve.py (0.33.0), `--save-detailed`.
@@ -222,6 +224,7 @@ def _request(record: Mapping[str, Any], reading: Reading) -> Request:
     names, texts, counter = reading.names, tables().texts, reading.counter
     usages, others = _layers(record)
     counted = [*usages, *others]
+    reading.note(counted)
     if _has_failed(others, names):
         raise UnusableLineError(Unusable.FAILED)
     prompt = _count(counted, names.prompt, least=1)

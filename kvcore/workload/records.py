@@ -14,6 +14,7 @@ from itertools import chain
 from typing import Any, Final, cast
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from kvcore.errors import KvPlannerError, WorkloadError, defect
 from kvcore.workload.collector import Collector
@@ -64,6 +65,8 @@ class RequestLog(Struct, frozen=True, kw_only=True):
     """Images and audio of prompts, which are in none of the counts."""
     by_text: int = 0
     """How many prompts were counted from text, by a tokenizer or by the approximation."""
+    unseen: tuple[str, ...] = ()
+    """What a person says that a field is called, and no record has."""
 
     @property
     def without_answer(self) -> int:
@@ -126,6 +129,7 @@ def read_logs_here(
     files: Iterable[Iterable[bytes]], progress: Progress | None = None, reading: Reading = READING
 ) -> RequestLog:
     """As `read_request_logs`, in this process whatever the files are."""
+    reading = replace(reading, seen=set())
     tally = _Tally(reading)
     meter = _Meter(progress, reading)
     try:
@@ -244,6 +248,7 @@ class _Tally:
             failed=self.failed,
             not_counted=self.not_counted,
             by_text=self.by_text,
+            unseen=self.reading.unseen,
         )
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import datetime
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import StrEnum
 from functools import cache, lru_cache
 from typing import Annotated, Final, NamedTuple
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -110,6 +111,19 @@ class Reading(Struct, frozen=True, kw_only=True):
     """Of all files together, unpacked; None for no limit, as on the command line."""
     max_requests: int | None = MAX_REQUESTS
     """Lines, or requests where a line has many."""
+    seen: set[str] = msgspec.field(default_factory=set)
+    """Plain names of `columns` that a record of the log that is being read has had."""
+
+    @property
+    def unseen(self) -> tuple[str, ...]:
+        """Names of `columns` that no record has had so far, as they were given."""
+        return tuple(name for _, name in self.columns if plain_name(name) not in self.seen)
+
+    def note(self, layers: Sequence[Collection[str]]) -> None:
+        """That the log has these plain names."""
+        for name in map(plain_name, self.unseen):
+            if any(name in layer for layer in layers):
+                self.seen.add(name)
 
     @property
     def names(self) -> Names:
