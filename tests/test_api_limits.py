@@ -11,6 +11,8 @@ import httpx2
 import pytest
 from starlette.applications import Starlette
 from starlette.types import Message
+from uvicorn.protocols.http.auto import AutoHTTPProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from kvcore import catalogue
 from kvcore.api.clients import Clients, client_of
@@ -24,6 +26,10 @@ from tests.api_server import ANSWER_SECONDS, GOOD, running_api
 CLIENTS_AT_ONCE: Final = 20
 PLANS_EACH: Final = 3
 LARGEST_SWEEP: Final = {"accelerators": ["H100-80GB", "L40S-48GB", "A100-80GB", "H200-141GB"]}
+
+
+def test_requests_are_read_by_a_parser_that_chunks_of_a_byte_do_not_slow_down() -> None:
+    assert issubclass(AutoHTTPProtocol, HttpToolsProtocol)
 
 
 def test_twenty_clients_are_answered_while_the_server_stays_alive(tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ def check_message(data: bytes) -> None:
     Raises ScenarioError `not-utf8`, `too-many-values`, or as `parse_json_object`.
     """
     text = utf8_text(data)
-    # The count that knows texts from what is between them holds up the event loop for 0.4 s where there are millions of
+    # The count that knows texts from what is between them stops the event loop for 0.4 s where there are millions of
     # them. A quote without a backslash begins or ends one, and a value has two at most: its key and itself.
     if text.count('"') - text.count('\\"') > 4 * MESSAGE_VALUES:
         raise ScenarioError("too-many-values", limit=f"{MESSAGE_VALUES:,}")
