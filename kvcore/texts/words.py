@@ -149,7 +149,7 @@ class Words:
         """A figure of a sentence with separators; as the engine writes it where the text has a flag to copy."""
         if name == "capability" and value == UNKNOWN:
             return self._plain(UNKNOWN)
-        if name == "part":
+        if name in ("part", "near"):  # what is near is a name, or words of ours where nothing is
             return self._plain(value)
         return count(int(value)) if name in _COUNTS and value.isdecimal() and "--" not in msgid else value
 
