@@ -319,6 +319,22 @@ def test_the_steady_state_with_a_shared_prefix() -> None:
     assert len([one for one in none.metric if one.label == "Running at once"]) == 1
 
 
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [
+        ({"accelerator": "RTX-4090-24GB"}, "At this length the engine does not start."),  # no room for the weights
+        (
+            {"model": "Alibaba-NLP/gte-Qwen2-7B-instruct", "accelerator": "H100-80GB"},
+            "This model keeps nothing of a request, so nothing can be shared.",
+        ),
+    ],
+)
+def test_why_nothing_is_shared(query: dict[str, str], said: str) -> None:
+    app = open_workload(**{"model": "Qwen/Qwen3-32B", **query}, lengths=POST_MORTEM)
+    reasons = ("does not start.", "nothing can be shared.")
+    assert [text.value for text in app.text if text.value.endswith(reasons)] == [said]
+
+
 FIFTY = {
     **WORKED,
     "arrivals": "50",
