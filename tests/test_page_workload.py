@@ -322,7 +322,10 @@ def test_the_steady_state_with_a_shared_prefix() -> None:
 @pytest.mark.parametrize(
     ("query", "said"),
     [
-        ({"accelerator": "RTX-4090-24GB"}, "At this length the engine does not start."),  # no room for the weights
+        (
+            {"accelerator": "RTX-4090-24GB"},
+            "At this length the engine does not start.",
+        ),  # no room for the weights
         (
             {"model": "Alibaba-NLP/gte-Qwen2-7B-instruct", "accelerator": "H100-80GB"},
             "This model keeps nothing of a request, so nothing can be shared.",
