@@ -261,7 +261,8 @@ class TestAcceleratorFromFacts:
         assert caught.value.code == "accelerator-not-described"
         for language in Language:
             said = words(language).error(caught.value) + words(language).next_step(caught.value)
-            assert "{" not in said and "None" not in said
+            assert "{" not in said
+            assert "None" not in said
 
     @pytest.mark.parametrize("find", [catalogue.find_accelerator, catalogue.find_model])
     def test_what_to_do_where_nothing_is_near_is_said_in_the_language(

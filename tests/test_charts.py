@@ -244,7 +244,9 @@ def on_ground(color: str, ground: str) -> str:
     """A translucent colour of CSS on an opaque hex one."""
     *parts, alpha = (float(part) for part in re.findall(r"[\d.]+", color))
     under = (int(ground[i : i + 2], 16) for i in (1, 3, 5))
-    return "#" + "".join(f"{round(top * alpha + low * (1 - alpha)):02x}" for top, low in zip(parts, under))
+    return "#" + "".join(
+        f"{round(top * alpha + low * (1 - alpha)):02x}" for top, low in zip(parts, under, strict=True)
+    )
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
