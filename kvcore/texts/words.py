@@ -86,6 +86,8 @@ def msg(msgid: str) -> str:
     return msgid
 
 
+NONE_NAMED: Final = msg("(none named)")
+"""What an error says in place of an architecture that a config does not name."""
 UNKNOWN: Final = msg("unknown")
 """What an error says for a compute capability that the catalogue does not have."""
 
@@ -147,8 +149,8 @@ class Words:
 
     def _param(self, name: str, value: str, msgid: str) -> str:
         """A figure of a sentence with separators; as the engine writes it where the text has a flag to copy."""
-        if name == "capability" and value == UNKNOWN:
-            return self._plain(UNKNOWN)
+        if (name, value) in (("capability", UNKNOWN), ("architecture", NONE_NAMED)):
+            return self._plain(value)
         if name in ("part", "near"):  # what is near is a name, or words of ours where nothing is
             return self._plain(value)
         return count(int(value)) if name in _COUNTS and value.isdecimal() and "--" not in msgid else value

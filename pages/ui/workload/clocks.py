@@ -12,7 +12,7 @@ from kvcore.texts.words import Words, msg
 from kvcore.untrusted import parse_json_object, utf8_text
 from kvcore.views.replay_figures import bound_clock
 from kvcore.workload.replay.clock import Clock, ClockKind, FittedClock, UserClock, fitted_clock
-from pages.ui.shared import notes
+from pages.ui.shared import labels, notes
 from pages.ui.workload import source
 
 LARGEST_BENCH: Final = 16 << 20
@@ -68,7 +68,12 @@ def _fitted(t: Words) -> FittedClock | None:
     """Of a result file: its answers' texts leave the session as soon as it was fitted."""
     number = st.session_state.get(NUMBER, 0)
     upload = st.file_uploader(
-        t("A result of vllm bench serve --save-result --save-detailed, of this deployment"),
+        labels.upload(
+            t("A result of vllm bench serve --save-result --save-detailed, of this deployment"),
+            ("json",),
+            t,
+            LARGEST_BENCH >> 20,
+        ),
         type=["json"],
         max_upload_size=LARGEST_BENCH >> 20,
         key=f"workload.replay.bench.{number}",
