@@ -68,7 +68,8 @@ def test_reasons_are_translated_with_their_numbers() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["abc", "{a: 1}", '{"a" 1}', '{"a": 1 2}', "{} x", '{"a', '{"a": "\n"}', r'{"a": "\x"}', r'{"a": "\u12"}', "{\"a\": 1,}",
+    ["abc", "{a: 1}", '{"a" 1}', '{"a": 1 2}', "{} x",
+     '{"a', '{"a": "\n"}', r'{"a": "\x"}', r'{"a": "\u12"}', "{\"a\": 1,}",
      '{"a": [1,]}', "\ufeff{}"],
 )  # fmt: skip
 def test_what_is_wrong_with_a_json_is_said_in_chinese(text: str) -> None:
