@@ -217,7 +217,9 @@ class TestGlossary:
 
 def test_what_documents_get_wrong_has_its_heads_in_the_cells_and_a_document_once() -> None:
     """A phone stacks the cells under each other and shows no head of the table."""
-    table = next(part for part in html(open_reference(section="parameters")).split("<table>") if "data-head" in part)
+    table = next(
+        part for part in html(open_reference(section="parameters")).split("<table>") if "data-head" in part
+    )
     assert table.count('data-head="Says"') == table.count('data-head="Correct"') == len(CORRECTIONS)
     documents = [one.source for one in CORRECTIONS.values()]
     runs = sum(one != before for one, before in zip(documents, [None, *documents], strict=False))

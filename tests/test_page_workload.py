@@ -350,6 +350,12 @@ FIFTY = {
 
 
 class TestArrivals:
+    def test_a_long_stay_is_written_out(self) -> None:
+        app = open_workload(**{**FIFTY, "load_answer": "1000000"})
+        shown = seen(app) + "".join(f"{card.value}{card.proto.delta}" for card in app.metric)
+        assert "66,667 s" in shown
+        assert "e+0" not in shown
+
     def test_arrivals_and_stay_give_requests_replicas_and_cards(self) -> None:
         app = open_workload(**FIFTY)
         shown = metrics(app)

@@ -245,6 +245,30 @@ def count(value: float) -> str:
     return f"{value:,.0f}"
 
 
+def short_number(value: float, digits: int = 3) -> str:
+    """A number with so many digits that mean something, written out: never with a power of ten.
+
+    Example:
+        >>> [short_number(value) for value in (50000, 1234.5, 12.345, 0.5, 0.00001234, -3.14159, 0)]
+        ['50,000', '1,234', '12.3', '0.5', '0.0000123', '−3.14', '0']
+    """
+    if value == 0 or not math.isfinite(value):
+        return "0" if value == 0 else f"{value}"
+    decimals = max(0, digits - 1 - math.floor(math.log10(abs(value))))
+    text = f"{value:,.{decimals}f}"
+    return real_minus(text.rstrip("0").rstrip(".") if decimals else text)
+
+
+def real_minus(number: str) -> str:
+    """A formatted number with a minus sign in place of a hyphen.
+
+    Example:
+        >>> real_minus("-52.80"), real_minus("52.80")
+        ('−52.80', '52.80')
+    """
+    return MINUS + number[1:] if number.startswith("-") else number
+
+
 def sentences(t: Words, texts: Iterable[str]) -> str:
     """Sentences after each other, with the space of the language.
 

@@ -8,7 +8,7 @@ import streamlit as st
 
 from kvcore.errors import KvPlannerError, WorkloadError
 from kvcore.planning import Plan
-from kvcore.texts.words import Words, msg
+from kvcore.texts.words import Words, msg, short_number
 from kvcore.untrusted import parse_json_object, utf8_text
 from kvcore.views.replay_figures import bound_clock
 from kvcore.workload.replay.clock import Clock, ClockKind, FittedClock, UserClock, fitted_clock
@@ -92,9 +92,9 @@ def _fitted(t: Words) -> FittedClock | None:
             t(
                 "A step takes {fixed} ms + {tokens} µs a token + {context} ns a token in the caches; fitted on half "
                 "of the benchmark this is {off} % off on the other half, in the median.",
-                fixed=f"{found.a * 1e3:.3g}",
-                tokens=f"{found.b * 1e6:.3g}",
-                context=f"{found.c * 1e9:.3g}",
+                fixed=short_number(found.a * 1e3),
+                tokens=short_number(found.b * 1e6),
+                context=short_number(found.c * 1e9),
                 off=f"{found.off * 100:.2g}",
             )
         )

@@ -11,7 +11,7 @@ import streamlit as st
 from kvcore.errors import KvPlannerError
 from kvcore.planning import Plan
 from kvcore.shared_work import PAUSE_SECONDS
-from kvcore.texts.words import DASH, Words, concurrency_text, count
+from kvcore.texts.words import DASH, Words, concurrency_text, count, short_number
 from kvcore.views.replay_figures import (
     FIELDS,
     OTHER_ENGINES,
@@ -222,7 +222,7 @@ def _rate(found: float | None, trace: tuple[TraceRequest, ...], t: Words) -> Non
         return
     st.text(
         t("Up to {factor} × this rate, {rate} requests a second, nothing is preempted.", factor=f"{found:g}",
-          rate=f"{found * len(trace) / seconds:.3g}")
+          rate=short_number(found * len(trace) / seconds))
     )  # fmt: skip
 
 
