@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from kvcore.errors import CatalogueError
+from kvcore.errors import CatalogueError, invalid
 from kvcore.kept import Keeper
 from kvcore.quantity import Grade
 from kvcore.texts.words import msg
@@ -218,6 +218,21 @@ LONGEST_NAME: Final = 120
 _NOT_IN_A_NAME: Final = r"[^\w ./,()+@-]+"
 """A name is shown wherever its card is, in markup too: what could be read as markup is left out of it."""
 _MARKETED_SIZE: Final = re.compile(r"(?<![\w.])(\d{1,3})\s*GB?\b", re.IGNORECASE)
+
+
+def checked_name(name: str) -> str:
+    """A name that a person gives a card, in single spaces. Raises ScenarioError `invalid-value` for what
+    `accelerator_from_facts` would leave out of it.
+
+    Example:
+        >>> checked_name("RTX 6090  32GB")
+        'RTX 6090 32GB'
+    """
+    if re.search(_NOT_IN_A_NAME, name):
+        raise invalid(
+            "accelerator.name", name, "it must be of letters, digits, spaces and . , / ( ) + @ - _ only"
+        )
+    return " ".join(name.split())
 
 
 def accelerator_from_facts(memory_gib: float | None, vendor: str | None, name: str | None) -> Accelerator:

@@ -263,7 +263,7 @@ def _use_own_card() -> None:
         return  # a browser may still send the words of the other language
     try:
         card = catalogue.accelerator_from_facts(
-            facts[OWN_MEMORY], facts[OWN_VENDOR].value, facts[OWN_NAME].strip() or None
+            facts[OWN_MEMORY], facts[OWN_VENDOR].value, catalogue.checked_name(facts[OWN_NAME]) or None
         )
     except KvPlannerError as error:
         problems.keep(OWN_NAME, error)
