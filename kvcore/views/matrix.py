@@ -197,8 +197,8 @@ def money(amount: float) -> str:
 
 
 def deployment_name(cell: Cell, cards: Mapping[str, Accelerator], t: Words) -> str:
-    """A cell as a deployment: `4 × H200 SXM 141GB`."""
-    return f"{cell.gpus} × {t.card(cards[cell.accelerator].name)}"
+    """A cell as a deployment, `4 × H200 SXM 141GB`, whose number stays on the line of the name."""
+    return f"{cell.gpus}\N{NO-BREAK SPACE}×\N{NO-BREAK SPACE}{t.card(cards[cell.accelerator].name)}"
 
 
 class ModelRow(Struct, frozen=True, kw_only=True):
