@@ -136,7 +136,7 @@ def test_the_tried_limit_moves_the_histogram_and_the_table() -> None:
 
 def test_a_present_limit_that_is_too_short_says_whom_it_leaves_out() -> None:
     app = press(open_workload(**(WORKED | {"max_model_len": "4096"})), TABLE)
-    assert "21 % of them exceed your 4,096" in app.warning[0].value
+    assert "21\N{NO-BREAK SPACE}% of them exceed your 4,096" in app.warning[0].value
 
 
 def test_typed_percentiles() -> None:
