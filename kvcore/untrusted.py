@@ -117,6 +117,17 @@ def is_json(value: object) -> bool:
     return True
 
 
+JSON_REASONS: Final = tuple(
+    f"{problem}: line {{line}} column {{column}} (char {{char}})"
+    for problem in (
+        "Expecting value", "Expecting property name enclosed in double quotes", "Expecting ':' delimiter",
+        "Expecting ',' delimiter", "Extra data", "Unterminated string starting at", "Invalid control character at",
+        "Invalid \\escape", "Invalid \\uXXXX escape", "Illegal trailing comma before end of object",
+        "Illegal trailing comma before end of array", "Unexpected UTF-8 BOM (decode using utf-8-sig)",
+    )
+)  # fmt: skip
+"""What the json module says, for the pages to translate. Source: Lib/json/decoder.py (3.11 to 3.14)."""
+
 _TEXT: Final = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
 """A text with the brackets in it; the last one may not end."""
 _BRACKETS: Final = re.compile(r"[\[\]{}]+")

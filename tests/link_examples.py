@@ -56,7 +56,7 @@ USUAL: Mapping[str, tuple[str, ...]] = {
     "limit_mm_per_prompt.image": ("1", "9"),
     "limit_mm_per_prompt.image.width": ("512",),
     "mm_processor_kwargs.max_pixels": ("262144", "1003520"),
-    "surroundings.driver": ("580.159.03", "ROCm 7.2", "*[x](https://example.org)*"),
+    "surroundings.driver": ("580.159.03", "ROCm 7.2", "25.0.rc1"),
     "surroundings.taken_gib": ("0.6",),
     "env.PYTORCH_CUDA_ALLOC_CONF": ("expandable_segments:True",),
     "env.VLLM_USE_FLASHINFER_SAMPLER": ("0", "1"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import re
+from collections.abc import Callable
 from urllib.parse import quote
 
 import pytest
@@ -25,6 +26,7 @@ from kvcore.model.config import ModelConfig
 from kvcore.planning import plan
 from kvcore.quantity import Grade
 from kvcore.scenario import Measured, Scenario, SpeculativeConfig
+from kvcore.texts.words import Language, words
 from kvcore.units import gib
 from tools.catalogue_entry import UNUSED_KEYS, entry_text, fold, patterns_of
 
@@ -246,11 +248,30 @@ class TestAcceleratorFromFacts:
         card = catalogue.accelerator_from_facts(memory_gib, vendor, "Unheard")
         assert (card.vendor, card.compute_capability, card.memory_gib) == (expected, None, memory_gib)
 
-    @pytest.mark.parametrize("name", [None, "", "Moore Threads GPU", "RTX 9999", "GPU", "0GB card"])
+    @pytest.mark.parametrize("name", ["Moore Threads GPU", "RTX 9999", "GPU", "0GB card"])
     def test_without_memory_and_without_a_known_name_there_is_no_card(self, name: str | None) -> None:
         with pytest.raises(CatalogueError) as caught:
             catalogue.accelerator_from_facts(None, "nvidia", name)
         assert caught.value.code == "unknown-accelerator"
+
+    @pytest.mark.parametrize("name", [None, "", " "])
+    def test_nothing_at_all_has_words_of_its_own(self, name: str | None) -> None:
+        with pytest.raises(CatalogueError) as caught:
+            catalogue.accelerator_from_facts(None, "nvidia", name)
+        assert caught.value.code == "accelerator-not-described"
+        for language in Language:
+            said = words(language).error(caught.value) + words(language).next_step(caught.value)
+            assert "{" not in said
+            assert "None" not in said
+
+    @pytest.mark.parametrize("find", [catalogue.find_accelerator, catalogue.find_model])
+    def test_what_to_do_where_nothing_is_near_is_said_in_the_language(
+        self, find: Callable[[str], object]
+    ) -> None:
+        with pytest.raises(CatalogueError) as caught:
+            find("?" * 40)
+        step = words(Language.CHINESE).next_step(caught.value)
+        assert not re.search("catalogue|bundled", step)
 
 
 ENTRY = """

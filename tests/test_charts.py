@@ -2,6 +2,9 @@
 
 import json
 import math
+import re
+import tomllib
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +16,7 @@ from kvcore.texts.words import Language, gib_text, words
 from kvcore.units import gib
 from kvcore.views.bar import budget_end_gib, counted_graphs_gib, segments, shortage
 from kvcore.views.charts import LengthMark, concurrency_chart, curve_lengths, with_length_marks
+from kvcore.views.heat import FAINT, FAINT_GREEN
 from kvcore.views.memory_bars import memory_bar
 from kvcore.views.stack import BUDGET, CAPACITY, MISSING, SPAN, Piece
 from tests import present_plans
@@ -234,6 +238,29 @@ def contrast(one: str, other: str) -> float:
 
     dark, light = sorted((luminance(one), luminance(other)))
     return (light + 0.05) / (dark + 0.05)
+
+
+def on_ground(color: str, ground: str) -> str:
+    """A translucent colour of CSS on an opaque hex one."""
+    *parts, alpha = (float(part) for part in re.findall(r"[\d.]+", color))
+    under = (int(ground[i : i + 2], 16) for i in (1, 3, 5))
+    return "#" + "".join(
+        f"{round(top * alpha + low * (1 - alpha)):02x}" for top, low in zip(parts, under, strict=True)
+    )
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_theme_s_texts_are_legible_on_the_grounds_of_cells(scheme: str) -> None:
+    """In light style.css replaces Streamlit's grey; in dark Streamlit's own colour stands."""
+    page = tomllib.loads(Path(".streamlit/config.toml").read_text("utf-8"))["theme"][scheme][
+        "backgroundColor"
+    ]
+    grey = r'text\[style\*="rgb\(128, 132, 149\)"\] \{ fill: (#\w{6}) !important; \}'
+    found = re.search(grey, Path("pages/ui/shared/style.css").read_text("utf-8"))
+    assert found is not None
+    text = found[1] if scheme == "light" else "#E6EAF1"
+    for ground in (FAINT, FAINT_GREEN, "rgba(0,0,0,0)"):
+        assert contrast(on_ground(ground, page), text) >= 4.5, ground
 
 
 def test_contrast_itself() -> None:

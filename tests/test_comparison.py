@@ -60,7 +60,7 @@ def test_what_does_not_fit_goes_past_its_line_and_says_so() -> None:
     small = next(bar for bar, (name, _) in zip(figure.bars, rows, strict=True) if name == "L4")
     (missing,) = [piece for piece in small.pieces if piece.look == MISSING]
     assert missing.end > small.across[0].start
-    assert [note.text.split()[0] for note in small.notes] == ["OOM"]
+    assert [note.text.split()[0] for note in small.above] == ["OOM"]
 
 
 def test_what_may_start_within_the_error_is_not_called_out_of_memory() -> None:
@@ -69,7 +69,7 @@ def test_what_may_start_within_the_error_is_not_called_out_of_memory() -> None:
     (tight,) = (
         row for row, (_, variant) in enumerate(rows) if variant.plan and variant.plan.verdict is Verdict.TIGHT
     )
-    (note,) = small_multiples(rows, T).bars[tight].notes
+    (note,) = small_multiples(rows, T).bars[tight].above
     assert re.fullmatch(r"\N{MINUS SIGN}0\.\d\d GiB", note.text)
 
 
@@ -77,12 +77,14 @@ def test_labels_of_what_is_missing_stand_clear_of_names_and_sizes() -> None:
     # Weights of one of four H100 are 109.6 GiB: the hatching covers what lies behind the budget.
     rows = named(Varied.TENSOR_PARALLEL, model="Qwen/Qwen3-235B-A22B", tensor_parallel_size=8)
     figure = small_multiples(rows, T)
-    after = {row: note.is_after for row, bar in enumerate(figure.bars) for note in bar.notes}
-    assert after == {0: False, 1: True, 2: True}
+    assert any(bar.above for bar in figure.bars)
+    assert not any(bar.notes for bar in figure.bars if bar.pieces)
     weights = [piece for piece in figure.bars[2].pieces if piece.look == "kv-weights"]
     assert [piece.said for piece in weights] == [("109.6 GiB",), ()]
     (hatched,) = [piece for piece in figure.bars[2].pieces if piece.look == MISSING]
     assert weights[0].end == weights[1].start == hatched.start
+    html = figure.html("kv-comparison-bar", "")
+    assert html.index('class="kv-note-row"') < html.index('class="kv-stack-bar"')
 
 
 def test_a_refused_position_is_a_row_with_words() -> None:

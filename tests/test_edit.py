@@ -36,11 +36,20 @@ def test_one_field(field, value, read) -> None:
     assert read(with_field(START, field, value)) == value
 
 
+NO_DRIVERS = ("abc", "-5", "auto", "0", "１２３", "<img src=x>", "570.", "570.86\n", "7", "rc1", "CUDA 12.4")
+
+
+@pytest.mark.parametrize("text", ["570", "570.86", "580.159.03", "ROCm 7.2", "6.4.1", "25.0.rc1", "25.2.0"])
+def test_a_driver_is_a_version_of_any_vendor(text: str) -> None:
+    assert with_field(START, "surroundings.driver", text).surroundings.driver == text
+
+
 @pytest.mark.parametrize(
     ("field", "value"),
     [
         ("surroundings.link", "infiniband"),
         ("surroundings.driver", "x" * 61),
+        *(("surroundings.driver", text) for text in NO_DRIVERS),
         ("mm_processor_kwargs.fps", -1.0),
     ],
 )

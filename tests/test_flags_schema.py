@@ -93,6 +93,8 @@ def test_the_request_of_the_contract_is_valid() -> None:
         ({"mm_processor_kwargs": {"max_pixels": 262144, "fps": 0}}, True),
         ({"mm_processor_kwargs": {"size": 262144}}, False),
         ({"surroundings": {"link": "pcie", "driver": None}}, True),
+        ({"surroundings": {"driver": "ROCm 7.2"}}, True),
+        ({"surroundings": {"driver": "auto"}}, False),
         ({"surroundings": {"link": "NVLink"}}, False),
         ({"surroundings": {"cards": 2}}, False),
         ({"speculative_config": {"method": "ngram", "prompt_lookup_max": 4}}, True),

@@ -5,7 +5,10 @@ import re
 import pytest
 
 from kvcore.errors import MESSAGES, ModelError, Notice, ScenarioError
+from kvcore.model.config import ModelConfig
+from kvcore.model.families import read_architecture
 from kvcore.texts.words import Language, words
+from kvcore.untrusted import parse_json_object
 from tools import messages
 
 PLACEHOLDER = re.compile(r"\{(\w+)[:}]")
@@ -61,6 +64,27 @@ def test_reasons_are_translated_with_their_numbers() -> None:
         "invalid-value", field="max_num_seqs", value=0, reason="it must lie between 1 and 1048576"
     )
     assert t.error(error) == "max_num_seqs 不能是 0：必须在 1 到 1048576 之间"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["abc", "{a: 1}", '{"a" 1}', '{"a": 1 2}', "{} x",
+     '{"a', '{"a": "\n"}', r'{"a": "\x"}', r'{"a": "\u12"}', "{\"a\": 1,}",
+     '{"a": [1,]}', "\ufeff{}"],
+)  # fmt: skip
+def test_what_is_wrong_with_a_json_is_said_in_chinese(text: str) -> None:
+    with pytest.raises(ScenarioError) as caught:
+        parse_json_object(text)
+    assert caught.value.code == "invalid-json"
+    said = words(Language.CHINESE).error(caught.value)
+    assert not re.search("[A-Za-z]{4}", said.replace("JSON", "").replace("UTF-8 BOM", "")), said
+
+
+def test_a_config_that_names_nothing_is_refused_in_the_language() -> None:
+    with pytest.raises(ModelError) as caught:
+        read_architecture(ModelConfig.from_mapping({}))
+    assert "none named" in words(Language.ENGLISH).error(caught.value)
+    assert "named" not in words(Language.CHINESE).error(caught.value)
 
 
 @pytest.mark.parametrize("code", MESSAGES)

@@ -8,9 +8,11 @@ import pytest
 from msgspec.structs import replace
 
 from kvcore.explain.derivation import STEPS, StepName, step_of
-from kvcore.explain.derivation.lesson import CLOSE, judgement
+from kvcore.explain.derivation.lesson import CLOSE, judgement, prose
+from kvcore.explain.derivation.lesson import part as mark
 from kvcore.planning import plan
 from kvcore.scenario.request import scenario_from_request
+from kvcore.texts.palette import AFTER_POOL, PARTS
 from kvcore.texts.words import Language, words
 from kvcore.units import GIB
 from tests.derivation_plans import KINDS, REQUESTS, planned, steps
@@ -34,6 +36,15 @@ def test_the_answer_is_accepted_and_each_slip_gets_its_hint(kind: str, language:
                 continue
             named = [one for one in asked.slips if math.isclose(slip.value, one.value, rel_tol=CLOSE)]
             assert judgement(asked, slip.value, t).endswith(named[0].reason), (step.name, slip)
+
+
+@pytest.mark.parametrize("language", Language)
+def test_the_first_step_names_every_part_of_its_drawing(language: Language) -> None:
+    t = words(language)
+    idea = step_of(planned(KINDS[0]), StepName.PARTS, t).content.idea
+    for part in (*PARTS, AFTER_POOL):
+        assert mark(part.name) in idea
+        assert t(part.label) in prose(idea, t)
 
 
 @pytest.mark.parametrize("kind", KINDS)

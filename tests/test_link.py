@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from kvcore import catalogue
 from kvcore.engine.rooms import engine_names
 from kvcore.errors import MESSAGES, KvPlannerError
-from kvcore.flags import FLAGS, LinkRule
+from kvcore.flags import DRIVER_VERSION, FLAGS, LinkRule
 from kvcore.model.config import ModelConfig
 from kvcore.model.rope import Yarn
 from kvcore.planning import plan
@@ -147,7 +147,7 @@ def scenarios(draw: st.DrawFn) -> Scenario:
                 link=st.sampled_from((None, *Link)),
                 installation=st.sampled_from((None, *Installation)),
                 host=st.sampled_from((None, *Host)),
-                driver=st.none() | names,
+                driver=st.none() | st.from_regex(DRIVER_VERSION, fullmatch=True),
                 taken_gib=optional_gib,
             )
         ),

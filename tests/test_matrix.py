@@ -176,7 +176,8 @@ def test_what_a_deployment_costs() -> None:
     assert target.cost(h200) is None
     cheapest = cheapest_answer((h100, l40s, h200), BY_ID, target, T)
     assert cheapest is not None
-    assert cheapest.text == "Cheapest at your prices: 4 × L40S, 4.00 per hour, 0.2 per request slot and hour"
+    shown = cheapest.text.replace("\N{NO-BREAK SPACE}", " ")
+    assert shown == "Cheapest at your prices: 4 × L40S, 4.00 per hour, 0.2 per request slot and hour"
     assert cheapest_answer((h200,), BY_ID, target, T) is None
 
 
@@ -273,7 +274,9 @@ def test_the_smallest_by_number_and_by_memory() -> None:
 def test_the_sentence_names_both_or_says_that_there_is_none() -> None:
     rows = matrix_rows(swept().cells, CARDS, SIZES, Filters(), TEN)
     answer = smallest_answer(rows, BY_ID, TEN, 8192, T)
-    assert answer.text.startswith("Smallest for 10 requests of 8,192 tokens: 1 × ")
+    assert answer.text.startswith(
+        "Smallest for 10 requests of 8,192 tokens: 1\N{NO-BREAK SPACE}×\N{NO-BREAK SPACE}"
+    )
     assert all(one.max_concurrency >= 10 for one in answer.cells)
     none = smallest_answer(rows, BY_ID, Target(wanted=10**6), 8192, T)
     assert none.cells == ()

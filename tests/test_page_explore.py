@@ -10,7 +10,8 @@ from streamlit.testing.v1 import AppTest
 from kvcore.catalogue.accelerators import load_accelerators
 from kvcore.scenario.page_parameters import MEMORY_BANDS
 from kvcore.texts.words import Language, words
-from kvcore.views.matrix import VENDOR_NAMES, Filters, chosen_cards
+from kvcore.views.heat import REFUSAL_WORDS
+from kvcore.views.matrix import FAILURE_WORDS, VENDOR_NAMES, Filters, chosen_cards
 from tests.page_app import checked, open_app, params
 
 QWEN = {"model": "Qwen/Qwen3-32B", "accelerator": "H100-80GB", "max_model_len": "8192"}
@@ -44,6 +45,15 @@ def test_both_questions_in_both_languages(locale: str, language: Language) -> No
     app = checked(app.segmented_control(key="explore_view").set_value("models").run())
     assert t("Model") in app.dataframe[0].value.columns
     assert "Qwen/Qwen3-32B" in list(app.dataframe[0].value[t("Model")])
+
+
+@pytest.mark.parametrize(("locale", "language"), [("en-US", Language.ENGLISH), ("zh-CN", Language.CHINESE)])
+def test_the_legend_has_the_words_of_the_cells(locale: str, language: Language) -> None:
+    t = words(language)
+    legend = "".join(text.value for text in open_page(QWEN, locale).caption)
+    for word in (*FAILURE_WORDS.values(), REFUSAL_WORDS["other"]):
+        said = t(word)
+        assert said[:1].upper() + said[1:] + (": " if language is Language.ENGLISH else "：") in legend
 
 
 def test_the_smallest_deployment_goes_to_plan_and_back() -> None:

@@ -30,7 +30,7 @@ AS_TEXT = {
 """What Streamlit shows as it is, and never as Markdown."""
 LINKS = {
     "accepted": {
-        "env.A": HOSTILE, "surroundings.driver": HOSTILE, "search": HOSTILE, "find": HOSTILE,
+        "env.A": HOSTILE, "search": HOSTILE, "find": HOSTILE,
         "kv_transfer_config": json.dumps({"kv_connector": HOSTILE, "engine_id": HOSTILE}),
     },
     "own card": {
@@ -48,6 +48,7 @@ LINKS = {
     },
     "not taken": {
         "quantization": HOSTILE, "speculative_config.method": HOSTILE, "engine_version": HOSTILE,
+        "surroundings.driver": HOSTILE,
         "dtype": HOSTILE, "hf_overrides": json.dumps({"rope_parameters": {"rope_type": HOSTILE}}),
         "additional_config": json.dumps({HOSTILE: HOSTILE}), HOSTILE: HOSTILE, "accelerator": HOSTILE,
     },

@@ -10,7 +10,7 @@ import pytest
 import yaml
 from streamlit.testing.v1 import AppTest
 
-from kvcore.texts import GLOSSARY, PARAMETERS, Source
+from kvcore.texts import CORRECTIONS, GLOSSARY, PARAMETERS, Source
 from kvcore.views.stories import steps_of
 from tests.page_app import checked, open_app, params, seen
 
@@ -213,6 +213,17 @@ class TestGlossary:
         assert html(checked(app.run())).count("<dt>") == 1
         assert app.query_params["find"] == "ttft"
         assert html(open_reference("glossary", query=QUERY | {"find": "ttft"})).count("<dt>") == 1
+
+
+def test_what_documents_get_wrong_has_its_heads_in_the_cells_and_a_document_once() -> None:
+    """A phone stacks the cells under each other and shows no head of the table."""
+    table = next(
+        part for part in html(open_reference(section="parameters")).split("<table>") if "data-head" in part
+    )
+    assert table.count('data-head="Says"') == table.count('data-head="Correct"') == len(CORRECTIONS)
+    documents = [one.source for one in CORRECTIONS.values()]
+    runs = sum(one != before for one, before in zip(documents, [None, *documents], strict=False))
+    assert table.count('class="kv-again"') == len(documents) - runs
 
 
 def test_the_report_is_on_the_plan_page() -> None:

@@ -309,9 +309,10 @@ class TestSurroundings:
         checked(app.text_input(key="surroundings.driver").set_value("").run())
         assert not {"surroundings.link", "surroundings.driver"} & params(app).keys()
 
-    def test_a_driver_that_cannot_be_is_refused_next_to_its_field(self) -> None:
+    @pytest.mark.parametrize("text", ["580\u0000", "abc", "auto"])
+    def test_a_driver_that_cannot_be_is_refused_next_to_its_field(self, text: str) -> None:
         app = open_app(self.PARAMS)
-        checked(app.text_input(key="surroundings.driver").set_value("580\u0000").run())
+        checked(app.text_input(key="surroundings.driver").set_value(text).run())
         assert "This setting was not changed." in seen(app)
         assert "surroundings.driver" not in params(app)
 

@@ -136,7 +136,7 @@ def test_the_tried_limit_moves_the_histogram_and_the_table() -> None:
 
 def test_a_present_limit_that_is_too_short_says_whom_it_leaves_out() -> None:
     app = press(open_workload(**(WORKED | {"max_model_len": "4096"})), TABLE)
-    assert "21 % of them exceed your 4,096" in app.warning[0].value
+    assert "21\N{NO-BREAK SPACE}% of them exceed your 4,096" in app.warning[0].value
 
 
 def test_typed_percentiles() -> None:
@@ -319,6 +319,25 @@ def test_the_steady_state_with_a_shared_prefix() -> None:
     assert len([one for one in none.metric if one.label == "Running at once"]) == 1
 
 
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [
+        (
+            {"accelerator": "RTX-4090-24GB"},
+            "At this length the engine does not start.",
+        ),  # no room for the weights
+        (
+            {"model": "Alibaba-NLP/gte-Qwen2-7B-instruct", "accelerator": "H100-80GB"},
+            "This model keeps nothing of a request, so nothing can be shared.",
+        ),
+    ],
+)
+def test_why_nothing_is_shared(query: dict[str, str], said: str) -> None:
+    app = open_workload(**{"model": "Qwen/Qwen3-32B", **query}, lengths=POST_MORTEM)
+    reasons = ("does not start.", "nothing can be shared.")
+    assert [text.value for text in app.text if text.value.endswith(reasons)] == [said]
+
+
 FIFTY = {
     **WORKED,
     "arrivals": "50",
@@ -331,6 +350,12 @@ FIFTY = {
 
 
 class TestArrivals:
+    def test_a_long_stay_is_written_out(self) -> None:
+        app = open_workload(**{**FIFTY, "load_answer": "1000000"})
+        shown = seen(app) + "".join(f"{card.value}{card.proto.delta}" for card in app.metric)
+        assert "66,667 s" in shown
+        assert "e+0" not in shown
+
     def test_arrivals_and_stay_give_requests_replicas_and_cards(self) -> None:
         app = open_workload(**FIFTY)
         shown = metrics(app)

@@ -56,6 +56,16 @@ def test_nothing_found_leads_to_another_accelerator_which_is_described() -> None
     app = checked(app.text_input(key="accelerator_search").set_value("zzz 9000").run())
     app = checked(app.button(key="accelerator_sources.open").click().run())
     assert app.text_input(key="own_card.name").value == "zzz 9000"
+    app.text_input(key="own_card.name").set_value("")
+    app = checked(app.button(key="own_card.use").click().run())
+    assert "Next: Give a name of the catalogue, or the memory (GiB) of your card" in "".join(
+        text.value for text in app.text
+    )
+    app.text_input(key="own_card.name").set_value("[x](javascript:alert(1)) $x^2$")
+    app = checked(app.button(key="own_card.use").click().run())
+    assert "`invalid-value`" in [caption.value for caption in app.caption]
+    assert params(app)["accelerator"] == "H100-80GB"
+    app.text_input(key="own_card.name").set_value("zzz 9000")
     app = checked(app.button(key="own_card.use").click().run())
     assert "The accelerator was not changed." in [error.value for error in app.error]
     app.number_input(key="own_card.memory_gib").set_value(63.5)

@@ -43,7 +43,8 @@ GROUPS = {
     "group_0": {"targets": ["Linear"], "weights": {"num_bits": 8, "type": "int", "strategy": "channel"}}
 }
 REQUESTS: dict[str, dict[str, Any]] = {
-    "env": {"env": {"A": MARK, MARK.upper(): "1"}, "surroundings": {"driver": MARK}},
+    "env": {"env": {"A": MARK, MARK.upper(): "1"}},
+    "driver": {"surroundings": {"driver": MARK}},
     "connector": {"kv_transfer_config": {"kv_connector": MARK, "kv_role": "kv_both", "engine_id": MARK}},
     "method": {"quantization": MARK},
     "draft": {"speculative_config": {"method": MARK, "num_speculative_tokens": 2}},

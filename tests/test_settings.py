@@ -44,7 +44,7 @@ START = {"model": "Qwen/Qwen3-8B", "accelerator": "H100-80GB", "max_model_len": 
         ({"env": {"VLLM_USE_V1": "1"}}, "VLLM_USE_V1=1"),
         ({"surroundings": {"link": "pcie"}}, "Link between cards: PCIe without P2P"),
         ({"surroundings": {"driver": "580.159.03"}}, "Driver: 580.159.03"),
-        ({"surroundings": {"driver": "ROCm 7.2 [x](y)"}}, "Driver: ROCm 7.2 …"),
+        ({"surroundings": {"driver": "ROCm 7.2"}}, "Driver: ROCm 7.2"),
         ({"surroundings": {"taken_gib": 0.63}}, "Taken before the start (GiB): 0.63"),
         ({"mm_processor_kwargs": {"max_pixels": 262144}}, "mm_processor_kwargs max_pixels 262144"),
         ({"limit_mm_per_prompt": {"image": {"count": 2, "width": 9}}}, "limit_mm_per_prompt image 2, image_width 9"),

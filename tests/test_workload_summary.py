@@ -58,7 +58,7 @@ class TestSentence:
                                  "your 8,192 fits 20"),
             (1792, Outcome.FITS, "your 1,792 is right, and fits 91.43 of that length at once"),
             (1709, Outcome.FITS, "your 1,709 is enough"),
-            (1612, Outcome.CAUTION, "25 % of them exceed your 1,612"),
+            (1612, Outcome.CAUTION, "25\N{NO-BREAK SPACE}% of them exceed your 1,612"),
             (50_000, Outcome.CAUTION, "with your 50,000 it does not start"),
         ],
     )  # fmt: skip
@@ -94,8 +94,8 @@ class TestTable:
         rows = {row.limit: row for row in choice_rows(self.choices(), 1792, 8192, 2048, EN)}
         assert rows["1,792"].marks == ("recommended",)
         assert rows["8,192"].marks == ("now",)
-        assert (rows["2,048"].worst_case, rows["2,048"].left_out) == ("80", "0 %")
-        assert rows["1,024"].left_out == "100 %"
+        assert (rows["2,048"].worst_case, rows["2,048"].left_out) == ("80", "0\N{NO-BREAK SPACE}%")
+        assert rows["1,024"].left_out == "100\N{NO-BREAK SPACE}%"
 
     def test_no_cell_of_a_download_is_a_formula(self) -> None:
         for text in (choices_csv(self.choices()), histogram_csv(SERVICE)):

@@ -1,8 +1,8 @@
 """Keeps the catalogues in step with the texts: `python tools/messages.py` rewrites locale/*/LC_MESSAGES/kvplanner.po.
 
-A text is the first argument of `t(...)` in a page or in kvcore, of `msg(...)` anywhere, a text of
-kvcore/texts, a label or a help of kvcore/flags, or the `{reason}` that an error carries. New texts appear with an
-empty translation, texts that are gone disappear, translations stay. English is its own translation.
+A text is the first argument of `t(...)` in a page or in kvcore, of `msg(...)` anywhere, a text of kvcore/texts, a
+label or a help of kvcore/flags, what the json module says, or the `{reason}` that an error carries. New texts appear
+with an empty translation, texts that are gone disappear, translations stay. English is its own translation.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ sys.path.insert(0, str(ROOT))
 from kvcore.flags import FLAGS  # noqa: E402
 from kvcore.texts import ALL  # noqa: E402
 from kvcore.texts.words import LOCALE_ROOT, REASON, Language  # noqa: E402
+from kvcore.untrusted import JSON_REASONS  # noqa: E402
 
 TRANSLATORS = ("t", "msg")
 REFUSERS = {"refuse": 1, "invalid": 2, "contradicting": 1}
@@ -34,6 +35,7 @@ def wanted() -> dict[Key, None]:
     """Every text that a person may see, as (context, English), in a stable order."""
     keys: dict[Key, None] = {("", text): None for texts in ALL for text in texts.shown}
     keys |= {("", text): None for flag in FLAGS.values() for text in (flag.label, flag.help) if text}
+    keys |= {(REASON, text): None for text in JSON_REASONS}
     files = [
         ROOT / "app.py",
         *sorted((ROOT / "pages").rglob("*.py")),

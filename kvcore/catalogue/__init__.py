@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 from kvcore.catalogue.accelerators import (
     accelerator_from_facts,
     bundled_accelerator,
+    checked_name,
     find_accelerator,
     load_accelerators,
     with_interconnect,
@@ -16,6 +17,7 @@ __all__ = [
     "accelerator_from_facts",
     "bundled_accelerator",
     "bundled_model",
+    "checked_name",
     "find_accelerator",
     "find_model",
     "license_of",

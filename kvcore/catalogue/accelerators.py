@@ -13,9 +13,10 @@ from typing import Annotated, Any, Final
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from kvcore.errors import CatalogueError
+from kvcore.errors import CatalogueError, invalid
 from kvcore.kept import Keeper
 from kvcore.quantity import Grade
+from kvcore.texts.words import msg
 from kvcore.toml_files import file_text
 from kvcore.versioned import Bounds, Decimal, Pattern, convert, read_toml, wrong
 
@@ -127,6 +128,10 @@ def _card(name: str) -> Accelerator:
     return _read_card(name, _rows()[name])
 
 
+ANY_CARD: Final = msg("a name of the catalogue, or give the memory (GiB) of your card")
+"""What the refusal of a name advises where no other is near."""
+
+
 def _read_card(name: str, table: Any) -> Accelerator:
     if ID.fullmatch(name) is None:
         raise wrong(f"{FILE}:{name}", "an id has only letters, digits, dots, dashes and underscores")
@@ -163,7 +168,7 @@ def find_accelerator(text: str) -> Accelerator:
             "unknown-accelerator",
             field="accelerator",
             value=text,
-            near=", ".join(near) or "one of the catalogue",
+            near=", ".join(near) or ANY_CARD,
         )
     return found
 
@@ -215,13 +220,29 @@ _NOT_IN_A_NAME: Final = r"[^\w ./,()+@-]+"
 _MARKETED_SIZE: Final = re.compile(r"(?<![\w.])(\d{1,3})\s*GB?\b", re.IGNORECASE)
 
 
+def checked_name(name: str) -> str:
+    """A name that a person gives a card, in single spaces. Raises ScenarioError `invalid-value` for what
+    `accelerator_from_facts` would leave out of it.
+
+    Example:
+        >>> checked_name("RTX 6090  32GB")
+        'RTX 6090 32GB'
+    """
+    if re.search(_NOT_IN_A_NAME, name):
+        raise invalid(
+            "accelerator.name", name, "it must be of letters, digits, spaces and . , / ( ) + @ - _ only"
+        )
+    return " ".join(name.split())
+
+
 def accelerator_from_facts(memory_gib: float | None, vendor: str | None, name: str | None) -> Accelerator:
     """The card with some of memory, vendor and name.
 
     Its kind (capability, interconnect, integrated memory) is that of the catalogue entry with most of the name in
     common and near in memory, else of the one nearest in memory; its memory is the given one, or the entry's, or
     the size in the name less the usual difference, both graded assumed. Without any match it is a card of no known
-    kind. Raises CatalogueError `unknown-accelerator` when neither a memory nor a name with one is known.
+    kind. Raises CatalogueError `unknown-accelerator` when neither a memory nor a name with one is known, and
+    `accelerator-not-described` without any name.
 
     Example:
         >>> card = accelerator_from_facts(79.18, "nvidia", "NVIDIA H100 80GB HBM3")
@@ -242,13 +263,10 @@ def accelerator_from_facts(memory_gib: float | None, vendor: str | None, name: s
         )
     grade = Grade.MEASURED if memory_gib is not None else Grade.ASSUMED
     total_gib = memory_gib if memory_gib is not None else _memory_in_name_gib(name or "")
+    if total_gib is None and name is None:
+        raise CatalogueError("accelerator-not-described", field="accelerator.name")
     if total_gib is None:
-        raise CatalogueError(
-            "unknown-accelerator",
-            field="accelerator.name",
-            value=name,
-            near="one of the catalogue, or give memory_gib",
-        )
+        raise CatalogueError("unknown-accelerator", field="accelerator.name", value=name, near=ANY_CARD)
     return Accelerator(
         id=CUSTOM,
         name=name or f"{total_gib:g} GiB card",

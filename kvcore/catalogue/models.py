@@ -25,6 +25,7 @@ from msgspec import Struct
 
 from kvcore.errors import CatalogueError
 from kvcore.model.config import ModelConfig
+from kvcore.texts.words import msg
 from kvcore.toml_files import text_at
 from kvcore.versioned import Bounds, Pattern, Source, convert, read_toml, wrong
 
@@ -81,7 +82,7 @@ def find_model(model: str) -> ModelEntry:
 
         near = get_close_matches(model[:200], model_ids(), n=3, cutoff=0.5)
         raise CatalogueError(
-            "unknown-model", field="model", value=model, near=", ".join(near) or "a bundled model"
+            "unknown-model", field="model", value=model, near=", ".join(near) or msg("a bundled model")
         )
     return known
 

@@ -124,6 +124,8 @@ class Shown(StrEnum):
 
 WORD: Final = r"[A-Za-z0-9_.-]+"
 """What a text with `is_word` is."""
+DRIVER_VERSION: Final = r"(?:[1-9][0-9]{2}|(?:ROCm )?[1-9][0-9]{0,3}(?:\.(?:[0-9]{1,6}|rc[0-9]{1,3})){1,4})"
+"""What a text with `is_driver_version` is: 570, 570.86.15, ROCm 7.2, 25.0.rc1."""
 BOUNDED: Final = frozenset((Kind.INTEGER, Kind.NUMBER, Kind.INTEGERS, Kind.COUNT))
 FlagName = Annotated[str, Pattern(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*){0,2}", "a name of a field")]
 Spelling = Annotated[str, Named(r"--?[a-z][a-z0-9_.-]*", "a flag with its dashes")]
@@ -142,6 +144,8 @@ class Flag(Struct, frozen=True, kw_only=True):
     characters: Annotated[int, Bounds(1, 1 << 20)] = 256
     is_word: bool = False
     """Of letters, digits, `_`, `.` and `-` alone: it names something that the engine knows."""
+    is_driver_version: bool = False
+    """As the driver's own tool prints it."""
     choices: tuple[Word, ...] = ()
     choices_of: Source | None = None
     """Where the choices come from instead."""
@@ -177,8 +181,8 @@ class Flag(Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if (self.kind in BOUNDED) is not (self.minimum is not None and self.maximum is not None):
             raise ValueError("minimum and maximum stand with numbers, and only there")
-        if self.is_word and self.kind is not Kind.TEXT:
-            raise ValueError("is_word stands with a text, and only there")
+        if (self.is_word or self.is_driver_version) and self.kind is not Kind.TEXT:
+            raise ValueError("is_word and is_driver_version stand with a text, and only there")
         if (self.kind in (Kind.CHOICE, Kind.NAMES)) is not bool(self.choices or self.choices_of):
             raise ValueError("choices stand with a choice and with names, and only there")
         if self.choices and not set(self.common) <= set(self.choices):

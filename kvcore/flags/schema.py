@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from kvcore.flags import ENVIRONMENT_NAME, FLAGS, MAX_LISTED, WORD, Flag, Kind, fields_of
+from kvcore.flags import DRIVER_VERSION, ENVIRONMENT_NAME, FLAGS, MAX_LISTED, WORD, Flag, Kind, fields_of
 
 DRAFT: Final = "https://json-schema.org/draft/2020-12/schema"
 
@@ -67,7 +67,8 @@ def _object(flag: Flag) -> Schema:
 
 def _text(flag: Flag) -> Schema:
     schema: Schema = {"type": ["string", "null"], "maxLength": flag.characters}
-    return {**schema, "pattern": f"^{WORD}$"} if flag.is_word else schema
+    form = WORD if flag.is_word else DRIVER_VERSION if flag.is_driver_version else ""
+    return {**schema, "pattern": f"^{form}$"} if form else schema
 
 
 def _count(flag: Flag) -> Schema:

@@ -8,11 +8,12 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from kvcore.errors import ScenarioError, invalid, shorten
-from kvcore.flags import MAX_LISTED, WORD, Flag, Kind, fields_of
+from kvcore.flags import DRIVER_VERSION, MAX_LISTED, WORD, Flag, Kind, fields_of
 from kvcore.untrusted import is_json
 
 Json = Mapping[str, Any]
 _WORD: Final = re.compile(WORD)
+_DRIVER_VERSION: Final = re.compile(DRIVER_VERSION)
 
 
 class Fields:
@@ -74,6 +75,8 @@ def _text(flag: Flag, value: object) -> str:
         raise invalid(flag.name, value, f"it must be a text of at most {limit} printable characters")
     if flag.is_word and _WORD.fullmatch(value) is None:
         raise invalid(flag.name, value, "it must be of letters, digits, '_', '.' and '-' only")
+    if flag.is_driver_version and _DRIVER_VERSION.fullmatch(value) is None:
+        raise invalid(flag.name, value, "it must be a version such as 570.86.15, ROCm 7.2 or 25.0.rc1")
     return value
 
 

@@ -86,6 +86,8 @@ def msg(msgid: str) -> str:
     return msgid
 
 
+NONE_NAMED: Final = msg("(none named)")
+"""What an error says in place of an architecture that a config does not name."""
 UNKNOWN: Final = msg("unknown")
 """What an error says for a compute capability that the catalogue does not have."""
 
@@ -147,9 +149,9 @@ class Words:
 
     def _param(self, name: str, value: str, msgid: str) -> str:
         """A figure of a sentence with separators; as the engine writes it where the text has a flag to copy."""
-        if name == "capability" and value == UNKNOWN:
-            return self._plain(UNKNOWN)
-        if name == "part":
+        if (name, value) in (("capability", UNKNOWN), ("architecture", NONE_NAMED)):
+            return self._plain(value)
+        if name in ("part", "near"):  # what is near is a name, or words of ours where nothing is
             return self._plain(value)
         return count(int(value)) if name in _COUNTS and value.isdecimal() and "--" not in msgid else value
 
@@ -241,6 +243,30 @@ def count(value: float) -> str:
         '163,840'
     """
     return f"{value:,.0f}"
+
+
+def short_number(value: float, digits: int = 3) -> str:
+    """A number with so many digits that mean something, written out: never with a power of ten.
+
+    Example:
+        >>> [short_number(value) for value in (50000, 1234.5, 12.345, 0.5, 0.00001234, -3.14159, 0)]
+        ['50,000', '1,234', '12.3', '0.5', '0.0000123', '−3.14', '0']
+    """
+    if value == 0 or not math.isfinite(value):
+        return "0" if value == 0 else f"{value}"
+    decimals = max(0, digits - 1 - math.floor(math.log10(abs(value))))
+    text = f"{value:,.{decimals}f}"
+    return real_minus(text.rstrip("0").rstrip(".") if decimals else text)
+
+
+def real_minus(number: str) -> str:
+    """A formatted number with a minus sign in place of a hyphen.
+
+    Example:
+        >>> real_minus("-52.80"), real_minus("52.80")
+        ('−52.80', '52.80')
+    """
+    return MINUS + number[1:] if number.startswith("-") else number
 
 
 def sentences(t: Words, texts: Iterable[str]) -> str:

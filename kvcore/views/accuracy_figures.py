@@ -100,7 +100,7 @@ def _inside(found: Summary, t: Words) -> str:
 
 
 def _whole_percent(share: float, t: Words) -> str:
-    return t("{number} %", number=f"{100 * share:.0f}")
+    return t("{number}\N{NO-BREAK SPACE}%", number=f"{100 * share:.0f}")
 
 
 class CoverageRow(Struct, frozen=True, kw_only=True):
@@ -196,7 +196,7 @@ def percent(share: float, t: Words, *, signed: bool = False) -> str:
         >>> from kvcore.texts.words import Language, words
         >>> english, chinese = words(Language.ENGLISH), words(Language.CHINESE)
         >>> percent(0.0042, english), percent(-0.0213, english, signed=True), percent(float("inf"), english)
-        ('0.4 %', '−2.1 %', '∞')
+        ('0.4\xa0%', '−2.1\xa0%', '∞')
         >>> percent(0.496, chinese)
         '50%'
     """
@@ -205,7 +205,7 @@ def percent(share: float, t: Words, *, signed: bool = False) -> str:
     size = 100 * abs(share)
     text = f"{size:.1f}" if size < 9.95 else f"{size:.0f}"
     sign = "" if not signed or float(text) == 0 else "\N{MINUS SIGN}" if share < 0 else "+"
-    return t("{number} %", number=f"{sign}{text}")
+    return t("{number}\N{NO-BREAK SPACE}%", number=f"{sign}{text}")
 
 
 def _summed(named: Iterable[tuple[str, Sequence[Point]]], t: Words) -> Iterator[tuple[Summary, ErrorRow]]:

@@ -15,7 +15,7 @@ from kvcore.evidence.log.figures import Reading
 from kvcore.planning import Plan, Verdict
 from kvcore.scenario import Parallel, SpeculativeConfig
 from kvcore.texts import LABELS, palette
-from kvcore.texts.words import DASH, Words, concurrency_text, count, gib_text, listed, spread_text
+from kvcore.texts.words import DASH, Words, concurrency_text, count, gib_text, listed, real_minus, spread_text
 from kvcore.units import GIB, gib
 from kvcore.views.memory_bars import MARGIN, axis_title, part_piece
 from kvcore.views.stack import CAPACITY, Bar, Note, Piece, Stack
@@ -60,9 +60,9 @@ def _part_row(part: PartComparison, t: Words) -> PartRow:
         spread = spread_text((part.predicted_gib - low) * GIB, (high - part.predicted_gib) * GIB)
     return PartRow(
         label=t(PART_LABELS[part.part]),
-        predicted=f"{part.predicted_gib:.2f}",
+        predicted=real_minus(f"{part.predicted_gib:.2f}"),
         interval=spread,
-        measured=DASH if part.measured_gib is None else f"{part.measured_gib:.2f}",
+        measured=DASH if part.measured_gib is None else real_minus(f"{part.measured_gib:.2f}"),
         difference=DASH if part.difference_gib is None else signed_gib(part.difference_gib),
         judgement=_judgement(part, t),
         is_outside=part.is_inside is False,
@@ -123,7 +123,7 @@ def headline(comparison: Comparison, t: Words, *, is_same_model: bool = True) ->
     kv = next((part for part in comparison.measured_parts if part.part == "available_kv"), None)
     figures = [_figure(figure, t, is_compared=is_same_model) for figure in comparison.figures]
     if kv is not None and kv.measured_gib is not None:
-        figures.insert(0, t("{size} GiB of KV memory", size=f"{kv.measured_gib:.2f}"))
+        figures.insert(0, t("{size} GiB of KV memory", size=real_minus(f"{kv.measured_gib:.2f}")))
     if not figures:
         return None
     difference = kv.difference_gib if kv is not None and is_same_model else None
@@ -172,11 +172,13 @@ def reading_text(reading: Reading) -> str:
     Example:
         >>> reading_text(Reading(figure="weights_gib", value=15.2683, unit="GiB", line_number=1, line=""))
         '15.2683 GiB'
+        >>> reading_text(Reading(figure="available_kv_gib", value=-52.8, unit="GiB", line_number=1, line=""))
+        '−52.8 GiB'
         >>> reading_text(Reading(figure="kv_tokens", value=94784.0, unit="tokens", line_number=1, line=""))
         '94,784 tokens'
     """
     number = f"{reading.value:,.0f}" if reading.value.is_integer() else f"{reading.value:,.6g}"
-    return f"{number} {reading.unit}".strip()
+    return f"{real_minus(number)} {reading.unit}".strip()
 
 
 def comparison_bar(comparison: Comparison, planned: Plan, t: Words) -> Stack:

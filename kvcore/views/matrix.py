@@ -15,7 +15,7 @@ from kvcore.catalogue.accelerators import Accelerator, Vendor
 from kvcore.planning import Verdict
 from kvcore.scenario.page_parameters import MEMORY_BANDS, Order
 from kvcore.texts import LABELS
-from kvcore.texts.words import Words, concurrency_text, count, msg
+from kvcore.texts.words import Words, concurrency_text, count, msg, short_number
 from kvcore.units import rounded
 
 Row: TypeAlias = tuple[Accelerator, tuple[Cell, ...]]
@@ -190,15 +190,15 @@ def money(amount: float) -> str:
     """An amount in any currency, with as many digits as tell amounts apart.
 
     Example:
-        >>> money(1234.5), money(12.5), money(0.0421)
-        ('1,234.50', '12.50', '0.042')
+        >>> money(1234.5), money(12.5), money(0.0421), money(0.000019)
+        ('1,234.50', '12.50', '0.042', '0.000019')
     """
-    return f"{amount:,.2f}" if amount >= 1 else f"{amount:.2g}"
+    return f"{amount:,.2f}" if amount >= 1 else short_number(amount, 2)
 
 
 def deployment_name(cell: Cell, cards: Mapping[str, Accelerator], t: Words) -> str:
-    """A cell as a deployment: `4 × H200 SXM 141GB`."""
-    return f"{cell.gpus} × {t.card(cards[cell.accelerator].name)}"
+    """A cell as a deployment, `4 × H200 SXM 141GB`, whose number stays on the line of the name."""
+    return f"{cell.gpus}\N{NO-BREAK SPACE}×\N{NO-BREAK SPACE}{t.card(cards[cell.accelerator].name)}"
 
 
 class ModelRow(Struct, frozen=True, kw_only=True):

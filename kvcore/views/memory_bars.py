@@ -25,8 +25,6 @@ from kvcore.views.stack import Bar, Note, Piece, Stack
 
 NARROW: Final = 0.3
 """A shortage of a smaller share of the bar is named above it: on a phone its name is wider than it."""
-SHORT_BAR: Final = 0.6
-"""Behind a bar of a smaller share of the axis there is room for a label."""
 MARGIN: Final = 1.01
 """How far the axis goes past the longest bar: its end is a line that has a width."""
 
@@ -139,18 +137,15 @@ def small_multiples(named: Sequence[tuple[str, Variant]], t: Words) -> Stack:
         pieces = [
             piece for segment in segments(plan) for piece in _named_pieces(segment, missing, t, is_sized=True)
         ]
-        notes = []
+        above: tuple[Note, ...] = ()
         if reaching is not None:
             pieces.append(_overlapping(reaching, t))
         if missing is not None:
             size = gib_text(-missing.size * GIB, signed=True)
             label = size if plan.verdict is Verdict.TIGHT else t("OOM {size}", size=size)
             pieces.append(Piece(look=stack.MISSING, start=missing.start, size=missing.size, title=label))
-            # Behind a short bar, at the end of a long one: never over the sizes at its beginning.
-            notes.append(
-                Note(at=missing.end, text=label, is_warning=True, is_after=missing.end < SHORT_BAR * end)
-            )
+            above = (Note(at=missing.end, text=label, is_warning=True),)
         total = gib(plan.memory.total.value) if plan.memory is not None else 0.0
         line = Piece(look=stack.CAPACITY, start=total, size=0.0)
-        bars.append(Bar(name=name, pieces=tuple(pieces), across=(line,), notes=tuple(notes)))
+        bars.append(Bar(name=name, pieces=tuple(pieces), across=(line,), above=above))
     return Stack(bars=tuple(bars), end=end * MARGIN, axis=t("GiB of one GPU"))

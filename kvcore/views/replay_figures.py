@@ -14,7 +14,7 @@ from kvcore.evidence.carry import carried_over
 from kvcore.planning import Plan, plan
 from kvcore.scenario import Scenario
 from kvcore.texts import palette
-from kvcore.texts.words import DASH, Words, concurrency_text, count
+from kvcore.texts.words import DASH, Words, concurrency_text, count, short_number
 from kvcore.units import rounded
 from kvcore.views import plotting as draw
 from kvcore.views.summary import Card
@@ -158,7 +158,10 @@ def replay_table(found: Replay) -> str:
     for name, latency in (("TTFT", found.ttft), ("TPOT", found.tpot)):
         if latency is not None:
             rows.append(
-                (f"{name} P50 / P95 / P99", f"{latency.p50:.3g} / {latency.p95:.3g} / {latency.p99:.3g} s")
+                (
+                    f"{name} P50 / P95 / P99",
+                    " / ".join(map(short_number, (latency.p50, latency.p95, latency.p99))) + " s",
+                )
             )
     return "\n".join(f"{name:<24}{value:>16}" for name, value in rows)
 
@@ -177,9 +180,9 @@ def replay_cards(found: Replay, t: Words) -> tuple[Card, ...]:
          t("of the prompt tokens that were looked up")),
     ]  # fmt: skip
     if found.ttft is not None and found.tpot is not None:
-        cards.append((t("TTFT, P95"), t("{seconds} s", seconds=f"{found.ttft.p95:.3g}"),
+        cards.append((t("TTFT, P95"), t("{seconds} s", seconds=short_number(found.ttft.p95)),
                       t("by the clock that you gave: an estimate")))  # fmt: skip
-        cards.append((t("TPOT, P95"), t("{seconds} s", seconds=f"{found.tpot.p95:.3g}"),
+        cards.append((t("TPOT, P95"), t("{seconds} s", seconds=short_number(found.tpot.p95)),
                       t("by the clock that you gave: an estimate")))  # fmt: skip
     return tuple(Card(label=label, value=value, note=note) for label, value, note in cards)
 

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from kvcore.planning import Plan
 from kvcore.texts import palette
-from kvcore.texts.words import Words
+from kvcore.texts.words import Words, short_number
 from kvcore.units import GIB, rounded
 from kvcore.views import plotting as draw
 from kvcore.views.workload_summary import share_text
@@ -85,10 +85,10 @@ def reuse_sentence(found: Reuse, settings: Settings, gib: float, t: Words) -> st
     said = t(
         "The {size} GiB of now find {rate} of the prompt tokens; {knee} GiB find {knee_rate}, and more buys less; a "
         "cache that forgets nothing finds {most}.",
-        size=f"{now * gib:.3g}", rate=share_text(found.hit_rate(now), t), knee=f"{knee * gib:.3g}",
+        size=short_number(now * gib), rate=share_text(found.hit_rate(now), t), knee=short_number(knee * gib),
         knee_rate=share_text(found.hit_rate(knee), t), most=share_text(found.most, t),
     )  # fmt: skip
     if knee > now:
         said += " " + t("CPU memory can give the {size} GiB that the GPUs lack: {flag}.", flag="--kv-offloading-size",
-                        size=f"{(knee - now) * gib:.3g}")  # fmt: skip
+                        size=short_number((knee - now) * gib))  # fmt: skip
     return said

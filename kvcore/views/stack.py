@@ -39,16 +39,15 @@ class Note(Struct, frozen=True, kw_only=True):
     at: float
     text: str
     is_warning: bool = False
-    is_after: bool = False
-    """Whether it begins at its place, with room behind it, and is not centred there."""
 
 
 class Bar(Struct, frozen=True, kw_only=True):
-    """One bar: its name at its left end, its pieces, what goes across all of it, and notes on it."""
+    """One bar: its name at its left end, its pieces, what goes across all of it, and notes on it or above it."""
 
     pieces: tuple[Piece, ...] = ()
     across: tuple[Piece, ...] = ()
     notes: tuple[Note, ...] = ()
+    above: tuple[Note, ...] = ()
     name: str = ""
 
 
@@ -68,7 +67,7 @@ class Stack(Struct, frozen=True, kw_only=True):
             '<figure class="kv-stack kv-one" role="img" aria-label="a &lt; '
         """
         names = " kv-named" if any(bar.name for bar in self.bars) else ""
-        above = "".join(f'<div class="kv-note-row">{self._note(note)}</div>' for note in self.notes)
+        above = self._rows(self.notes)
         drawn = "".join(self._bar(bar) for bar in self.bars)
         marks = "".join(
             f'<span style="--at:{self._share(tick)}">{escape(text)}</span>' for tick, text in ticks(self.end)
@@ -86,7 +85,12 @@ class Stack(Struct, frozen=True, kw_only=True):
     def _bar(self, bar: Bar) -> str:
         named = f'<div class="kv-bar-name">{escape(bar.name)}</div>' if bar.name else ""
         inside = "".join(self._piece(piece) for piece in (*bar.pieces, *bar.across))
-        return f'{named}<div class="kv-stack-bar">{inside}{"".join(self._note(note) for note in bar.notes)}</div>'
+        notes = "".join(self._note(note) for note in bar.notes)
+        return f'{self._rows(bar.above)}{named}<div class="kv-stack-bar">{inside}{notes}</div>'
+
+    def _rows(self, notes: tuple[Note, ...]) -> str:
+        """Each note in a row of its own: there it covers nothing at any width."""
+        return "".join(f'<div class="kv-note-row">{self._note(note)}</div>' for note in notes)
 
     def _piece(self, piece: Piece) -> str:
         said = "<br>".join(escape(line) for line in piece.said)
@@ -96,7 +100,7 @@ class Stack(Struct, frozen=True, kw_only=True):
         return f'<div class="kv-piece {piece.look}" style="{place}"{title}>{text}</div>'
 
     def _note(self, note: Note) -> str:
-        looks = "kv-note" + " kv-warning" * note.is_warning + " kv-after" * note.is_after
+        looks = "kv-note" + " kv-warning" * note.is_warning
         return f'<div class="{looks}" style="--at:{self._share(note.at)}">{escape(note.text)}</div>'
 
 

@@ -48,7 +48,7 @@ def share_text(share: float, t: Words) -> str:
     Example:
         >>> from kvcore.texts.words import Language, words
         >>> [share_text(share, words(Language.ENGLISH)) for share in (0.0, 0.0004, 0.0123, 0.5, 0.9996)]
-        ['0 %', '< 0.1 %', '1.2 %', '50 %', '> 99.9 %']
+        ['0\xa0%', '< 0.1\xa0%', '1.2\xa0%', '50\xa0%', '> 99.9\xa0%']
     """
     if share in (0, 1):
         number = f"{100 * share:.0f}"
@@ -58,7 +58,7 @@ def share_text(share: float, t: Words) -> str:
         number = "> 99.9"
     else:
         number = f"{100 * share:.0f}" if 0.1 <= share <= 0.9 else f"{100 * share:.1f}"
-    return t("{number} %", number=number)
+    return t("{number}\N{NO-BREAK SPACE}%", number=number)
 
 
 def preemption_text(rate: float | None, t: Words) -> str:

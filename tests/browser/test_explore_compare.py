@@ -35,6 +35,20 @@ def go(page: Page, name: str) -> None:
     at_rest(page)
 
 
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_texts_of_charts_are_not_of_streamlit_s_light_grey(
+    server: str, open_page: OpenPage, scheme: str
+) -> None:
+    """Axe does not judge what Plotly draws; tests/test_charts.py has the contrast of what stands in its place."""
+    page = open_page(f"{server}/explore?{STORY}", scheme=scheme, wait=at_rest)
+    page.locator(".js-plotly-plot .textpoint text").first.wait_for()
+    fills = "texts => [...new Set(texts.map(text => getComputedStyle(text).fill))].sort()"
+    shown = page.locator(".js-plotly-plot :is(.textpoint, .ytick, .annotation-text-g) text").evaluate_all(
+        fills
+    )
+    assert shown == ["rgb(74, 81, 92)" if scheme == "light" else "rgb(230, 234, 241)"]
+
+
 def test_a_cell_goes_to_plan_and_the_numbers_agree(server: str, open_page: OpenPage) -> None:
     page = open_page(f"{server}/?{STORY}")
     go(page, "Explore")

@@ -16,7 +16,7 @@ from kvcore.scenario import Link
 
 MAX_VERSIONS: Final = 16
 """Places at which a version is looked for."""
-_VERSION: Final = re.compile(r"\d{1,4}(?:\.\d{1,6}){1,3}")
+_VERSION: Final = re.compile(r"[1-9][0-9]{0,3}(?:\.[0-9]{1,6}){1,3}")
 _ON_PCIE: Final = (Interconnect.PCIE, Interconnect.NONE)
 
 

@@ -17,7 +17,7 @@ from kvcore.explain.derivation.equation import Equation
 from kvcore.planning import Plan
 from kvcore.scenario import Scenario
 from kvcore.texts import LESSONS
-from kvcore.texts.palette import PARTS
+from kvcore.texts.palette import AFTER_POOL, PARTS
 from kvcore.texts.words import Words, msg
 
 
@@ -201,7 +201,7 @@ def part(name: str) -> str:
     return f"\x02{name}\x03"
 
 
-MARKS: Final = {one.name: part(one.name) for one in PARTS}
+MARKS: Final = {one.name: part(one.name) for one in (*PARTS, AFTER_POOL)}
 
 
 def prose(text: str, t: Words) -> str:
@@ -212,7 +212,7 @@ def prose(text: str, t: Words) -> str:
         >>> prose("a < b, `--x`", words(Language.ENGLISH))
         'a &lt; b, <code>--x</code>'
     """
-    labels = {part.name: t(part.label) for part in PARTS}
+    labels = {part.name: t(part.label) for part in (*PARTS, AFTER_POOL)}
 
     def word(match: re.Match[str]) -> str:
         name = match[1]

@@ -25,6 +25,7 @@ from kvcore.model.architecture import Architecture
 from kvcore.model.config import ModelConfig
 from kvcore.model.families import decoder
 from kvcore.model.parts.blocks import Reader
+from kvcore.texts.words import NONE_NAMED
 
 GENERATING_SUFFIXES: Final = ("ForCausalLM", "ForConditionalGeneration", "LMHeadModel")
 POOLING_SUFFIXES: Final = (
@@ -198,7 +199,7 @@ def _read_unknown(config: ModelConfig) -> Architecture:
 
         return replace(headers.read_with_headers(config, config.headers), read_as=named)
     if not named:
-        raise _unknown("(none named)", reason="the config has neither architectures nor model_type")
+        raise _unknown(NONE_NAMED, reason="the config has neither architectures nor model_type")
     if not is_named_like_a_decoder(config):
         raise _unknown(named, reason="no family of this project claims it")
     strange = strange_keys(config)

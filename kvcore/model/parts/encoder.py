@@ -39,6 +39,7 @@ from kvcore.model.parts.encoder_rows import (
     evaluate,
     parse,
 )
+from kvcore.texts.words import NONE_NAMED
 from kvcore.versioned import wrong
 
 LAYERS: Final[Mapping[Make | None, Callable[..., Linear]]] = {
@@ -294,7 +295,7 @@ def not_read(section: Section, named: str, *, reason: str, key: str = "model_typ
     return ModelError(
         "unknown-architecture",
         field=f"{section.path}.{key}",
-        architecture=named or "(none named)",
+        architecture=named or NONE_NAMED,
         reason=reason,
     )
 

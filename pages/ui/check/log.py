@@ -16,10 +16,11 @@ from kvcore.evidence.log.reader import StartupLog, read_log
 from kvcore.texts.words import Words, listed, msg
 from kvcore.views.comparison import FIGURE_LABELS, reading_text
 from pages.ui.check import taken
-from pages.ui.shared import html_table, net, state
+from pages.ui.shared import html_table, labels, net, state
 
 SAMPLES = Path(__file__).parents[1] / "samples"
 LARGEST_UPLOAD_MIB = 50
+TYPES = ("txt", "log", "yaml", "yml", "sh")
 LONGEST_SHOWN_LINE = 300
 KEPT = "check.log"
 """Key of the log of this session, whichever way it came."""
@@ -67,8 +68,8 @@ def ask(t: Words) -> None:
     left, right = st.columns([3, 2], gap="medium")
     with left:
         st.file_uploader(
-            t("Or upload it"),
-            type=["txt", "log", "yaml", "yml", "sh"],
+            labels.upload(t("Or upload it"), TYPES, t, LARGEST_UPLOAD_MIB),
+            type=[*TYPES],
             key=UPLOAD,
             max_upload_size=LARGEST_UPLOAD_MIB,
             on_change=_take_upload,

@@ -78,6 +78,7 @@ def _cards(t: Words) -> tuple[Accelerator, ...]:
         t("Accelerators to compare with the current one"),
         list(known),
         format_func=lambda name: known[name].name,
+        placeholder=t("Choose accelerators"),
         max_selections=MAX_CARDS,
         **state.bound("cards", "vary_cards", takes="default"),
     )

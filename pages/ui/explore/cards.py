@@ -136,7 +136,7 @@ def show(t: Words) -> None:
     )
     st.caption(
         t(
-            "Too big: no memory for the weights or the KV cache. Too short: one request of this "
+            "Too big: no memory for the weights or the KV cache. Context too long: one request of this "
             "length does not fit. Refused: the engine stops before it looks at memory. Tight: within "
             "the estimate's error."
         )

@@ -43,6 +43,7 @@ def show(rows: Sequence[Row], t: Words) -> None:
             format_func=lambda card: names.get(card, card),
             key=PRICED,
             max_selections=MAX_PRICED,
+            placeholder=t("Choose accelerators"),
             on_change=_drop_others,
         )
         with st.container(horizontal=True, key="explore_price_fields"):

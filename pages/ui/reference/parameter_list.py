@@ -161,12 +161,18 @@ def _corrections(plan: Plan, t: Words) -> None:
         t("Four guides that this planner grew from, checked against the engine. Figures are computed here.")
     )
     known = facts(plan)
-    rows = "".join(
-        f"<tr><td>{escape(t(SOURCES[one.source].name))}</td><td>{escape(t(one.claim))}</td>"
-        f"<td>{escape(truth(one, known, t))}</td></tr>"
-        for one in CORRECTIONS.values()
-    )
-    html_table.show((t("Document"), t("Says"), t("Correct")), rows, "kv-corrections")
+    heads = (t("Document"), t("Says"), t("Correct"))
+    rows, before = "", None
+    for one in CORRECTIONS.values():
+        # A phone stacks the cells of a row: there the document is said once for the rows of it that follow each other.
+        again = ' class="kv-again"' if one.source == before else ""
+        rows += (
+            f"<tr><td{again}>{escape(t(SOURCES[one.source].name))}</td>"
+            f'<td data-head="{escape(heads[1])}">{escape(t(one.claim))}</td>'
+            f'<td data-head="{escape(heads[2])}">{escape(truth(one, known, t))}</td></tr>'
+        )
+        before = one.source
+    html_table.show(heads, rows, "kv-corrections")
     with st.container(horizontal=True):
         for key, label, example in (
             (

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Final
+
+from kvcore.texts.words import Words, listed
 
 _WORD: Final = re.compile(r"[A-Za-z0-9]+([_.-][A-Za-z0-9]+)*")
 """Means nothing in Markdown."""
@@ -20,3 +23,17 @@ def plain(text: object) -> str:
     """
     said = str(text)
     return said if _WORD.fullmatch(said) else _MARKS.sub(r"\\\1", said)
+
+
+def upload(label: str, types: Sequence[str], t: Words, largest_mib: int | None = None) -> str:
+    """The label of an upload with what may be sent: Streamlit says it in English only, and is not asked to.
+
+    Example:
+        >>> from kvcore.texts.words import Language, words
+        >>> upload("Or upload it", ("txt", "log"), words(Language.ENGLISH), 50)
+        'Or upload it (txt, log; up to 50 MiB)'
+    """
+    names = listed(t, types)
+    if largest_mib is None:
+        return t("{label} ({types})", label=label, types=names)
+    return t("{label} ({types}; up to {size} MiB)", label=label, types=names, size=str(largest_mib))

@@ -22,7 +22,7 @@ from kvcore.scenario import link
 from kvcore.scenario.request import UNNAMED_MODEL, known_checkpoint, scenario_from_request
 from kvcore.texts.words import Words
 from kvcore.untrusted import parse_json_object, utf8_text
-from pages.ui.shared import net, problems, state
+from pages.ui.shared import labels, net, problems, state
 
 LARGEST_UPLOAD_MIB = 8
 """What a browser may send; what is too large for a config is said in words, not by the widget."""
@@ -99,7 +99,7 @@ def other_model(t: Words) -> None:
     st.button(t("Use this config"), on_click=_use_text, args=("config_text",))
     show_error("config_text", t)
     st.file_uploader(
-        t("Or upload it"),
+        labels.upload(t("Or upload it"), ("json",), t, MAX_CONFIG_BYTES >> 20),
         type=["json"],
         key="config_file",
         max_upload_size=LARGEST_UPLOAD_MIB,
@@ -118,7 +118,7 @@ def _headers(t: Words) -> None:
     if (error is None or error.code != UNREAD) and problems.at(HEADERS_FILE) is None:
         return
     st.file_uploader(
-        t("Headers of the weight files"),
+        labels.upload(t("Headers of the weight files"), ("json",), t, HEADERS_LIMIT_BYTES >> 20),
         type=["json"],
         key=HEADERS_FILE,
         max_upload_size=HEADERS_LIMIT_BYTES >> 20,

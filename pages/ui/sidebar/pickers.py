@@ -266,7 +266,7 @@ def _use_own_card() -> None:
         card = catalogue.accelerator_from_facts(
             numbers.held(OWN_MEMORY, OWN_LIMITS, None),
             facts[OWN_VENDOR].value,
-            facts[OWN_NAME].strip() or None,
+            catalogue.checked_name(facts[OWN_NAME]) or None,
         )
     except KvPlannerError as error:
         problems.keep(OWN_NAME, error)

@@ -13,7 +13,7 @@ from kvcore.flags import FLAGS
 from kvcore.planning import Plan
 from kvcore.scenario import edit
 from kvcore.scenario.page_parameters import ANSWER_SPEED, ARRIVALS, FIRST_TOKEN_SECONDS
-from kvcore.texts.words import DASH, Words, count
+from kvcore.texts.words import DASH, Words, count, short_number
 from kvcore.views.summary import Card
 from kvcore.workload.little import Arrivals, Fleet, fleet_for
 from pages.ui.shared import cards, numbers, shell, state, undo
@@ -96,15 +96,15 @@ def _figures(arrivals: Arrivals, fleet: Fleet | None, t: Words) -> None:
     figures = (
         Card(
             label=t("A request stays"),
-            value=f"{arrivals.seconds_in_system:,.3g} s",
-            note=t("{first} s + {answer} tokens / {speed}", first=f"{arrivals.first_token_seconds:g}",
-              answer=count(arrivals.answer_tokens), speed=f"{arrivals.tokens_per_second:g}"),
+            value=f"{short_number(arrivals.seconds_in_system)} s",
+            note=t("{first} s + {answer} tokens / {speed}", first=short_number(arrivals.first_token_seconds, 6),
+              answer=count(arrivals.answer_tokens), speed=short_number(arrivals.tokens_per_second, 6)),
         ),
         Card(
             label=t("Requests at once"),
             value=count(arrivals.requests_at_once),
-            note=t("{arrivals} per second × {seconds} s", arrivals=f"{arrivals.per_second:g}",
-              seconds=f"{arrivals.seconds_in_system:,.3g}"),
+            note=t("{arrivals} per second × {seconds} s", arrivals=short_number(arrivals.per_second, 6),
+              seconds=short_number(arrivals.seconds_in_system)),
         ),
         Card(label=t("GPUs"), value=gpus, note=replicas),
     )  # fmt: skip

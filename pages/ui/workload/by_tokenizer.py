@@ -13,7 +13,7 @@ from kvcore.texts.words import Words
 from kvcore.workload.counted_apart import counted_apart
 from kvcore.workload.requests import MAX_LOG_BYTES
 from kvcore.workload.tokenizer import MAX_TOKENIZER_BYTES
-from pages.ui.shared import net, notes
+from pages.ui.shared import labels, net, notes
 from pages.ui.workload import source
 
 UPLOADS, READ, ERROR = "workload.tokenizer.uploads", "workload.tokenizer.read", "workload.tokenizer.error"
@@ -37,13 +37,17 @@ def ask(t: Words) -> None:
         )
         number = st.session_state.get(UPLOADS, 0)
         tokenizer = st.file_uploader(
-            "tokenizer.json",
+            labels.upload("tokenizer.json", ("json",), t, MAX_TOKENIZER_BYTES >> 20),
             type=["json"],
             max_upload_size=MAX_TOKENIZER_BYTES >> 20,
             key=f"workload.tokenizer.{number}",
         )
         logs = st.file_uploader(
-            t("The log once more, up to {size} MiB together", size=str(MAX_LOG_BYTES >> 20)),
+            labels.upload(
+                t("The log once more, up to {size} MiB together", size=str(MAX_LOG_BYTES >> 20)),
+                source.LOG_TYPES,
+                t,
+            ),
             type=[*source.LOG_TYPES],
             accept_multiple_files=True,
             max_upload_size=LARGEST_LOG_MB,

@@ -8,11 +8,11 @@ import streamlit as st
 
 from kvcore.errors import KvPlannerError, WorkloadError
 from kvcore.planning import Plan
-from kvcore.texts.words import Words, msg
+from kvcore.texts.words import Words, msg, short_number
 from kvcore.untrusted import parse_json_object, utf8_text
 from kvcore.views.replay_figures import bound_clock
 from kvcore.workload.replay.clock import Clock, ClockKind, FittedClock, UserClock, fitted_clock
-from pages.ui.shared import notes, numbers
+from pages.ui.shared import labels, notes, numbers
 from pages.ui.shared.numbers import Limits
 from pages.ui.workload import source
 
@@ -73,7 +73,12 @@ def _fitted(t: Words) -> FittedClock | None:
     """Of a result file: its answers' texts leave the session as soon as it was fitted."""
     number = st.session_state.get(NUMBER, 0)
     upload = st.file_uploader(
-        t("A result of vllm bench serve --save-result --save-detailed, of this deployment"),
+        labels.upload(
+            t("A result of vllm bench serve --save-result --save-detailed, of this deployment"),
+            ("json",),
+            t,
+            LARGEST_BENCH >> 20,
+        ),
         type=["json"],
         max_upload_size=LARGEST_BENCH >> 20,
         key=f"workload.replay.bench.{number}",
@@ -92,9 +97,9 @@ def _fitted(t: Words) -> FittedClock | None:
             t(
                 "A step takes {fixed} ms + {tokens} µs a token + {context} ns a token in the caches; fitted on half "
                 "of the benchmark this is {off} % off on the other half, in the median.",
-                fixed=f"{found.a * 1e3:.3g}",
-                tokens=f"{found.b * 1e6:.3g}",
-                context=f"{found.c * 1e9:.3g}",
+                fixed=short_number(found.a * 1e3),
+                tokens=short_number(found.b * 1e6),
+                context=short_number(found.c * 1e9),
                 off=f"{found.off * 100:.2g}",
             )
         )

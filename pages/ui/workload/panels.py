@@ -102,10 +102,11 @@ def prefix(mix: Mix, choice: LimitChoice, t: Words) -> None:
     grid = st.grid(4, min_column_width=150)
     shared = _tokens(grid, t("Tokens that all share"), "prefix", DEFAULT_SYSTEM, 0, t)
     request = max(1, round(choice.mean_tokens))
-    found = None
-    if choice.plan is not None and choice.starts:
-        found = prefix_sharing(choice.plan, shared, request)
-    if found is None or choice.plan is None:
+    if choice.plan is None or not choice.starts:
+        st.text(t("At this length the engine does not start."))
+        return
+    found = prefix_sharing(choice.plan, shared, request)
+    if found is None:
         st.text(t("This model keeps nothing of a request, so nothing can be shared."))
         return
     found_cards = (

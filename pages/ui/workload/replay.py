@@ -11,7 +11,7 @@ import streamlit as st
 from kvcore.errors import KvPlannerError
 from kvcore.planning import Plan
 from kvcore.shared_work import PAUSE_SECONDS
-from kvcore.texts.words import DASH, Words, concurrency_text, count
+from kvcore.texts.words import DASH, Words, concurrency_text, count, short_number
 from kvcore.views.replay_figures import (
     FIELDS,
     OTHER_ENGINES,
@@ -30,7 +30,7 @@ from kvcore.workload.replay.reader import read_trace
 from kvcore.workload.replay.reuse import reuse_of
 from kvcore.workload.replay.series import Replay, most_rate, replaying, sped_up
 from kvcore.workload.replay.trace import TraceRequest
-from pages.ui.shared import cards, figure, html_table, net, notes, numbers, state
+from pages.ui.shared import cards, figure, html_table, labels, net, notes, numbers, state
 from pages.ui.shared.numbers import Limits
 from pages.ui.workload import clocks
 
@@ -39,10 +39,13 @@ TRACE, ASKED, DONE = "workload.replay.trace", "workload.replay.asked", "workload
 REUSE = "workload.replay.reuse"
 RUN, RATE = "replay", "rate"
 """What was asked for, or a field to compare."""
+TRACE_TYPES = ("jsonl", "json", "csv")
+LARGEST_TRACE_MIB = 50
+"""As `.streamlit/config.toml` has it."""
 REQUESTS = 1000
+"""Of random arrivals."""
 RATE_FACTOR = Limits(0.01, 1000, is_whole=False)
 PER_SECOND = Limits(0.01, 10_000, is_whole=False)
-"""Of random arrivals."""
 FACTORS = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0)
 
 
@@ -119,8 +122,16 @@ def _ask(what: str) -> None:
 
 def _trace(mix: Mix, t: Words) -> tuple[tuple[TraceRequest, ...], float]:
     upload = st.file_uploader(
-        t("A trace with arrival times (JSON lines or CSV); without one, requests of your mix come at random"),
-        type=["jsonl", "json", "csv"],
+        labels.upload(
+            t(
+                "A trace with arrival times (JSON lines or CSV); without one, requests of your mix come at random"
+            ),
+            TRACE_TYPES,
+            t,
+            LARGEST_TRACE_MIB,
+        ),
+        type=[*TRACE_TYPES],
+        max_upload_size=LARGEST_TRACE_MIB,
         key="workload.replay.upload",
     )
     grid = st.grid(2, min_column_width=190)
@@ -205,7 +216,7 @@ def _rate(found: float | None, trace: tuple[TraceRequest, ...], t: Words) -> Non
         return
     st.text(
         t("Up to {factor} × this rate, {rate} requests a second, nothing is preempted.", factor=f"{found:g}",
-          rate=f"{found * len(trace) / seconds:.3g}")
+          rate=short_number(found * len(trace) / seconds))
     )  # fmt: skip
 
 

@@ -18,7 +18,7 @@ from kvcore.workload.percentiles import Percentiles, typed_quantiles
 from kvcore.workload.prometheus import read_metrics
 from kvcore.workload.records import read_request_log, read_request_logs
 from kvcore.workload.requests import MAX_LOG_BYTES, Reading, tables
-from pages.ui.shared import net, notes, numbers
+from pages.ui.shared import labels, net, notes, numbers
 from pages.ui.workload import by_tokenizer, take_away
 from pages.ui.workload import source as workload_source
 
@@ -75,7 +75,11 @@ def ask(t: Words) -> None:
 def _upload(t: Words) -> None:
     number = st.session_state.get(UPLOADS, 0)
     uploads = st.file_uploader(
-        t("Drop request logs, up to {size} MiB together", size=str(MAX_LOG_BYTES >> 20)),
+        labels.upload(
+            t("Drop request logs, up to {size} MiB together", size=str(MAX_LOG_BYTES >> 20)),
+            workload_source.LOG_TYPES,
+            t,
+        ),
         type=[*workload_source.LOG_TYPES],
         accept_multiple_files=True,
         max_upload_size=LARGEST_UPLOAD_MB,
