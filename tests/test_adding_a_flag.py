@@ -55,6 +55,7 @@ app.session_state["more.opened"] = True
 for name, value in params.items():
     app.query_params[name] = value
 app.run()
+app.number_input(key="made_up_tokens").set_value(5000).run()
 control = app.number_input(key="made_up_tokens")
 json.dump({
     "refused": refused,
@@ -67,7 +68,8 @@ json.dump({
     "read from it": read_log(command).flags.made_up_tokens,
     "read from a log": read_log("non-default args: {'model': 'a/b', 'made_up_tokens': 7}").flags.made_up_tokens,
     "settings": [setting.text for setting in settings_in_force(scenario, words(Language.ENGLISH))],
-    "control": [control.label, control.value, control.min, control.max],
+    "control": [control.label, control.value],
+    "refused by it": [text.value for text in app.text if "4,096" in text.value],
     "trouble": [one.message for one in app.exception],
 }, sys.stdout)
 """
@@ -112,7 +114,8 @@ def test_a_row_and_a_field_are_a_flag_everywhere(house: Path) -> None:
     assert re.search(r" --made-up-tokens 64\b", found["command"])
     assert (found["read from it"], found["read from a log"]) == (64, 7)
     assert found["settings"] == ["made_up_tokens 64"]
-    assert found["control"] == ["Made-up tokens", 64, 3, 4096]
+    assert found["control"] == ["Made-up tokens", 64]
+    assert found["refused by it"] == ["Not taken: 5,000 is not a whole number from 3 to 4,096."]
     assert found["trouble"] == []
     assert changed(house) == {"kvcore/flags/registry.toml", "kvcore/scenario/__init__.py"}
 
