@@ -36,11 +36,8 @@ def kept_answer(function: Callable[[Scenario], T]) -> Callable[[Scenario], T]:
     def asked(scenario: Scenario) -> T:
         try:
             others = msgpack.encode(replace(scenario, config=None))
-        except (
-            OverflowError,
-            TypeError,
-            ValueError,
-        ):  # a number of 80 bits in a connector's settings, for one
+        except (OverflowError, TypeError, ValueError):
+            # A number of 80 bits in a connector's settings, for one: found anew each time.
             return function(scenario)
         return found_with(scenario.config, (function, blake2b(others).digest()), lambda: function(scenario))
 
