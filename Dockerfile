@@ -22,7 +22,7 @@ COPY locale locale
 COPY pages pages
 COPY tools/watchdog.py tools/watchdog.py
 # Nothing is written once it runs: not even bytecode.
-RUN python -m compileall -q app.py kvcore pages tools && python -m kvcore.toml_files
+RUN python -m compileall -q app.py kvcore pages tools && python -m kvcore.base.toml_files
 ENV PYTHONDONTWRITEBYTECODE=1
 
 USER 10001:10001

@@ -76,7 +76,7 @@ $(BIN)/python:
 $(VENV)/.run: requirements.txt | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.txt
 	$(BIN)/python -m compileall -q app.py kvcore pages
-	$(BIN)/python -m kvcore.toml_files
+	$(BIN)/python -m kvcore.base.toml_files
 	@touch $@
 
 $(VENV)/.test: tools/requirements.txt $(VENV)/.run

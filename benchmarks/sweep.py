@@ -10,9 +10,9 @@ import time
 
 from kvcore import catalogue
 from kvcore.advice.sweep import SIZES, plan_cell, sweep
+from kvcore.charts.matrix import json_lines
 from kvcore.library import sweep_side_by_side
-from kvcore.scenario.request import scenario_from_request
-from kvcore.views.matrix import json_lines
+from kvcore.wire.request import scenario_from_request
 
 SAMPLE = 5000
 

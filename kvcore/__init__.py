@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from kvcore import catalogue
-    from kvcore.errors import (
+    from kvcore.base.errors import (
         CatalogueError,
         DefectError,
         EngineRefusalError,
@@ -90,7 +90,7 @@ if not TYPE_CHECKING:  # a type checker would take any name for one of this pack
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         if name == "catalogue":
             return import_module("kvcore.catalogue")
-        found = getattr(import_module(f"kvcore.{_HOMES.get(name, 'errors')}"), name)
+        found = getattr(import_module(f"kvcore.{_HOMES.get(name, 'base.errors')}"), name)
         globals()[name] = found
         return found
 

@@ -2,8 +2,8 @@
 
 import streamlit as st
 
+from kvcore.charts import accuracy_figures as words
 from kvcore.evidence import accuracy, accuracy_groups
-from kvcore.views import accuracy_figures as words
 from pages.ui.accuracy import tables
 from pages.ui.shared import figure, notes, shell, state
 

@@ -2,7 +2,7 @@
 
 import streamlit as st
 
-from kvcore.errors import KvPlannerError, LogError
+from kvcore.base.errors import KvPlannerError, LogError
 from kvcore.evidence.calibration import compare
 from kvcore.evidence.recognized import scenario_from_log
 from kvcore.planning import plan

@@ -2,7 +2,7 @@
 
 import streamlit as st
 
-from kvcore.errors import KvPlannerError
+from kvcore.base.errors import KvPlannerError
 from kvcore.model.families import read_architecture
 from pages.ui.compare import pins, varied
 from pages.ui.shared import notes, shell, state, undo

@@ -1,6 +1,6 @@
 """Learn: the plan derived step by step, each with a question, a guess, the formula, the numbers, something to try."""
 
-from kvcore.explain.derivation import step_of
+from kvcore.course import step_of
 from pages.ui.learn import answer, check, class_sheets, guess, look, practice, steps, taught
 from pages.ui.shared import notes, shell, state, undo
 

@@ -7,11 +7,12 @@ import streamlit as st
 
 from kvcore.advice.fixes import fixes
 from kvcore.advice.vary import concurrency_curve, tensor_parallel_curves
-from kvcore.errors import KvPlannerError
+from kvcore.base.errors import KvPlannerError
+from kvcore.charts import curves as charts
+from kvcore.charts import summary
+from kvcore.controls import settings
 from kvcore.explain import numbers as figures
 from kvcore.planning import Verdict
-from kvcore.scenario import settings
-from kvcore.views import charts, summary
 from kvcore.workload.limits import is_above_model
 from pages.ui.plan import groups, lengths, numbers, share
 from pages.ui.shared import cards, drawings, figure, notes, shell, state, undo

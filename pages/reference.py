@@ -2,9 +2,9 @@
 
 import streamlit as st
 
-from kvcore.errors import KvPlannerError
+from kvcore.base.errors import KvPlannerError
+from kvcore.base.words import msg
 from kvcore.scenario.page_parameters import SECTIONS as SECTION_NAMES
-from kvcore.texts.words import msg
 from pages.ui.reference import catalogue_tables, going_live, parameter_list, stories
 from pages.ui.shared import notes, shell, state, undo
 

@@ -2,7 +2,7 @@
 
 import streamlit as st
 
-from kvcore.errors import KvPlannerError
+from kvcore.base.errors import KvPlannerError
 from pages.ui.shared import notes, shell, state, undo
 from pages.ui.workload import arrivals, panels, replay, result, source, upload
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import cache
 from typing import Any, Final
 
-from kvcore.explain.derivation import Step, derivation
+from kvcore.base.words import Language, words
+from kvcore.course import Step, derivation
 from kvcore.planning import Plan, plan
-from kvcore.scenario.request import scenario_from_request
-from kvcore.texts.words import Language, words
+from kvcore.wire.request import scenario_from_request
 from tests.present_plans import FITS, RULE_OF_THUMB, TOO_BIG, TOO_LONG
 
 H100 = {"accelerator": "H100-80GB", "max_model_len": 8192}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kvcore import catalogue
+from kvcore.base.units import GIB
 from kvcore.engine.resolved import Resolved, view_of
 from kvcore.engine.vllm.defaults import resolve
 from kvcore.memory.budget import rank_memory
@@ -14,8 +15,7 @@ from kvcore.memory.weights import WeightBytes
 from kvcore.model.families import read_architecture
 from kvcore.planning import ASSUMED_ACCELERATOR
 from kvcore.scenario import Scenario
-from kvcore.scenario.request import scenario_from_request
-from kvcore.units import GIB
+from kvcore.wire.request import scenario_from_request
 
 H100 = {"memory_gib": 79.19, "vendor": "nvidia", "name": "NVIDIA H100 80GB HBM3"}
 A100 = {"memory_gib": 79.25, "vendor": "nvidia", "name": "NVIDIA A100-SXM4-80GB"}

@@ -6,7 +6,7 @@ import math
 import re
 from typing import Final
 
-from kvcore.quantity import Quantity
+from kvcore.base.quantity import Quantity
 
 _SIGNS: Final = {"×": "*", "−": "-", "⌊": "floor(", "⌋": ")", "⌈": "ceil(", "⌉": ")"}
 _FUNCTIONS: Final = {"floor": math.floor, "ceil": math.ceil, "min": min, "max": max, "__builtins__": {}}

@@ -11,8 +11,8 @@ from typing import Any, Final
 from urllib.parse import urlencode
 
 from kvcore import catalogue
+from kvcore.base.untrusted import pack
 from kvcore.model.config import MAX_LAYERS
-from kvcore.untrusted import pack
 
 MODEL: Final = "Qwen/Qwen3-32B"
 CARD: Final = {"model": MODEL, "accelerator": "H100-80GB", "tensor_parallel_size": "2"}

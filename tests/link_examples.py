@@ -11,8 +11,8 @@ from urllib.parse import urlencode
 from kvcore import catalogue
 from kvcore.engine.vllm.versions import vllm_releases
 from kvcore.flags import FLAGS, Flag, Kind, LinkRule
-from kvcore.scenario import link
 from kvcore.scenario.page_parameters import decode_language, decode_page
+from kvcore.wire import link
 
 MODELS = catalogue.model_ids()
 CARDS = tuple(card.id for card in catalogue.load_accelerators())

@@ -8,7 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from kvcore.planning import Plan, plan
-from kvcore.scenario.request import scenario_from_request
+from kvcore.wire.request import scenario_from_request
 
 FITS = {"model": "Qwen/Qwen3-32B", "accelerator": "H100-80GB", "max_model_len": 8192}
 TOO_LONG = {"model": "Qwen/Qwen3-32B", "accelerator": "H100-80GB", "max_model_len": 40960}

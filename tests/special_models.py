@@ -9,6 +9,7 @@ import pytest
 from msgspec.structs import replace
 from packaging.version import Version
 
+from kvcore.base.units import gib
 from kvcore.memory.lora import Slots, lora_bytes
 from kvcore.memory.weights import WeightBytes, weight_bytes
 from kvcore.model.architecture import Architecture
@@ -17,7 +18,6 @@ from kvcore.model.families import read_architecture
 from kvcore.model.quantization import read_quantization
 from kvcore.planning import Plan
 from kvcore.scenario import Parallel
-from kvcore.units import gib
 from tests.test_families_decoder import resolved
 
 FACTS = [

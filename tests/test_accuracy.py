@@ -7,7 +7,18 @@ from statistics import median
 import pytest
 from msgspec.structs import replace
 
-from kvcore.errors import CatalogueError
+from kvcore.base.errors import CatalogueError
+from kvcore.base.words import Language, words
+from kvcore.charts.accuracy_figures import (
+    check_rows,
+    fit_text,
+    group_rows,
+    left_out_rows,
+    peer_rows,
+    percent,
+    scatter,
+    shown_starts,
+)
 from kvcore.evidence.accuracy import (
     FITTED,
     Check,
@@ -30,17 +41,6 @@ from kvcore.evidence.accuracy_groups import (
     mixed,
     of_one_source,
     off_platform,
-)
-from kvcore.texts.words import Language, words
-from kvcore.views.accuracy_figures import (
-    check_rows,
-    fit_text,
-    group_rows,
-    left_out_rows,
-    peer_rows,
-    percent,
-    scatter,
-    shown_starts,
 )
 from tools import accuracy as tool
 

@@ -146,8 +146,8 @@ def test_a_language_is_a_row_and_its_texts(house: Path) -> None:
     catalogue.write_text(
         text.replace('\nmsgid "Explore"\nmsgstr ""\n', '\nmsgid "Explore"\nmsgstr "Explorer"\n'), "utf-8"
     )
-    program = 'from kvcore.texts.words import *; print(words(Language.FRENCH)("Explore"))'
+    program = 'from kvcore.base.words import *; print(words(Language.FRENCH)("Explore"))'
     assert answer(house, "-c", program).strip() == "Explorer"
     seen = answer(house, "-c", OPEN, '{"lang": "fr"}')
     assert seen["trouble"] == []
-    assert changed(house) == {"kvcore/texts/words.py", "locale/fr/LC_MESSAGES/kvplanner.po"}
+    assert changed(house) == {"kvcore/base/words.py", "locale/fr/LC_MESSAGES/kvplanner.po"}

@@ -29,15 +29,15 @@ NAMES = '"--made-up-tokens", "-mut", '
 FIELD = "    made_up_tokens: int | None = None\n"
 PROGRAM = """
 import json, os, sys
-from kvcore.errors import KvPlannerError
+from kvcore.base.errors import KvPlannerError
 from kvcore.evidence.log.reader import read_log
 from kvcore.flags.schema import request_schema
 from kvcore.planning import plan
-from kvcore.scenario import link
+from kvcore.wire import link
 from kvcore.deploy.launch import launch_command
-from kvcore.scenario.settings import settings_in_force
-from kvcore.texts.words import Language, words
-from kvcore.scenario.request import scenario_from_request
+from kvcore.controls.settings import settings_in_force
+from kvcore.base.words import Language, words
+from kvcore.wire.request import scenario_from_request
 from streamlit.testing.v1 import AppTest
 
 request = {"model": "Qwen/Qwen3-8B", "accelerator": "H100-80GB", "made_up_tokens": 64}

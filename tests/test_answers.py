@@ -9,10 +9,11 @@ from msgspec.structs import replace
 
 from kvcore import catalogue
 from kvcore.advice.checkpoints import as_served
-from kvcore.kept import LEDGER
-from kvcore.scenario import Scenario, edit
+from kvcore.base.kept import LEDGER
+from kvcore.controls import edit
+from kvcore.scenario import Scenario
 from kvcore.scenario.answers import kept_answer
-from kvcore.scenario.request import scenario_from_request
+from kvcore.wire.request import scenario_from_request
 
 CARDS = ("V100-PCIe-16GB", "A100-SXM-80GB", "H100-80GB", "Ascend-910B3-64GB", "MI300X-192GB")
 ASKED = (edit.tensor_parallel_sizes, edit.kv_cache_dtypes, edit.weight_precisions)

@@ -13,8 +13,8 @@ import httpx2
 import pytest
 from jsonschema import Draft202012Validator
 
-from kvcore.answers import answer
-from kvcore.errors import MESSAGES
+from kvcore.base.errors import MESSAGES
+from kvcore.library.answers import answer
 from tests.api_server import GOOD, client_of, post, running_api
 
 ROOT: Final = Path(__file__).resolve().parents[1]

@@ -20,7 +20,7 @@ from kvcore.api.operations import Asked
 from kvcore.api.pool import Pool
 from kvcore.api.routes import Api
 from kvcore.api.settings import CLIENTS, Settings
-from kvcore.errors import KvPlannerError, ScenarioError
+from kvcore.base.errors import KvPlannerError, ScenarioError
 from tests.api_server import ANSWER_SECONDS, GOOD, running_api
 
 CLIENTS_AT_ONCE: Final = 20

@@ -17,14 +17,14 @@ import pytest
 import yaml
 
 from kvcore import catalogue
+from kvcore.base.errors import ScenarioError
 from kvcore.deploy.artefacts import CONTAINERS, Artefact, artefact, kubernetes_name
 from kvcore.deploy.going_live import expected_log_lines
 from kvcore.deploy.launch import launch_command
 from kvcore.deploy.server_start import has_image, start_seconds
-from kvcore.errors import ScenarioError
 from kvcore.evidence.log.reader import read_log
 from kvcore.planning import Plan, plan
-from kvcore.scenario.request import scenario_from_request
+from kvcore.wire.request import scenario_from_request
 
 SYSTEMD = Path("/usr/lib/systemd/systemd")
 SIZES = {

@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from kvcore.base.errors import EngineRefusalError
+from kvcore.base.units import GIB
 from kvcore.cache.capacity import CachePlan, check_state_blocks, max_concurrency_at, plan_cache
 from kvcore.cache.groups import StageSpecs
 from kvcore.cache.spec import CacheKind
-from kvcore.errors import EngineRefusalError
 from kvcore.scenario import Parallel
-from kvcore.units import GIB
 from tests.cache_examples import flags, full, latent, recurrent, window
 
 VERSIONS = (

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from kvcore.base.units import GIB
 from kvcore.cache.capacity import CachePlan, plan_cache
 from kvcore.cache.fit import FitCheck
 from kvcore.cache.spec import LayerSpec, demand_of
 from kvcore.scenario import Parallel
-from kvcore.units import GIB
 from tests.cache_examples import flags, full, window
 
 BLOCK = 32 * 65_536

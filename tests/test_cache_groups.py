@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 from packaging.version import Version
 
+from kvcore.base.errors import EngineRefusalError
+from kvcore.base.quantity import Quantity, Unit
 from kvcore.cache.groups import Grouping, StageSpecs, group_layers
 from kvcore.cache.rules import planner_rules
 from kvcore.cache.spec import CacheKind, LayerSpec
-from kvcore.errors import EngineRefusalError
-from kvcore.quantity import Quantity, Unit
 from tests.cache_examples import full, latent, recurrent, window
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from kvcore.base.errors import CatalogueError, EngineRefusalError
 from kvcore.cache.kv_formats import FORMATS, kv_format
-from kvcore.errors import CatalogueError, EngineRefusalError
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvcore.base.units import GIB
 from kvcore.cache.capacity import CachePlan, plan_cache
 from kvcore.cache.packing import Bucket, distributed, is_packed, least_padding, packed_groups
 from kvcore.cache.spec import CacheKind, LayerSpec
 from kvcore.scenario import Parallel
-from kvcore.units import GIB
 from tests.cache_examples import flags, latent, window
 
 

@@ -20,7 +20,7 @@ from kvcore.model.architecture import (
     SparseIndexer,
 )
 from kvcore.planning import Plan, plan
-from kvcore.scenario.request import scenario_from_request
+from kvcore.wire.request import scenario_from_request
 
 LATENT = Mla(kv_lora_rank=512, qk_rope_head_dim=64)
 INDEXER = SparseIndexer(index_head_dim=128)

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvcore.base.errors import EngineRefusalError
 from kvcore.cache.spec import CacheKind, LayerSpec, blocks_per_request, demand_of, grows_with_length
-from kvcore.errors import EngineRefusalError
 from kvcore.scenario import Parallel
 from tests.cache_examples import flags, full, latent, recurrent, window
 

@@ -7,14 +7,14 @@ import math
 import pytest
 
 from kvcore import catalogue
+from kvcore.base.errors import EngineRefusalError, KvPlannerError
+from kvcore.base.units import GIB
 from kvcore.cache.capacity import CachePlan, plan_cache
 from kvcore.cache.spec import CacheKind, LayerSpec
 from kvcore.cache.states import rank_layer_specs
-from kvcore.errors import EngineRefusalError, KvPlannerError
 from kvcore.planning import Plan, plan
 from kvcore.scenario import Parallel
-from kvcore.scenario.request import scenario_from_request
-from kvcore.units import GIB
+from kvcore.wire.request import scenario_from_request
 from tests.cache_examples import flags, latent
 
 ENGINES = {

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from kvcore.base.errors import EngineRefusalError
+from kvcore.base.units import GIB
 from kvcore.cache.spec import CacheKind
 from kvcore.cache.states import rank_layer_specs
-from kvcore.errors import EngineRefusalError
 from kvcore.model.architecture import (
     ChunkedLocal,
     CompressedLatent,
@@ -20,7 +21,6 @@ from kvcore.model.architecture import (
 from kvcore.model.families.eagle import Draft
 from kvcore.model.quantization import Quantization
 from kvcore.scenario import Parallel
-from kvcore.units import GIB
 from tests.cache_examples import architecture, flags, full_layer, layer
 
 LLAMA = architecture([full_layer()] * 32)

@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 from packaging.version import Version
 
+from kvcore.base.errors import EngineRefusalError
+from kvcore.base.units import GIB
 from kvcore.cache.capacity import CacheGroup, CachePlan, max_concurrency_at, plan_cache
 from kvcore.cache.spec import CacheKind, LayerSpec
-from kvcore.errors import EngineRefusalError
 from kvcore.scenario import Parallel
-from kvcore.units import GIB
 from tests.cache_examples import flags
 
 DATA = Path(__file__).parent / "data"

@@ -10,8 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from kvcore.cli import main
-from kvcore.errors import MESSAGES, CatalogueError, KvPlannerError, ScenarioError
+from kvcore.base.errors import MESSAGES, CatalogueError, KvPlannerError, ScenarioError
+from kvcore.base.quantity import Grade
+from kvcore.base.units import GIB, gib
+from kvcore.cli.main import main
+from kvcore.contract.result import result_of
 from kvcore.evidence.calibration import (
     Comparison,
     calibrated,
@@ -22,11 +25,8 @@ from kvcore.evidence.log.reader import StartupLog, read_log
 from kvcore.evidence.recognized import scenario_from_log
 from kvcore.memory.parts import half_width
 from kvcore.planning import Plan, plan
-from kvcore.quantity import Grade
 from kvcore.scenario import Measured, Origin, Scenario
-from kvcore.scenario.contract import result_of
-from kvcore.scenario.request import scenario_from_request
-from kvcore.units import GIB, gib
+from kvcore.wire.request import scenario_from_request
 
 DATA = Path(__file__).parent / "data" / "logs"
 

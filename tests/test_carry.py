@@ -5,13 +5,13 @@ from msgspec.structs import replace
 
 from kvcore.advice.fixes import fixes
 from kvcore.advice.vary import tensor_parallel_curves
+from kvcore.base.quantity import Grade
+from kvcore.base.units import gib
+from kvcore.controls.edit import with_field
 from kvcore.evidence.carry import carried_over, carried_to_model
 from kvcore.planning import Verdict, plan
-from kvcore.quantity import Grade
 from kvcore.scenario import Measured, Origin, Scenario
-from kvcore.scenario.edit import with_field
-from kvcore.scenario.request import scenario_from_request
-from kvcore.units import gib
+from kvcore.wire.request import scenario_from_request
 
 PARTS = {
     "weights_gib": "weights",

@@ -12,6 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvcore import catalogue
+from kvcore.base.errors import CatalogueError
+from kvcore.base.quantity import Grade
+from kvcore.base.units import gib
+from kvcore.base.words import Language, words
 from kvcore.catalogue.accelerators import Accelerator, Interconnect, Vendor, read_accelerators
 from kvcore.catalogue.models import (
     Checkpoint,
@@ -21,13 +25,9 @@ from kvcore.catalogue.models import (
     read_entry,
     unfold,
 )
-from kvcore.errors import CatalogueError
 from kvcore.model.config import ModelConfig
 from kvcore.planning import plan
-from kvcore.quantity import Grade
 from kvcore.scenario import Measured, Scenario, SpeculativeConfig
-from kvcore.texts.words import Language, words
-from kvcore.units import gib
 from tools.catalogue_entry import UNUSED_KEYS, entry_text, fold, patterns_of
 
 CARD = """

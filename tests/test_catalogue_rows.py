@@ -7,13 +7,10 @@ import datetime
 import pytest
 
 from kvcore import catalogue
+from kvcore.base.errors import KvPlannerError
+from kvcore.base.words import Language, words
 from kvcore.catalogue.documented import DOCUMENTED, license_of
-from kvcore.engine.vllm.versions import vllm_releases
-from kvcore.errors import KvPlannerError
-from kvcore.model.config import ModelConfig
-from kvcore.model.families import read_architecture
-from kvcore.texts.words import Language, words
-from kvcore.views.catalogue_rows import (
+from kvcore.charts.catalogue_rows import (
     accelerator_facts,
     accelerator_rows,
     bundled_facts,
@@ -22,6 +19,9 @@ from kvcore.views.catalogue_rows import (
     parameters,
     version_rows,
 )
+from kvcore.engine.vllm.versions import vllm_releases
+from kvcore.model.config import ModelConfig
+from kvcore.model.families import read_architecture
 
 
 def test_every_model_is_there_and_can_be_read() -> None:

@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 
 from kvcore.advice.vary import ConcurrencyCurve, tensor_parallel_curves
+from kvcore.base.units import gib
+from kvcore.base.words import Language, gib_text, words
+from kvcore.charts.bar import budget_end_gib, counted_graphs_gib, segments, shortage
+from kvcore.charts.curves import LengthMark, concurrency_chart, curve_lengths, with_length_marks
+from kvcore.charts.heat import FAINT, FAINT_GREEN
+from kvcore.charts.memory_bars import memory_bar
+from kvcore.charts.stack import BUDGET, CAPACITY, MISSING, SPAN, Piece
 from kvcore.planning import Plan
 from kvcore.texts.palette import PARTS
-from kvcore.texts.words import Language, gib_text, words
-from kvcore.units import gib
-from kvcore.views.bar import budget_end_gib, counted_graphs_gib, segments, shortage
-from kvcore.views.charts import LengthMark, concurrency_chart, curve_lengths, with_length_marks
-from kvcore.views.heat import FAINT, FAINT_GREEN
-from kvcore.views.memory_bars import memory_bar
-from kvcore.views.stack import BUDGET, CAPACITY, MISSING, SPAN, Piece
 from tests import present_plans
 
 EN, ZH = words(Language.ENGLISH), words(Language.CHINESE)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from packaging.version import Version
 
-from kvcore.explain.classroom import BLOCK_TOKENS, CHUNKS, LOAD, POOL_BLOCKS, Classroom, State, classroom
-from kvcore.texts.words import Language, words
-from kvcore.views.drawings import last_block_drawing, pool_drawing, timeline_drawing
+from kvcore.base.words import Language, words
+from kvcore.charts.drawings import last_block_drawing, pool_drawing, timeline_drawing
+from kvcore.course.classroom import BLOCK_TOKENS, CHUNKS, LOAD, POOL_BLOCKS, Classroom, State, classroom
 
 NEWEST = Version("0.33.0")
 

@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
-from kvcore import answers, catalogue, cli
+from kvcore import catalogue
+from kvcore.cli import main as cli
+from kvcore.library import answers
 
 ROOT = Path(__file__).parents[1]
 CARD = "H100-80GB"
@@ -112,7 +114,7 @@ def test_a_defect_is_a_result_and_the_batch_goes_on(
     assert (failed["id"], failed["error"]["code"]) == ("bad", "internal-error")
     assert "visitor" not in json.dumps(failed)
     assert "KeyError at tests/test_cli.py:" in caplog.text
-    assert "kvcore/answers.py:" in caplog.text
+    assert "kvcore/library/answers.py:" in caplog.text
     assert "visitor" not in caplog.text
 
 
@@ -142,11 +144,13 @@ UNUSED_BY_A_PLAN = (
     "huggingface_hub", "httpx2", "rapidfuzz", "yaml", "segno", "sqlite3", "asyncio", "pandas", "plotly", "streamlit",
     "kvcore.advice", "kvcore.evidence", "kvcore.hub", "kvcore.workload", "kvcore.evidence.carry",
 )  # fmt: skip
-ROOMS = ("kvcore.deploy.", "kvcore.explain.", "kvcore.views.")
+ROOMS = ("kvcore.deploy.", "kvcore.explain.", "kvcore.charts.")
 
 
 def test_a_plan_from_the_shell_imports_only_what_it_needs() -> None:
-    script = "import sys; from kvcore.cli import main; main(['plan']); print(*sys.modules, file=sys.stderr)"
+    script = (
+        "import sys; from kvcore.cli.main import main; main(['plan']); print(*sys.modules, file=sys.stderr)"
+    )
     ran = subprocess.run(
         [sys.executable, "-c", script],
         input=GOOD,

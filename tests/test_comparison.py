@@ -6,11 +6,8 @@ import pytest
 
 from kvcore import catalogue
 from kvcore.advice.vary import Varied, best_of, variants
-from kvcore.planning import Verdict
-from kvcore.scenario import Parallel
-from kvcore.scenario.request import scenario_from_request
-from kvcore.texts.words import DASH, Language, words
-from kvcore.views.comparison import (
+from kvcore.base.words import DASH, Language, words
+from kvcore.charts.comparison import (
     VARIED_NAMES,
     figures_of,
     first_failures,
@@ -19,8 +16,11 @@ from kvcore.views.comparison import (
     split_name,
     verdict_word,
 )
-from kvcore.views.memory_bars import small_multiples
-from kvcore.views.stack import MISSING
+from kvcore.charts.memory_bars import small_multiples
+from kvcore.charts.stack import MISSING
+from kvcore.planning import Verdict
+from kvcore.scenario import Parallel
+from kvcore.wire.request import scenario_from_request
 
 T = words(Language.ENGLISH)
 CARDS = [catalogue.find_accelerator(name) for name in ("L4-24GB", "H200-141GB")]

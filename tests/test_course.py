@@ -6,11 +6,11 @@ from itertools import pairwise
 
 import pytest
 
-from kvcore.explain.derivation import STEPS
-from kvcore.explain.derivation.course import lesson_after, lesson_with, route_of, routes
+from kvcore.base.words import Language, words
+from kvcore.course import STEPS
+from kvcore.course.course import lesson_after, lesson_with, route_of, routes
 from kvcore.explain.quality import published_scores
 from kvcore.texts import PATHS, SYLLABUS
-from kvcore.texts.words import Language, words
 
 
 def test_every_step_is_in_one_lesson_in_the_order_of_teaching() -> None:

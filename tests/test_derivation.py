@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
+from kvcore import course as package
+from kvcore.base.quantity import Unit
+from kvcore.base.units import GIB, KIB, MIB
+from kvcore.base.words import Language, words
+from kvcore.course import STEPS, Equation, Step, StepName, derivation
+from kvcore.course.lesson import EXPLAINED, Prediction, Slip, judgement, part, prose
 from kvcore.engine.vllm.versions import switches_of
-from kvcore.explain import derivation as package
-from kvcore.explain.derivation import STEPS, Equation, Step, StepName, derivation
-from kvcore.explain.derivation.lesson import EXPLAINED, Prediction, Slip, judgement, part, prose
 from kvcore.explain.numbers import any_cache
 from kvcore.planning import plan
-from kvcore.quantity import Unit
 from kvcore.texts import LESSONS, QUESTIONS
-from kvcore.texts.words import Language, words
-from kvcore.units import GIB, KIB, MIB
 from tests.derivation_plans import KINDS, planned, steps
 from tests.present_plans import renamed, request
 

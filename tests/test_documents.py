@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
+from kvcore.base.quantity import Quantity, Unit
+from kvcore.base.units import GB, GIB, KIB, MIB
 from kvcore.explain.documents import figures
 from kvcore.explain.documents.recomputed import link_params, planned
 from kvcore.planning import Verdict
-from kvcore.quantity import Quantity, Unit
-from kvcore.scenario import link
 from kvcore.texts import CORRECTIONS, SOURCES, STORIES, STORY_FIGURES, Source
-from kvcore.units import GB, GIB, KIB, MIB
+from kvcore.wire import link
 
 DOCUMENTS: dict[str, Any] = tomllib.loads(
     (Path(__file__).parent / "data" / "documents.toml").read_text("utf-8")

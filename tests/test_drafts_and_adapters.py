@@ -14,7 +14,7 @@ from kvcore.engine.vllm.draft import read_draft
 from kvcore.memory.loaded import draft_parameter_bytes
 from kvcore.memory.lora import Slots
 from kvcore.planning import Plan, plan
-from kvcore.scenario.request import scenario_from_request
+from kvcore.wire.request import scenario_from_request
 from tests.special_models import slots_by_stage
 
 FACTS = [

@@ -9,14 +9,14 @@ from html.parser import HTMLParser
 import pytest
 from msgspec.structs import replace
 
+from kvcore.base.words import Language, words
 from kvcore.cache.spec import CacheKind
+from kvcore.charts.drawings import cards_drawing, heads_drawing, lengths_drawing, pages_drawing
+from kvcore.charts.drawings.heads import heads_panels
+from kvcore.charts.drawings.lengths import length_rows
+from kvcore.charts.drawings.pages import group_rows, layers_note
 from kvcore.planning import plan
-from kvcore.scenario.request import scenario_from_request
-from kvcore.texts.words import Language, words
-from kvcore.views.drawings import cards_drawing, heads_drawing, lengths_drawing, pages_drawing
-from kvcore.views.drawings.heads import heads_panels
-from kvcore.views.drawings.lengths import length_rows
-from kvcore.views.drawings.pages import group_rows, layers_note
+from kvcore.wire.request import scenario_from_request
 from tests.derivation_plans import REQUESTS, planned
 
 DRAWINGS = (cards_drawing, heads_drawing, lengths_drawing, pages_drawing)

@@ -11,7 +11,7 @@ from packaging.version import Version
 
 from kvcore.engine.vllm.classes import Absence
 from kvcore.flags import Flag, Kind
-from kvcore.versioned import NEVER, OLDEST
+from kvcore.tables.versioned import NEVER, OLDEST
 from tools.drift import index, learn
 from tools.drift.citations import Change, Citation, TableSources, changes, cited, tables_of
 from tools.drift.report import Chapter, keep, markdown

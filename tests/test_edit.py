@@ -3,14 +3,15 @@
 import pytest
 
 from kvcore import catalogue
+from kvcore.base.errors import KvPlannerError
 from kvcore.catalogue.models import Checkpoint
-from kvcore.errors import KvPlannerError
+from kvcore.controls import edit
+from kvcore.controls.additional import rest_of, with_rest
+from kvcore.controls.edit import engine_followed, memory_override_gib, with_field, with_model
 from kvcore.model.config import ModelConfig
 from kvcore.planning import plan
-from kvcore.scenario import Runner, edit, value_of
-from kvcore.scenario.additional import rest_of, with_rest
-from kvcore.scenario.edit import engine_followed, memory_override_gib, with_field, with_model
-from kvcore.scenario.request import scenario_from_request
+from kvcore.scenario import Runner, value_of
+from kvcore.wire.request import scenario_from_request
 
 START = scenario_from_request(
     {"model": "Qwen/Qwen3-32B", "accelerator": "H100-80GB", "tensor_parallel_size": 8, "max_model_len": 32768}

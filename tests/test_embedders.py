@@ -2,7 +2,7 @@
 
 import pytest
 
-from kvcore.errors import CatalogueError
+from kvcore.base.errors import CatalogueError
 from kvcore.model.families.embedders import load_rows
 
 ROW = '[[rows]]\nnames = ["MyModel"]\nread = "bert"\n'

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from kvcore import catalogue
-from kvcore.errors import ModelError, TableError
+from kvcore.base.errors import ModelError, TableError
 from kvcore.model.config import ModelConfig, Section
 from kvcore.model.families import multimodal, read_architecture
 from kvcore.model.parts.encoder import Scope, read_encoder
 from kvcore.model.parts.encoder_rows import Part, Row, evaluate, parse
-from kvcore.versioned import convert
+from kvcore.tables.versioned import convert
 from tests.test_families_multimodal_rows import BY_ARITHMETIC
 
 DATA = Path(__file__).parent / "data" / "parity"

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvcore.base.errors import EngineRefusalError
 from kvcore.engine import divided, heads_per_rank, stage_layers, units_per_rank
-from kvcore.errors import EngineRefusalError
 
 
 @pytest.mark.parametrize(

@@ -6,14 +6,15 @@ from typing import Any
 
 import pytest
 
+from kvcore.base.errors import EngineRefusalError, ScenarioError
+from kvcore.base.units import GIB, MIB
 from kvcore.deploy.launch import launch_command
-from kvcore.errors import EngineRefusalError, ScenarioError
 from kvcore.evidence.log.reader import read_log
 from kvcore.evidence.recognized import request_from
 from kvcore.planning import Plan, plan
-from kvcore.scenario import Scenario, link
-from kvcore.scenario.request import scenario_from_request
-from kvcore.units import GIB, MIB
+from kvcore.scenario import Scenario
+from kvcore.wire import link
+from kvcore.wire.request import scenario_from_request
 
 NEXT = {
     "model": "Qwen/Qwen3-Next-80B-A3B-Instruct", "accelerator": "Ascend-910B3-64GB", "engine": "vllm-ascend",

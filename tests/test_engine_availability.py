@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from packaging.version import Version
 
+from kvcore.base.errors import CatalogueError, EngineRefusalError
 from kvcore.engine.vllm.availability import (
     AVAILABILITY,
     BENCHMARK,
@@ -18,9 +19,8 @@ from kvcore.engine.vllm.availability import (
     former_flag,
 )
 from kvcore.engine.vllm.versions import vllm_releases
-from kvcore.errors import CatalogueError, EngineRefusalError
 from kvcore.planning import plan
-from kvcore.scenario.request import scenario_from_request
+from kvcore.wire.request import scenario_from_request
 
 LLAMA = {"model": "meta-llama/Llama-3.1-8B-Instruct", "accelerator": "H100-80GB"}
 FORMER = {"flag": "--x", "seen": "0.6.6", "gone": "0.11.0", "source": "s"}

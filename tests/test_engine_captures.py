@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from kvcore.base.errors import EngineRefusalError
 from kvcore.engine.resolved import Resolved
 from kvcore.engine.vllm.captures import capture_modes, capture_sizes
 from kvcore.engine.vllm.switches import GraphModes, GraphSizes
 from kvcore.engine.vllm.versions import vllm_releases
-from kvcore.errors import EngineRefusalError
 from kvcore.memory.graphs import full_count, graph_count
 from tests.engine_examples import A100, ASCEND, B200, QWEN3_14B, T4, resolved_of, setting_for
 

@@ -11,6 +11,8 @@ from packaging.version import Version
 
 from kvcore import catalogue
 from kvcore.advice.sweep import plan_cell, sweep
+from kvcore.base.errors import CatalogueError, EngineRefusalError
+from kvcore.base.words import Language, words
 from kvcore.engine.vllm.classes import (
     Registry,
     absence_of,
@@ -18,12 +20,10 @@ from kvcore.engine.vllm.classes import (
     known_absences,
 )
 from kvcore.engine.vllm.versions import assumed_version, planned_release
-from kvcore.errors import CatalogueError, EngineRefusalError
 from kvcore.model.config import ModelConfig
 from kvcore.planning import plan
-from kvcore.scenario.request import scenario_from_request
-from kvcore.texts.words import Language, words
-from kvcore.versioned import convert
+from kvcore.tables.versioned import convert
+from kvcore.wire.request import scenario_from_request
 
 QWEN = "Qwen/Qwen3.5-35B-A3B"
 BAICHUAN = "baichuan-inc/Baichuan2-7B-Chat"

@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
+from kvcore.base.errors import EngineRefusalError, ScenarioError
+from kvcore.base.units import GIB
+from kvcore.base.words import Language, words
+from kvcore.controls.settings import settings_in_force
 from kvcore.deploy.launch import launch_command
-from kvcore.errors import EngineRefusalError, ScenarioError
 from kvcore.evidence.log.reader import read_log
 from kvcore.evidence.recognized import scenario_from_log
 from kvcore.planning import Plan, plan
-from kvcore.scenario import link
-from kvcore.scenario.request import scenario_from_request
-from kvcore.scenario.settings import settings_in_force
-from kvcore.texts.words import Language, words
-from kvcore.units import GIB
+from kvcore.wire import link
+from kvcore.wire.request import scenario_from_request
 
 NIXL = {"kv_connector": "NixlConnector", "kv_role": "kv_both"}
 LMCACHE = {"kv_connector": "LMCacheConnectorV1", "kv_role": "kv_both", "kv_port": "5555"}

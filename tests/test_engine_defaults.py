@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvcore.base.errors import EngineRefusalError
 from kvcore.engine.resolved import view_of
 from kvcore.engine.vllm.defaults import resolve
-from kvcore.errors import EngineRefusalError
 from kvcore.model.families import read_architecture
-from kvcore.scenario.request import scenario_from_request
+from kvcore.wire.request import scenario_from_request
 from tests.engine_examples import (
     A100,
     ASCEND,

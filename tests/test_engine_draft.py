@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from kvcore.base.errors import EngineRefusalError, KvPlannerError, ModelError, ScenarioError
 from kvcore.engine.vllm.draft import draft_notices, proposed_tokens, read_draft
-from kvcore.errors import EngineRefusalError, KvPlannerError, ModelError, ScenarioError
 from kvcore.memory.loaded import draft_bytes, draft_parameter_bytes
 from kvcore.model import architecture as arch
 from kvcore.model.config import ModelConfig
@@ -18,7 +18,7 @@ from kvcore.model.families.eagle import Draft
 from kvcore.model.quantization import Quantization
 from kvcore.planning import Plan, plan
 from kvcore.scenario import Parallel, SpeculativeConfig
-from kvcore.scenario.request import scenario_from_request, speculative_method
+from kvcore.wire.request import scenario_from_request, speculative_method
 from tests.engine_examples import LLAMA_8B
 from tools.parity.deployments import EAGLE3_HEAD
 

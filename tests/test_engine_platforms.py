@@ -6,10 +6,10 @@ import pytest
 
 from kvcore import catalogue
 from kvcore.advice.fixes import fixes
-from kvcore.errors import EngineRefusalError
+from kvcore.base.errors import EngineRefusalError
+from kvcore.controls.edit import known_precisions, weight_precisions
 from kvcore.planning import Plan, plan
-from kvcore.scenario.edit import known_precisions, weight_precisions
-from kvcore.scenario.request import scenario_from_request
+from kvcore.wire.request import scenario_from_request
 
 BIG = {"name": "Ascend 910B 64GB", "memory_gib": 60.96, "vendor": "huawei"}
 SMALL = {"name": "Ascend 310P3 (Atlas 300I Duo, one chip)", "memory_gib": 43.24, "vendor": "huawei"}

@@ -7,16 +7,16 @@ from typing import Any
 import pytest
 
 from kvcore.advice.fixes import fixes
+from kvcore.base.errors import EngineRefusalError
+from kvcore.base.words import Language, words
 from kvcore.cache.states import state_tensor_bytes
+from kvcore.charts.summary import state_mode_text
+from kvcore.controls.edit import keeps_recurrent_states, state_choices
 from kvcore.deploy.launch import launch_arguments
 from kvcore.engine.vllm.recurrent import mamba_cache_mode
-from kvcore.errors import EngineRefusalError
 from kvcore.model.architecture import RecurrentState, StateShape
 from kvcore.planning import Plan, Verdict, plan
-from kvcore.scenario.edit import keeps_recurrent_states, state_choices
-from kvcore.scenario.request import scenario_from_request
-from kvcore.texts.words import Language, words
-from kvcore.views.summary import state_mode_text
+from kvcore.wire.request import scenario_from_request
 
 NEMOTRON = "nvidia/NVIDIA-Nemotron-3.5-Lightning-30B-A3B-NVFP4"
 NEMOTRON_NANO = "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16"

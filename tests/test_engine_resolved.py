@@ -14,15 +14,15 @@ from msgspec.structs import replace
 
 import kvcore.engine
 from kvcore import catalogue
+from kvcore.base.errors import KvPlannerError
 from kvcore.catalogue.accelerators import Accelerator
 from kvcore.engine.protocol import Functions
 from kvcore.engine.resolved import CardView, view_of
 from kvcore.engine.rooms import find_engine
 from kvcore.engine.vllm.storage import storage_of
-from kvcore.errors import KvPlannerError
 from kvcore.model.families import read_architecture
 from kvcore.planning import Prepared, prepare
-from kvcore.scenario.request import scenario_from_request
+from kvcore.wire.request import scenario_from_request
 
 FOLDER = Path(kvcore.engine.__path__[0])
 REACHES_CARDS = {"resolved.py", "protocol.py", "rooms.py"}

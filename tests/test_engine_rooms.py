@@ -11,11 +11,11 @@ import pytest
 from packaging.version import Version
 
 from kvcore import catalogue
+from kvcore.base.errors import CatalogueError, ScenarioError
 from kvcore.engine import rooms
 from kvcore.engine.rooms import engine_for, engine_names, engines, find_engine, read_engine
-from kvcore.errors import CatalogueError, ScenarioError
 from kvcore.planning import plan
-from kvcore.scenario.request import scenario_from_request
+from kvcore.wire.request import scenario_from_request
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = Path(rooms.__file__).parent
@@ -85,7 +85,7 @@ BUDGET = '''
 from msgspec.structs import replace
 
 from kvcore.memory.budget import profiled_memory
-from kvcore.quantity import Quantity, Unit
+from kvcore.base.quantity import Quantity, Unit
 
 
 def half_of_the_card(setting, weights):
@@ -192,7 +192,7 @@ from kvcore.engine.vllm.versions import assumed_version
 from kvcore.planning import plan
 from kvcore.deploy.server_start import image
 from kvcore.deploy.launch import launch_command
-from kvcore.scenario.request import scenario_from_request
+from kvcore.wire.request import scenario_from_request
 asked = {{"model": "Qwen/Qwen3-8B", "engine": "made-up", "accelerator": {{"memory_gib": 64, "vendor": "intel"}}}}
 planned = plan(scenario_from_request(asked))
 print(planned.available_kv_bytes / 2**30, planned.memory.framework.value / 2**30)

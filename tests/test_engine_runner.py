@@ -16,14 +16,14 @@ from msgspec.structs import replace
 from packaging.version import Version
 
 from kvcore import catalogue
+from kvcore.base.errors import EngineRefusalError, KvPlannerError
+from kvcore.base.units import GIB, MIB, round_up
+from kvcore.contract.result import error_of, result_of
 from kvcore.deploy.launch import launch_arguments
 from kvcore.engine.vllm.runner import runner_flag, runner_of
-from kvcore.errors import EngineRefusalError, KvPlannerError
 from kvcore.planning import Plan, plan
 from kvcore.scenario import Runner
-from kvcore.scenario.contract import error_of, result_of
-from kvcore.scenario.request import scenario_from_request
-from kvcore.units import GIB, MIB, round_up
+from kvcore.wire.request import scenario_from_request
 
 EMBEDDING = "Qwen/Qwen3-Embedding-8B"
 HEAD_BYTES = 151_680 * 4096 * 2

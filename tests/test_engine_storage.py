@@ -9,11 +9,11 @@ import pytest
 from packaging.version import Version
 
 from kvcore.advice.fixes import fixes, refusal_fixes
+from kvcore.base.errors import CatalogueError, EngineRefusalError
 from kvcore.catalogue import find_model
 from kvcore.engine.vllm.storage import METHODS, storage_of
-from kvcore.errors import CatalogueError, EngineRefusalError
 from kvcore.planning import plan
-from kvcore.scenario.request import scenario_from_request
+from kvcore.wire.request import scenario_from_request
 
 LLAMA = {"model": "meta-llama/Llama-3.1-8B-Instruct", "max_model_len": 4096}
 

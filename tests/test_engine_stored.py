@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from kvcore.planning import plan
-from kvcore.scenario.request import scenario_from_request
+from kvcore.wire.request import scenario_from_request
 
 CARD = {"name": "Ascend 910B 64GB", "memory_gib": 60.96, "vendor": "huawei"}
 FLASHCOMM = {"VLLM_ASCEND_ENABLE_FLASHCOMM1": "1"}

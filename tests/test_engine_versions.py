@@ -8,16 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packaging.version import Version
 
+from kvcore.base.errors import CatalogueError, ScenarioError
+from kvcore.base.units import GIB
 from kvcore.engine.vllm.versions import (
     VLLM,
     find_release,
     switches_of,
     vllm_releases,
 )
-from kvcore.errors import CatalogueError, ScenarioError
 from kvcore.planning import plan
-from kvcore.scenario.request import scenario_from_request
-from kvcore.units import GIB
+from kvcore.wire.request import scenario_from_request
 
 RAW: dict[str, Any] = dict(VLLM.raw())
 

@@ -7,8 +7,8 @@ import pickle
 
 import pytest
 
-from kvcore import errors
-from kvcore.errors import KvPlannerError, ScenarioError
+from kvcore.base import errors
+from kvcore.base.errors import KvPlannerError, ScenarioError
 
 
 def kinds(of: type[KvPlannerError] = KvPlannerError) -> list[type[KvPlannerError]]:

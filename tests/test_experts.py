@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kvcore.errors import ModelError
+from kvcore.base.errors import ModelError
 from kvcore.model.architecture import MixtureOfExperts
 from kvcore.model.config import ModelConfig
 from kvcore.model.families import read_architecture

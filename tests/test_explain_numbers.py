@@ -6,10 +6,10 @@ from itertools import pairwise
 
 import pytest
 
+from kvcore.base.units import GIB
+from kvcore.base.words import Language, words
+from kvcore.controls.settings import override_steps
 from kvcore.explain import numbers as explain
-from kvcore.scenario.settings import override_steps
-from kvcore.texts.words import Language, words
-from kvcore.units import GIB
 from tests import present_plans
 
 EN = words(Language.ENGLISH)

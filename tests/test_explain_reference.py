@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from kvcore.base.words import Language, words
 from kvcore.explain.reference import (
     POST_MORTEM,
     RULE_OF_THUMB,
@@ -17,9 +18,8 @@ from kvcore.explain.reference import (
     value_text,
 )
 from kvcore.planning import Verdict, plan
-from kvcore.scenario import link
 from kvcore.texts import CORRECTIONS, PARAMETERS, Parameter, Source, Trial
-from kvcore.texts.words import Language, words
+from kvcore.wire import link
 from tests import present_plans
 
 T, ZH = words(Language.ENGLISH), words(Language.CHINESE)

@@ -12,8 +12,8 @@ from msgspec.structs import replace
 from packaging.version import Version
 
 from kvcore import catalogue
+from kvcore.base.errors import CatalogueError, EngineRefusalError, ModelError
 from kvcore.engine.resolved import Resolved
-from kvcore.errors import CatalogueError, EngineRefusalError, ModelError
 from kvcore.memory.weights import weight_bytes
 from kvcore.model import architecture as arch
 from kvcore.model.architecture import (

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvcore.errors import KvPlannerError
+from kvcore.base.errors import KvPlannerError
 from kvcore.model.config import ModelConfig
 from tests.special_models import FACTS, weigh
 from tests.test_families_decoder import FACTS as DECODERS

@@ -2,8 +2,9 @@
 
 import pytest
 
+from kvcore.base.errors import EngineRefusalError, ModelError
+from kvcore.base.units import gib
 from kvcore.catalogue import find_accelerator, find_model
-from kvcore.errors import EngineRefusalError, ModelError
 from kvcore.memory.weights import Rank
 from kvcore.model import architecture as arch
 from kvcore.model.architecture import CrossAttention, FullAttention, Mla, RecurrentState
@@ -12,7 +13,6 @@ from kvcore.model.families import read_architecture
 from kvcore.model.quantization import read_quantization
 from kvcore.planning import plan
 from kvcore.scenario import Measured, Parallel, Scenario
-from kvcore.units import gib
 from tests.special_models import (
     config_of,
     fact_of,

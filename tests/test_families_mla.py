@@ -2,13 +2,13 @@
 
 import pytest
 
-from kvcore.errors import ModelError
+from kvcore.base.errors import ModelError
+from kvcore.base.units import gib
 from kvcore.memory.weights import weight_bytes
 from kvcore.model.architecture import Mla, SparseIndexer
 from kvcore.model.families import read_architecture
 from kvcore.model.quantization import read_quantization
 from kvcore.scenario import Parallel
-from kvcore.units import gib
 from tests.special_models import (
     cache_layers,
     config_of,

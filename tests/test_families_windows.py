@@ -2,7 +2,7 @@
 
 import pytest
 
-from kvcore.errors import ModelError
+from kvcore.base.errors import ModelError
 from kvcore.model.architecture import ChunkedLocal, FullAttention, SlidingWindow
 from tests.special_models import (
     fact_of,

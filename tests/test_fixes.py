@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from kvcore.advice.fixes import fix_pairs, fixes, refusal_fixes
-from kvcore.errors import EngineRefusalError
+from kvcore.base.errors import EngineRefusalError
+from kvcore.controls import edit
 from kvcore.planning import Plan, Tightness, Verdict, plan
-from kvcore.scenario import edit
-from kvcore.scenario.request import scenario_from_request
+from kvcore.wire.request import scenario_from_request
 
 # Its graphs take more than the few hundred MiB that this length lacks.
 BROKEN = {

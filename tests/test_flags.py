@@ -10,9 +10,9 @@ import pytest
 from msgspec.structs import fields
 
 from kvcore.advice.vary import Varied
+from kvcore.base.errors import KvPlannerError
 from kvcore.catalogue.accelerators import Interconnect
 from kvcore.catalogue.models import Checkpoint
-from kvcore.errors import KvPlannerError
 from kvcore.flags import FLAGS, REGISTRY, Kind, fields_of, flags_of, read_whole
 from kvcore.scenario import (
     MEASURED_PARTS,

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from kvcore.errors import KvPlannerError
+from kvcore.base.errors import KvPlannerError
 from kvcore.flags import FLAGS, Flag, Kind, LinkRule
 from kvcore.flags.schema import request_schema
-from kvcore.scenario.request import scenario_from_request
+from kvcore.wire.request import scenario_from_request
 
 ROOT = Path(__file__).resolve().parents[1]
 PUBLISHED = json.loads((ROOT / "docs" / "contract.schema.json").read_text("utf-8"))

@@ -1,7 +1,7 @@
 """The words of the page."""
 
+from kvcore.base.words import Language, words
 from kvcore.texts import GLOSSARY
-from kvcore.texts.words import Language, words
 
 
 def test_each_term_is_there_once_and_in_order() -> None:

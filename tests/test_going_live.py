@@ -12,6 +12,7 @@ import pytest
 import yaml
 from msgspec.structs import replace
 
+from kvcore.base.words import Language, words
 from kvcore.deploy.going_live import (
     Load,
     Tick,
@@ -27,7 +28,6 @@ from kvcore.deploy.going_live import (
 from kvcore.deploy.launch import launch_command
 from kvcore.engine.vllm.availability import benchmark_program, exported_metrics
 from kvcore.planning import Plan
-from kvcore.texts.words import Language, words
 from tests import present_plans
 
 VERSIONS = ("0.6.6", "0.8.5", "0.9.2", "0.11.0", "0.19.0", "0.28.0", "0.32.0", "0.33.0")

@@ -7,12 +7,12 @@ from html import escape
 import pytest
 from msgspec.structs import replace
 
-from kvcore.explain.derivation.course import Route, route_of, routes
-from kvcore.explain.derivation.facts import variant
-from kvcore.explain.derivation.questions import questions
+from kvcore.base.words import Language, words
+from kvcore.charts.handout import Links, handout_html
+from kvcore.course.course import Route, route_of, routes
+from kvcore.course.facts import variant
+from kvcore.course.questions import questions
 from kvcore.planning import plan
-from kvcore.texts.words import Language, words
-from kvcore.views.handout import Links, handout_html
 from tests.derivation_plans import KINDS, planned
 
 LINKS = Links(

@@ -22,7 +22,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from kvcore import catalogue
-from kvcore.errors import EngineRefusalError, KvPlannerError, ModelError, ScenarioError
+from kvcore.base.errors import EngineRefusalError, KvPlannerError, ModelError, ScenarioError
+from kvcore.base.quantity import Grade
+from kvcore.base.untrusted import pack
 from kvcore.memory.weights import counted_modules
 from kvcore.model.architecture import ChunkedLocal, KeysAndValues, RecurrentState, SlidingWindow
 from kvcore.model.config import ModelConfig
@@ -30,10 +32,9 @@ from kvcore.model.families import read_architecture
 from kvcore.model.headers import MAX_CHARACTERS, MAX_ENTRIES, MAX_ROWS, HeadersReader, read_headers
 from kvcore.model.quantization import read_quantization
 from kvcore.planning import Plan, Verdict, plan
-from kvcore.quantity import Grade
-from kvcore.scenario import Parallel, Scenario, link
-from kvcore.scenario.request import scenario_from_request
-from kvcore.untrusted import pack
+from kvcore.scenario import Parallel, Scenario
+from kvcore.wire import link
+from kvcore.wire.request import scenario_from_request
 
 CONFIG = {
     "architectures": ["UnreadForCausalLM"],

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from kvcore.errors import KvPlannerError
+from kvcore.base.errors import KvPlannerError
 from kvcore.evidence.log.reader import read_log
 from kvcore.evidence.recognized import scenario_from_log
 from kvcore.planning import plan
-from kvcore.scenario import link
-from kvcore.scenario.request import parse_request, scenario_from_request
+from kvcore.wire import link
+from kvcore.wire.request import parse_request, scenario_from_request
 from tests import hostile_inputs
 from tests.cpu import answer_within
 

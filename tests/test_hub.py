@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
-from kvcore import hub_requests
+from kvcore.base.errors import HubError
 from kvcore.catalogue.models import Checkpoint
-from kvcore.errors import HubError
 from kvcore.hub import KEPT_SECONDS, REFUSED_SECONDS, UNREACHED_SECONDS, HubModel, Lookups, fetch_model
-from kvcore.hub_requests import SWITCH, InFlight, Lookup
+from kvcore.hub import requests as hub_requests
+from kvcore.hub.requests import SWITCH, InFlight, Lookup
 from kvcore.model.config import ModelConfig
 
 CONFIG = {"model_type": "llama", "hidden_size": 64}

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvcore.errors import HubError
-from kvcore.hub_readers import MAX_BYTES, IndexReader
-from kvcore.hub_requests import SWITCH, InFlight, check_owner, is_off, owners
+from kvcore.base.errors import HubError
+from kvcore.hub.readers import MAX_BYTES, IndexReader
+from kvcore.hub.requests import SWITCH, InFlight, check_owner, is_off, owners
 
 
 def code_of(model: str) -> str | None:

@@ -4,11 +4,11 @@ import re
 
 import pytest
 
-from kvcore.errors import MESSAGES, ModelError, Notice, ScenarioError
+from kvcore.base.errors import MESSAGES, ModelError, Notice, ScenarioError
+from kvcore.base.untrusted import parse_json_object
+from kvcore.base.words import Language, words
 from kvcore.model.config import ModelConfig
 from kvcore.model.families import read_architecture
-from kvcore.texts.words import Language, words
-from kvcore.untrusted import parse_json_object
 from tools import messages
 
 PLACEHOLDER = re.compile(r"\{(\w+)[:}]")

@@ -12,20 +12,20 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from kvcore.advice.vary import concurrency_curve
-from kvcore.errors import EngineRefusalError
+from kvcore.base.errors import EngineRefusalError
+from kvcore.base.units import GIB, gib
+from kvcore.base.words import Language, words
+from kvcore.charts import summary
+from kvcore.charts.bar import budget_end_gib, difference_name, overlap, segments
+from kvcore.charts.curves import curve_lengths
+from kvcore.charts.memory_bars import memory_bar
+from kvcore.contract.result import result_of
 from kvcore.evidence.carry import carried_over
 from kvcore.explain import numbers
 from kvcore.memory.parts import PART_NAMES
 from kvcore.planning import Plan, Verdict, plan
 from kvcore.scenario import Measured, Origin
-from kvcore.scenario.contract import result_of
-from kvcore.scenario.request import scenario_from_request
-from kvcore.texts.words import Language, words
-from kvcore.units import GIB, gib
-from kvcore.views import summary
-from kvcore.views.bar import budget_end_gib, difference_name, overlap, segments
-from kvcore.views.charts import curve_lengths
-from kvcore.views.memory_bars import memory_bar
+from kvcore.wire.request import scenario_from_request
 from tests import present_plans
 
 EN = words(Language.ENGLISH)

@@ -9,12 +9,12 @@ from collections.abc import Iterator
 import pytest
 
 from kvcore.advice.fixes import fixes
-from kvcore.kept import LEDGER, MAX_RESULTS, RESULT_BYTES, Keeper, Ledger, bounded, kept, size_of
+from kvcore.base.kept import LEDGER, MAX_RESULTS, RESULT_BYTES, Keeper, Ledger, bounded, kept, size_of
 from kvcore.model.config import ModelConfig
 from kvcore.model.families import read_architecture
 from kvcore.planning import Plan, plan
-from kvcore.scenario import link
-from kvcore.scenario.request import scenario_from_request
+from kvcore.wire import link
+from kvcore.wire.request import scenario_from_request
 from tests.test_families_decoder import LLAMA
 
 

@@ -10,17 +10,17 @@ from typing import Any, Final
 import pytest
 from msgspec.structs import replace
 
+from kvcore.base.quantity import Grade, Quantity, Unit
+from kvcore.base.units import GIB
+from kvcore.base.words import Language, words
 from kvcore.cache.capacity import plan_cache
 from kvcore.cache.spec import CacheKind, LayerSpec
-from kvcore.explain.derivation import derivation
+from kvcore.contract.result import result_of
+from kvcore.course import derivation
 from kvcore.explain.numbers import quantities
 from kvcore.planning import Plan, plan
-from kvcore.quantity import Grade, Quantity, Unit
 from kvcore.scenario import Parallel
-from kvcore.scenario.contract import result_of
-from kvcore.scenario.request import scenario_from_request
-from kvcore.texts.words import Language, words
-from kvcore.units import GIB
+from kvcore.wire.request import scenario_from_request
 from tests import test_cache_vectors as vectors
 from tests.cache_examples import flags, full
 from tests.derivation_plans import REQUESTS

@@ -16,7 +16,7 @@ from kvcore.deploy.launch import launch_arguments, launch_command
 from kvcore.evidence.log.reader import read_log
 from kvcore.evidence.recognized import request_from
 from kvcore.planning import Plan, plan
-from kvcore.scenario.request import scenario_from_request
+from kvcore.wire.request import scenario_from_request
 
 CLASSES = Path(__file__).parent / "data" / "parity" / "classes"
 

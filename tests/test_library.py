@@ -15,7 +15,7 @@ import pytest
 
 import kvcore
 from kvcore import library
-from kvcore.scenario.request import scenario_from_request
+from kvcore.wire.request import scenario_from_request
 
 ROOT = Path(__file__).parents[1]
 CARD = "H100-80GB"
@@ -56,7 +56,7 @@ def test_importing_the_package_imports_no_module_of_it() -> None:
 
 def test_asking_for_a_name_imports_its_module_alone() -> None:
     found = modules_after("import kvcore; kvcore.KvPlannerError")
-    assert "kvcore.errors" in found
+    assert "kvcore.base.errors" in found
     assert not {"kvcore.planning", "kvcore.catalogue", "kvcore.library"} & found
 
 

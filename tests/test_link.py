@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from kvcore import catalogue
+from kvcore.base.errors import MESSAGES, KvPlannerError
+from kvcore.base.untrusted import MAX_PACKED_CHARACTERS, MAX_UNPACKED_BYTES, pack, unpack
 from kvcore.engine.rooms import engine_names
-from kvcore.errors import MESSAGES, KvPlannerError
 from kvcore.flags import DRIVER_VERSION, FLAGS, LinkRule
 from kvcore.model.config import ModelConfig
 from kvcore.model.rope import Yarn
@@ -33,12 +34,10 @@ from kvcore.scenario import (
     Scenario,
     SpeculativeConfig,
     Surroundings,
-    link,
-    link_config,
 )
-from kvcore.scenario.fields import read_object
-from kvcore.scenario.request import scenario_from_request
-from kvcore.untrusted import MAX_PACKED_CHARACTERS, MAX_UNPACKED_BYTES, pack, unpack
+from kvcore.wire import link, link_config
+from kvcore.wire.fields import read_object
+from kvcore.wire.request import scenario_from_request
 
 WORKED = (
     "model=Qwen/Qwen3-32B&accelerator=RTX-4090-24GB&tensor_parallel_size=8&gpu_memory_utilization=0.75"

@@ -3,8 +3,8 @@
 import pytest
 from msgspec.structs import replace
 
+from kvcore.base.errors import LogError
 from kvcore.deploy.artefacts import CONTAINERS, Artefact, artefact
-from kvcore.errors import LogError
 from kvcore.evidence.log.arguments import LogFlags
 from kvcore.evidence.log.cleaned import clean_log
 from kvcore.evidence.log.containers import MAX_CHARACTERS, docker_container, find_manifests
@@ -12,7 +12,7 @@ from kvcore.evidence.log.reader import StartupLog, read_log
 from kvcore.evidence.recognized import scenario_from_log
 from kvcore.planning import plan
 from kvcore.scenario import Installation, Surroundings
-from kvcore.scenario.request import scenario_from_request
+from kvcore.wire.request import scenario_from_request
 
 MODEL = "Qwen/Qwen3-32B"
 COMPOSE = """\

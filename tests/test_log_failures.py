@@ -2,7 +2,7 @@
 
 import pytest
 
-from kvcore.errors import MESSAGES
+from kvcore.base.errors import MESSAGES
 from kvcore.evidence.log.failures import ERRORS, Change, Failure, Phase
 from kvcore.evidence.log.reader import read_log
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kvcore.errors import LogError
+from kvcore.base.errors import LogError
 from kvcore.evidence.log import arguments as log_flags
 from kvcore.evidence.log import cleaned as log_text
 from kvcore.evidence.log import commands as log_commands

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kvcore.errors import LogError
+from kvcore.base.errors import LogError
 from kvcore.evidence.log.cleaned import MAX_LINE_CHARACTERS, MAX_LOG_BYTES, MAX_LOG_LINES, clean_log
 from kvcore.evidence.log.reader import StartupLog, measured_from, read_log
 from kvcore.evidence.recognized import logged_flags, logged_memory_gib, request_from

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from kvcore.errors import ScenarioError
+from kvcore.base.errors import ScenarioError
 from kvcore.evidence.log.reader import read_log
 from kvcore.evidence.log_report import log_result
-from kvcore.scenario.request import parse_request, scenario_from_request
+from kvcore.wire.request import parse_request, scenario_from_request
 
 DATA = Path(__file__).parent / "data" / "logs"
 CONFIG = {

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from kvcore.errors import LogError
+from kvcore.base.errors import LogError
 from kvcore.evidence.log import arguments as log_flags
 from kvcore.evidence.log import commands as log_commands
 from kvcore.evidence.log import reader as logs

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from kvcore.base.words import Language, words
 from kvcore.catalogue import find_accelerator
 from kvcore.evidence.log.reader import read_log
 from kvcore.evidence.recognized import (
@@ -13,8 +14,7 @@ from kvcore.evidence.recognized import (
     with_logged_surroundings,
 )
 from kvcore.scenario import Scenario
-from kvcore.scenario.request import scenario_from_request
-from kvcore.texts.words import Language, words
+from kvcore.wire.request import scenario_from_request
 
 NO_P2P = (
     "(Worker_TP1 pid=7) WARNING 03-22 18:40:47 [custom_all_reduce.py:147] Custom allreduce is disabled because your "

@@ -12,18 +12,18 @@ import yaml
 from msgspec.structs import replace
 
 from kvcore.advice.fixes import refusal_fixes
+from kvcore.base import words as texts
+from kvcore.base.errors import EngineRefusalError, ScenarioError
+from kvcore.charts.plan_report import report_html, ticket_text
+from kvcore.contract.result import result_of
 from kvcore.deploy.artefacts import Artefact, artefact
 from kvcore.deploy.going_live import expected_log_lines
 from kvcore.deploy.launch import launch_command
 from kvcore.deploy.machines import machines_of
 from kvcore.deploy.server_start import image
-from kvcore.errors import EngineRefusalError, ScenarioError
 from kvcore.evidence.log.reader import measured_from, read_log
 from kvcore.planning import Plan, plan
-from kvcore.scenario.contract import result_of
-from kvcore.scenario.request import scenario_from_request
-from kvcore.texts import words as texts
-from kvcore.views.plan_report import report_html, ticket_text
+from kvcore.wire.request import scenario_from_request
 from tests.serve_parsers import ROWS, RefusedError, parsed
 
 EXPERTS = {

@@ -6,12 +6,9 @@ from msgspec.structs import replace
 from kvcore import catalogue
 from kvcore.advice.sweep import sweep
 from kvcore.advice.sweep_cell import Cell, Cost, cost_of, smallest
+from kvcore.base.words import DASH, Language, words
 from kvcore.catalogue.accelerators import Interconnect
-from kvcore.planning import Verdict
-from kvcore.scenario.page_parameters import MEMORY_BANDS, Order
-from kvcore.scenario.request import scenario_from_request
-from kvcore.texts.words import DASH, Language, words
-from kvcore.views.heat import (
+from kvcore.charts.heat import (
     MET,
     cell_sentence,
     cell_word,
@@ -21,7 +18,7 @@ from kvcore.views.heat import (
     short_name,
     short_names,
 )
-from kvcore.views.matrix import (
+from kvcore.charts.matrix import (
     Filters,
     Target,
     cheapest_answer,
@@ -30,6 +27,9 @@ from kvcore.views.matrix import (
     model_row,
     smallest_answer,
 )
+from kvcore.planning import Verdict
+from kvcore.scenario.page_parameters import MEMORY_BANDS, Order
+from kvcore.wire.request import scenario_from_request
 
 CARDS = catalogue.load_accelerators()
 BY_ID = {card.id: card for card in CARDS}

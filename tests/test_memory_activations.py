@@ -4,6 +4,7 @@ import pytest
 from packaging.version import Version
 
 from kvcore import catalogue
+from kvcore.base.units import GIB, gib
 from kvcore.memory.activations import (
     body_bytes,
     compiling_bytes,
@@ -15,7 +16,6 @@ from kvcore.memory.activations import (
     sampler_row,
     sampler_rows,
 )
-from kvcore.units import GIB, gib
 from tests.engine_examples import (
     GEMMA3_12B,
     L40S,

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from kvcore.advice.fixes import fixes
+from kvcore.base.units import GIB, MIB
 from kvcore.memory.parts import RankMemory
 from kvcore.planning import Plan, Tightness, Verdict, plan
-from kvcore.scenario.request import scenario_from_request
-from kvcore.units import GIB, MIB
+from kvcore.wire.request import scenario_from_request
 
 QWEN3_8B = {"model": "Qwen/Qwen3-8B", "accelerator": "H100-80GB", "max_model_len": 8192}
 

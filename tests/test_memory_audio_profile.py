@@ -10,7 +10,7 @@ from kvcore.memory.activations import ACTIVATIONS
 from kvcore.memory.audio_profile import audio_bytes, chunks_of, profiled_bytes, recordings, tokens_of
 from kvcore.memory.setting import Setting, setting_of
 from kvcore.model.families import read_architecture
-from kvcore.scenario.request import scenario_from_request
+from kvcore.wire.request import scenario_from_request
 from tests.engine_examples import H100
 
 TEXT = {

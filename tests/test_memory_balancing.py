@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from kvcore.base.units import GIB, MIB
 from kvcore.engine.vllm.stored import stored_architecture
 from kvcore.memory.activations import peak_activation_bytes
 from kvcore.memory.after_pool import after_pool_bytes
 from kvcore.memory.balancing import buffer_bytes
 from kvcore.memory.communicators import communicator_bytes
 from kvcore.memory.setting import Setting
-from kvcore.units import GIB, MIB
 from tests.engine_examples import LLAMA_8B, QWEN3_30B_A3B, setting_for
 from tests.test_memory_communicators import A2, A3, OWN
 

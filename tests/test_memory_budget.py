@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kvcore.base.quantity import Grade, Quantity, Unit
+from kvcore.base.units import GIB, MIB, gib
 from kvcore.memory.budget import rank_memories, rank_memory
 from kvcore.memory.parts import PART_NAMES, RankMemory
 from kvcore.memory.weights import WeightBytes
-from kvcore.quantity import Grade, Quantity, Unit
-from kvcore.units import GIB, MIB, gib
 from tests.engine_examples import ASCEND, L40S, LLAMA_8B, QWEN3_14B, RTX_3090, memory_with, setting_for
 
 

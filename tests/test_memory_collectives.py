@@ -4,9 +4,9 @@ from typing import Any, ClassVar
 
 import pytest
 
+from kvcore.base.units import GIB, MIB, gib
 from kvcore.memory.collectives import exchange_bytes, fusion_workspace_bytes
 from kvcore.memory.framework import FRAMEWORK, non_torch_bytes, system_bytes
-from kvcore.units import GIB, MIB, gib
 from tests.engine_examples import H100, LLAMA_8B, QWEN3_30B_A3B, QWEN25_7B, setting_for
 
 PAGE = 2 * MIB

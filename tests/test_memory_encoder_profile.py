@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from kvcore.base.units import GIB, gib
 from kvcore.engine.resolved import view_of
 from kvcore.engine.vllm.defaults import resolve
 from kvcore.memory.activations import ACTIVATIONS, peak_activation_bytes
@@ -13,8 +14,7 @@ from kvcore.memory.setting import Setting, setting_of
 from kvcore.model.config import Section
 from kvcore.model.families import read_architecture
 from kvcore.model.parts.encoder import read_encoder
-from kvcore.scenario.request import scenario_from_request
-from kvcore.units import GIB, gib
+from kvcore.wire.request import scenario_from_request
 from tests.engine_examples import A100, GEMMA3_12B, H100, setting_for
 
 QWEN2_VL, QWEN25_VL = "Qwen/Qwen2-VL-2B-Instruct", "Qwen/Qwen2.5-VL-7B-Instruct"

@@ -15,13 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packaging.version import Version
 
-from kvcore.errors import CatalogueError
+from kvcore.base.errors import CatalogueError
+from kvcore.base.units import GIB
 from kvcore.memory.expert_kernels import EXPERT_KERNELS, ExpertKernel, expert_kernel, tiled
 from kvcore.memory.weights import WeightBytes
 from kvcore.model.quantization.formats import ExpertsShape
 from kvcore.planning import plan
-from kvcore.scenario.request import scenario_from_request
-from kvcore.units import GIB
+from kvcore.wire.request import scenario_from_request
 
 
 def weights(model: str, card: str, version: str, ranks: int = 1, **fields: Any) -> WeightBytes:

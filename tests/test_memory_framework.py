@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
+from kvcore.base.units import GIB, gib
 from kvcore.memory.framework import FRAMEWORK, non_torch_bytes, runner_buffer_bytes, system_bytes
 from kvcore.memory.setting import links_of
-from kvcore.units import GIB, gib
 from tests.engine_examples import (
     ASCEND,
     GEMMA3_12B,

@@ -4,6 +4,8 @@ from typing import Any
 
 import pytest
 
+from kvcore.base.quantity import Grade
+from kvcore.base.units import GIB, MIB
 from kvcore.memory.graphs import (
     attention_split_bytes,
     attention_workspace_bytes,
@@ -13,8 +15,6 @@ from kvcore.memory.graphs import (
     graph_count,
     largest_batch_bytes,
 )
-from kvcore.quantity import Grade
-from kvcore.units import GIB, MIB
 from tests.engine_examples import (
     ASCEND,
     B200,

@@ -9,11 +9,11 @@ import pytest
 from msgspec.structs import replace
 from packaging.version import Version
 
+from kvcore.base.units import GIB, gib
 from kvcore.catalogue.accelerators import Vendor
 from kvcore.memory.intervals import INTERVALS, Cell, Reach, factor_of, interval_of, storage_share
 from kvcore.memory.parts import reaches
-from kvcore.units import GIB, gib
-from kvcore.versioned import OLDEST
+from kvcore.tables.versioned import OLDEST
 from tests import present_plans
 
 PRINTED_GIB = 0.005

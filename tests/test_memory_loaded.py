@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from packaging.version import Version
 
 from kvcore import catalogue
-from kvcore.errors import EngineRefusalError
+from kvcore.base.errors import EngineRefusalError
+from kvcore.base.quantity import Grade
+from kvcore.base.units import GIB, MIB, gib
 from kvcore.memory.loaded import loaded_quantity, offloaded_bytes
 from kvcore.memory.lora import Slots, lora_bytes
 from kvcore.memory.weights import WeightBytes
@@ -21,10 +23,8 @@ from kvcore.model.config import ModelConfig
 from kvcore.model.families import read_architecture
 from kvcore.model.quantization import Quantization
 from kvcore.planning import plan
-from kvcore.quantity import Grade
 from kvcore.scenario import Parallel
-from kvcore.scenario.request import scenario_from_request
-from kvcore.units import GIB, MIB, gib
+from kvcore.wire.request import scenario_from_request
 from tests.engine_examples import LLAMA_8B
 
 PLAIN = Quantization()

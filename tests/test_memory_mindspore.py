@@ -2,12 +2,12 @@
 
 import pytest
 
+from kvcore.base.errors import ScenarioError
+from kvcore.base.units import GIB, gib
 from kvcore.engine.vllm.versions import assumed_version, measures_memory, planned_release
-from kvcore.errors import ScenarioError
 from kvcore.memory.parts import PART_NAMES, RankMemory
 from kvcore.planning import Plan, plan
-from kvcore.scenario.request import scenario_from_request
-from kvcore.units import GIB, gib
+from kvcore.wire.request import scenario_from_request
 from tests.engine_examples import ASCEND, memory_with, setting_for
 
 

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from kvcore import catalogue
+from kvcore.base.units import gib
 from kvcore.memory.activations import ACTIVATIONS, body_bytes, peak_activation_bytes
 from kvcore.memory.after_pool import expands_segments, mask_bytes
 from kvcore.memory.audio_profile import profiled_bytes
@@ -14,8 +15,7 @@ from kvcore.memory.graphs import counts_estimate, cuda_graph_bytes
 from kvcore.memory.npu_profile import kept_stream_bytes, routed_bytes
 from kvcore.memory.setting import Setting
 from kvcore.planning import plan
-from kvcore.scenario.request import scenario_from_request
-from kvcore.units import gib
+from kvcore.wire.request import scenario_from_request
 from tests.engine_examples import LLAMA_8B, QWEN3_30B_A3B, setting_for
 from tests.test_memory_communicators import A2, A3, DUO
 

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
+from kvcore.base.units import gib
 from kvcore.memory.loaded import loaded_quantity
 from kvcore.planning import plan
-from kvcore.scenario.request import scenario_from_request
-from kvcore.units import gib
+from kvcore.wire.request import scenario_from_request
 
 B200, RTX_5080 = {"memory_gib": 178.35, "name": "B200"}, {"memory_gib": 15.92, "name": "RTX 5080 16GB"}
 RTX_3090, H100 = {"memory_gib": 23.56, "name": "RTX 3090"}, {"memory_gib": 79.19, "name": "H100 80GB"}

@@ -2,10 +2,10 @@
 
 import pytest
 
-from kvcore.errors import EngineRefusalError
+from kvcore.base.errors import EngineRefusalError
+from kvcore.base.units import GIB
 from kvcore.planning import plan
-from kvcore.scenario.request import scenario_from_request
-from kvcore.units import GIB
+from kvcore.wire.request import scenario_from_request
 
 DEEPSEEK = {
     "model": "deepseek-ai/DeepSeek-V3",

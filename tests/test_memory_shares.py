@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from kvcore.errors import EngineRefusalError
+from kvcore.base.errors import EngineRefusalError
 from kvcore.memory.shares import WeightShares, weight_shares
 from kvcore.memory.stages import loaded_architecture
 from kvcore.model.architecture import Experts, Linear, Output, Parameter, VocabEmbedding, elements
 from kvcore.planning import plan
-from kvcore.scenario.request import scenario_from_request
+from kvcore.wire.request import scenario_from_request
 from tests.derivation_plans import KINDS, planned
 
 

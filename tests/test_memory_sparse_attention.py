@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from kvcore import catalogue
+from kvcore.base.units import GIB, MIB
 from kvcore.memory.sparse_attention import (
     choice_bytes,
     gathered_bytes,
@@ -14,8 +15,7 @@ from kvcore.memory.sparse_attention import (
     stream_attention_bytes,
 )
 from kvcore.planning import Plan, plan
-from kvcore.scenario.request import scenario_from_request
-from kvcore.units import GIB, MIB
+from kvcore.wire.request import scenario_from_request
 
 
 def config_of(model: str) -> dict[str, Any]:

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from packaging.version import Version
 
+from kvcore.base.errors import CatalogueError, EngineRefusalError
+from kvcore.base.units import gib
 from kvcore.engine.vllm.classes import CLASSES, End, Stages
-from kvcore.errors import CatalogueError, EngineRefusalError
 from kvcore.memory import stages
 from kvcore.memory.loaded import head_bytes
 from kvcore.memory.lora import Slots
@@ -22,9 +23,8 @@ from kvcore.model.config import ModelConfig
 from kvcore.model.families import READERS, read_architecture
 from kvcore.planning import Plan, plan
 from kvcore.scenario import Parallel
-from kvcore.scenario.request import scenario_from_request
-from kvcore.units import gib
-from kvcore.versioned import convert
+from kvcore.tables.versioned import convert
+from kvcore.wire.request import scenario_from_request
 from tests.engine_examples import LLAMA_8B
 from tests.special_models import slots_by_stage
 

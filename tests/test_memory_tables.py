@@ -5,13 +5,13 @@ from typing import Any
 import pytest
 from packaging.version import Version
 
+from kvcore.base.errors import CatalogueError
 from kvcore.engine.memory_rules import OverheadRow
-from kvcore.errors import CatalogueError
 from kvcore.memory.activations import ACTIVATIONS
 from kvcore.memory.after_pool import AFTER_POOL
 from kvcore.memory.framework import FRAMEWORK
 from kvcore.memory.graphs import GRAPHS, UnknownDriver
-from kvcore.versioned import convert
+from kvcore.tables.versioned import convert
 
 
 def test_every_constant_names_its_source() -> None:

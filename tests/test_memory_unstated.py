@@ -8,11 +8,11 @@ import pytest
 
 from kvcore import catalogue
 from kvcore.advice.sweep import plan_cell, sweep
+from kvcore.base.units import GIB
 from kvcore.deploy.server_start import image
 from kvcore.memory.unstated import other_versions
 from kvcore.planning import Plan, Verdict, plan
-from kvcore.scenario.request import scenario_from_request
-from kvcore.units import GIB
+from kvcore.wire.request import scenario_from_request
 
 ASCEND = {"model": "Qwen/Qwen3-8B", "engine": "vllm-ascend", "accelerator": "Ascend-910B4-32GB"}
 

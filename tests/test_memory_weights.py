@@ -6,16 +6,16 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from packaging.version import Version
 
+from kvcore.base.errors import EngineRefusalError
+from kvcore.base.units import MIB, gib
 from kvcore.catalogue import find_model
 from kvcore.engine import stage_layers
 from kvcore.engine.resolved import Resolved
-from kvcore.errors import EngineRefusalError
 from kvcore.memory.weights import SMALL_BYTES, WeightBytes, allocated_bytes, weight_bytes
 from kvcore.model.config import ModelConfig
 from kvcore.model.families import read_architecture
 from kvcore.model.quantization import read_quantization
 from kvcore.scenario import Parallel
-from kvcore.units import MIB, gib
 from tests.test_families_decoder import LLAMA, resolved
 
 MIXTRAL = {

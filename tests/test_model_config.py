@@ -5,7 +5,7 @@ import weakref
 
 import pytest
 
-from kvcore.errors import ModelError
+from kvcore.base.errors import ModelError
 from kvcore.model.config import (
     MAX_CONFIG_BYTES,
     MAX_LAYERS,

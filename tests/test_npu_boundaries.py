@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from kvcore.base.units import GIB
 from kvcore.planning import Plan, Verdict, plan
-from kvcore.scenario.request import scenario_from_request
-from kvcore.units import GIB
+from kvcore.wire.request import scenario_from_request
 
 DATA = tomllib.loads((Path(__file__).parent / "data" / "npu_boundaries.toml").read_text(encoding="utf-8"))
 STEPS, STARTS = DATA["steps"], DATA["start"]

@@ -35,7 +35,7 @@ APP_ONLY: Final = (
 )
 REQUEST: Final = {"model": "Qwen/Qwen3-32B", "accelerator": "H100-80GB", "max_model_len": 8192}
 CHINESE: Final = (
-    "from kvcore.texts.words import words, Language; print(words(Language.CHINESE)('{field} is missing'))"
+    "from kvcore.base.words import words, Language; print(words(Language.CHINESE)('{field} is missing'))"
 )
 
 

@@ -3,11 +3,11 @@
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from kvcore.base.words import Language
+from kvcore.base.words import words as words_of
+from kvcore.charts.accuracy_figures import percent
 from kvcore.evidence.accuracy import Check, headline, load_accuracy, our_points
 from kvcore.evidence.accuracy_groups import held_out, of_one_source
-from kvcore.texts.words import Language
-from kvcore.texts.words import words as words_of
-from kvcore.views.accuracy_figures import percent
 from tests.page_app import checked, figures, open_app, seen
 from tests.test_page_check import html
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from kvcore.errors import HubError
+from kvcore.base.errors import HubError
+from kvcore.base.units import gib
 from kvcore.planning import plan
-from kvcore.scenario.request import scenario_from_request
-from kvcore.units import gib
+from kvcore.wire.request import scenario_from_request
 from pages.ui.sidebar import model_source
 from tests.page_app import checked, metrics, open_app, params, seen, stacks
 

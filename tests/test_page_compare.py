@@ -8,7 +8,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from kvcore.advice.vary import Varied
-from kvcore.texts.words import Language, words
+from kvcore.base.words import Language, words
 from tests.page_app import checked, open_app, params
 
 QWEN = {"model": "Qwen/Qwen3-32B", "accelerator": "H100-80GB", "max_model_len": "8192"}

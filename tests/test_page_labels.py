@@ -10,10 +10,11 @@ import pytest
 from google.protobuf.message import Message
 from streamlit.testing.v1 import AppTest
 
-from kvcore.errors import KvPlannerError
-from kvcore.scenario import edit, link
-from kvcore.scenario.request import scenario_from_request
-from kvcore.untrusted import pack
+from kvcore.base.errors import KvPlannerError
+from kvcore.base.untrusted import pack
+from kvcore.controls import edit
+from kvcore.wire import link
+from kvcore.wire.request import scenario_from_request
 from pages.ui.check.log import SAMPLES
 from pages.ui.shared.labels import plain
 from pages.ui.shared.shell import PAGES

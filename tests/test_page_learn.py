@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from kvcore.explain.derivation import STEPS, StepName
+from kvcore.course import STEPS, StepName
 from tests.page_app import RULE_OF_THUMB, WORKED, checked, figures, params, seen, stacks
 
 APP = str(Path(__file__).resolve().parents[1] / "app.py")

@@ -12,8 +12,9 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from kvcore.advice import vary
+from kvcore.controls import edit
 from kvcore.evidence.log import reader as logs
-from kvcore.scenario import edit, link
+from kvcore.wire import link
 from pages.ui.shared import notes, shell, state
 from pages.ui.sidebar import command_source
 from tests.page_app import APP, params, seen

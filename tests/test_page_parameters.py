@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvcore.errors import MESSAGES
-from kvcore.explain.derivation import STEPS
-from kvcore.scenario import link
-from kvcore.scenario.link import PIN_NAMES
+from kvcore.base.errors import MESSAGES
+from kvcore.base.words import Language
+from kvcore.course import STEPS
 from kvcore.scenario.page_parameters import (
     PARAMETERS,
     card_ids,
@@ -20,7 +19,8 @@ from kvcore.scenario.page_parameters import (
     is_ours,
     text_of,
 )
-from kvcore.texts.words import Language
+from kvcore.wire import link
+from kvcore.wire.link import PIN_NAMES
 
 LENGTHS = "800:1150:1200,120:380:512,920:1530:1712,1312:1662:1712"
 

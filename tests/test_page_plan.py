@@ -12,11 +12,11 @@ from urllib.parse import parse_qsl
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from kvcore.base.words import DASH, Language, words
 from kvcore.engine.vllm.versions import switches_of, vllm_releases
 from kvcore.planning import plan
-from kvcore.scenario import link
-from kvcore.scenario.request import scenario_from_request
-from kvcore.texts.words import DASH, Language, words
+from kvcore.wire import link
+from kvcore.wire.request import scenario_from_request
 from pages.ui.plan import numbers
 from tests.page_app import (
     APP,

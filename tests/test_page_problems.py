@@ -7,7 +7,7 @@ import json
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from kvcore.errors import HubError, ScenarioError
+from kvcore.base.errors import HubError, ScenarioError
 from pages.ui.sidebar import model_source
 from tests.page_app import checked, open_app, params, seen
 

@@ -10,8 +10,8 @@ import pytest
 import yaml
 from streamlit.testing.v1 import AppTest
 
+from kvcore.charts.stories import steps_of
 from kvcore.texts import CORRECTIONS, GLOSSARY, PARAMETERS, Source
-from kvcore.views.stories import steps_of
 from tests.page_app import checked, open_app, params, seen
 
 QUERY = {

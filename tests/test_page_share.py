@@ -11,8 +11,8 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from kvcore.texts.words import Language, words
-from kvcore.views.plan_report import qr_image
+from kvcore.base.words import Language, words
+from kvcore.charts.plan_report import qr_image
 from pages.ui.shared.shell import PAGES
 from tests.link_examples import examples
 from tests.page_app import APP, checked, metrics

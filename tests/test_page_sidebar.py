@@ -8,11 +8,11 @@ from typing import ClassVar
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from kvcore.base.words import DASH
 from kvcore.deploy.launch import launch_command
 from kvcore.hub import LOOKUPS, REFUSED_SECONDS, Lookups
 from kvcore.planning import plan
-from kvcore.scenario import link
-from kvcore.texts.words import DASH
+from kvcore.wire import link
 from pages.ui.sidebar import model_source
 from tests.page_app import (
     CONFIG,

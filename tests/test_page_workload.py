@@ -10,8 +10,8 @@ from urllib.parse import parse_qsl
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from kvcore.replay.clock import ClockKind
 from kvcore.workload.records import read_request_log
-from kvcore.workload.replay.clock import ClockKind
 from kvcore.workload.requests import MAX_LOG_BYTES
 from kvcore.workload.traffic import unpacked
 from tests.page_app import checked, figures, metrics, open_app, params, seen

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvcore.errors import ModelError
+from kvcore.base.errors import ModelError
 from kvcore.model.quantization.patterns import MAX_STEPS, Allowance, Patterns
 from kvcore.planning import plan
-from kvcore.scenario.request import scenario_from_request
+from kvcore.wire.request import scenario_from_request
 from tests.cpu import answer_within
 
 MODULES = (

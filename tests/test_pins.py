@@ -5,9 +5,9 @@ from urllib.parse import parse_qsl
 
 import pytest
 
-from kvcore.scenario import link
-from kvcore.scenario.link import MAX_PINS, Pin, decode_pins, encode_pins
-from kvcore.scenario.request import scenario_from_request
+from kvcore.wire import link
+from kvcore.wire.link import MAX_PINS, Pin, decode_pins, encode_pins
+from kvcore.wire.request import scenario_from_request
 
 
 def scenario(**fields):

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
+from kvcore.base.words import Language, words
+from kvcore.charts.bar import budget_end_gib, segments, shortage
+from kvcore.charts.memory_bars import axis_title
+from kvcore.charts.plan_report import report_html, ticket_text
+from kvcore.contract.result import PARTS, result_of
 from kvcore.explain.numbers import number_rows
 from kvcore.planning import Plan, plan
-from kvcore.scenario.contract import PARTS, result_of
-from kvcore.scenario.request import scenario_from_request
-from kvcore.texts.words import Language, words
-from kvcore.views.bar import budget_end_gib, segments, shortage
-from kvcore.views.memory_bars import axis_title
-from kvcore.views.plan_report import report_html, ticket_text
+from kvcore.wire.request import scenario_from_request
 
 T = words(Language.ENGLISH)
 DEEPSEEK = {

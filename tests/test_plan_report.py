@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from kvcore.base.words import Language, count, gib_text, words
+from kvcore.charts.bar import segments
+from kvcore.charts.plan_report import BOTTOM, CURVE_HEIGHT, WIDTH, memory_svg, report_html
 from kvcore.explain.numbers import number_rows
 from kvcore.planning import Plan
-from kvcore.texts.words import Language, count, gib_text, words
-from kvcore.views.bar import segments
-from kvcore.views.plan_report import BOTTOM, CURVE_HEIGHT, WIDTH, memory_svg, report_html
 from tests import present_plans
 
 LINK = "https://kv.example/?v=1&model=a%2Fb&max_model_len=8192"

@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from kvcore.base.errors import EngineRefusalError, KvPlannerError
+from kvcore.base.quantity import Grade
+from kvcore.base.units import GIB
 from kvcore.cache.capacity import CachePlan, plan_cache
-from kvcore.errors import EngineRefusalError, KvPlannerError
 from kvcore.planning import Plan, Tightness, Verdict, judged, leaves_none, plan
-from kvcore.quantity import Grade
-from kvcore.scenario.request import scenario_from_request
-from kvcore.units import GIB
+from kvcore.wire.request import scenario_from_request
 
 PARTS = ("system", "framework", "weights", "activations", "cuda_graphs", "kv_cache", "unused")
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvcore.errors import ScenarioError
+from kvcore.base.errors import ScenarioError
 from kvcore.evidence.log.reader import read_log
 from kvcore.evidence.prerun import (
     PreRun,
@@ -18,7 +18,7 @@ from kvcore.evidence.prerun import (
 )
 from kvcore.planning import plan
 from kvcore.scenario import Parallel
-from kvcore.scenario.request import scenario_from_request
+from kvcore.wire.request import scenario_from_request
 
 LOG = (Path(__file__).parent / "data" / "logs" / "mindspore_prerun.log").read_text("utf-8")
 DEEPSEEK_BYTES = 70272

@@ -16,15 +16,15 @@ from typing import Any
 
 import kvcore
 import pages.ui
+from kvcore.base.errors import KvPlannerError
+from kvcore.base.kept import size_of
 from kvcore.catalogue import find_model
+from kvcore.charts.plan_report import qr_image
 from kvcore.deploy.artefacts import Artefact, artefact
 from kvcore.engine.vllm import captures
-from kvcore.errors import KvPlannerError
 from kvcore.evidence.log.reader import read_log
-from kvcore.kept import size_of
 from kvcore.planning import plan
-from kvcore.scenario.request import scenario_from_request
-from kvcore.views.plan_report import qr_image
+from kvcore.wire.request import scenario_from_request
 from kvcore.workload.records import read_request_logs
 from kvcore.workload.requests import Reading
 
@@ -66,7 +66,7 @@ OWN_NAMES = {
     "kvcore.catalogue.accelerators": {"_card", "_rows", "_spelling_words", "load_accelerators", "spellings"},
     "kvcore.catalogue.models": {"_by_lower_id", "model_ids"},
     "kvcore.catalogue.search": {"_accelerators", "_models"},
-    "kvcore.conversion": {"_hints", "_parsed", "_reader", "_required", "_type_in", "known_releases"},
+    "kvcore.tables.conversion": {"_hints", "_parsed", "_reader", "_required", "_type_in", "known_releases"},
     "kvcore.deploy.templates": {"templates"},
     "kvcore.engine.protocol": {"_function"},
     "kvcore.engine.rooms": {"_engine", "_rooms", "engines"},
@@ -77,18 +77,18 @@ OWN_NAMES = {
     "kvcore.explain.documents.recomputed": {"oldest", "planned"},
     "kvcore.explain.quality": {"published_scores"},
     "kvcore.explain.reference": {"_fixed_facts"},
-    "kvcore.kept": {"_slot_names"},
+    "kvcore.base.kept": {"_slot_names"},
     "kvcore.memory.framework": {"_card_names"},
     "kvcore.model.families": {"readers"},
     "kvcore.model.parts.encoder_rows": {"parse"},
-    "kvcore.texts.words": {"_read", "platform_words"},
-    "kvcore.versioned": {"_load"},
-    "kvcore.views.catalogue_rows": {"accelerator_rows", "model_rows", "version_rows"},
-    "kvcore.views.plan_report": {"_frame"},
+    "kvcore.base.words": {"_read", "platform_words"},
+    "kvcore.tables.versioned": {"_load"},
+    "kvcore.charts.catalogue_rows": {"accelerator_rows", "model_rows", "version_rows"},
+    "kvcore.charts.plan_report": {"_frame"},
     "kvcore.workload.database.query": {"layouts"},
     "kvcore.workload.database.sql": {"_kept"},
     "kvcore.workload.requests": {"_kinds", "tables"},
-    "kvcore.scenario.settings": {"_defaults"},
+    "kvcore.controls.settings": {"_defaults"},
     "pages.ui.shared.shell": {"_declared"},
     "re": {"compile"},
 }
@@ -203,8 +203,8 @@ def test_full_caches_take_no_more_than_is_said():
         for name, value in largest.items():
             ask(engine_version=version, **{name: value})
     texts = [
-        *contents(found["kvcore.texts.words._read"]),
-        *contents(found["kvcore.texts.words.platform_words"]),
+        *contents(found["kvcore.base.words._read"]),
+        *contents(found["kvcore.base.words.platform_words"]),
     ]
     once = size_of(texts)
     full = {}

@@ -3,7 +3,7 @@
 import pytest
 
 from kvcore.planning import plan
-from kvcore.scenario.request import scenario_from_request
+from kvcore.wire.request import scenario_from_request
 
 ORIN = (
     "a published start of vLLM 0.27.1 on a Jetson AGX Orin with 64 GB, 25 August 2026, with --mamba-ssm-cache-dtype "

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvcore.base.errors import EngineRefusalError, KvPlannerError, ModelError
 from kvcore.catalogue import find_model
-from kvcore.errors import EngineRefusalError, KvPlannerError, ModelError
 from kvcore.model.architecture import Experts, FullAttention, Linear, Mla, Output, RecurrentState
 from kvcore.model.config import ModelConfig
 from kvcore.model.families import read_architecture

@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvcore.base.errors import KvPlannerError, ModelError
+from kvcore.base.quantity import Grade
 from kvcore.catalogue import find_model
-from kvcore.errors import KvPlannerError, ModelError
 from kvcore.model.quantization.formats import ExpertsShape
 from kvcore.model.quantization.gguf import (
     MIXTURES,
@@ -19,8 +20,7 @@ from kvcore.model.quantization.gguf import (
     tensor_type,
 )
 from kvcore.planning import Plan, plan
-from kvcore.quantity import Grade
-from kvcore.scenario.request import scenario_from_request
+from kvcore.wire.request import scenario_from_request
 from tests.test_families_decoder import LLAMA
 
 NORMS = 65 * 4096

@@ -5,15 +5,15 @@ from typing import Any
 import pytest
 
 from kvcore import catalogue
-from kvcore.errors import KvPlannerError
+from kvcore.base.errors import KvPlannerError
+from kvcore.base.units import gib
 from kvcore.model.config import ModelConfig
 from kvcore.model.quantization import read_quantization
 from kvcore.model.quantization.formats import ExpertsShape, LinearShape
 from kvcore.model.quantization.modelslim import MODELSLIM, ModelSlimFormat
 from kvcore.model.side_files import condensed
 from kvcore.planning import Plan, plan
-from kvcore.scenario.request import scenario_from_request
-from kvcore.units import gib
+from kvcore.wire.request import scenario_from_request
 
 QWEN3 = dict(catalogue.find_model("Qwen/Qwen3-8B").config.raw)
 CARD = "Ascend-910B3-64GB"

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kvcore.errors import EngineRefusalError, KvPlannerError, ModelError
+from kvcore.base.errors import EngineRefusalError, KvPlannerError, ModelError
 from kvcore.model.config import Section
 from kvcore.model.quantization.formats import LinearShape
 from kvcore.model.quantization.torchao import BY_MODULE, CONFIGS, weight_format
 from kvcore.planning import plan
-from kvcore.scenario.request import scenario_from_request
+from kvcore.wire.request import scenario_from_request
 from tests.test_families_decoder import LLAMA
 from tests.test_quantization import JSON, linear_bytes, read
 

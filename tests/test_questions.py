@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvcore.explain.derivation import STEPS, StepName
-from kvcore.explain.derivation.facts import drawn, facts, variant
-from kvcore.explain.derivation.lesson import judgement
-from kvcore.explain.derivation.questions import ASKED, SCALES, Asked, questions, value_of
-from kvcore.explain.derivation.score import AT_ONCE, LATER, LETTERS, OPEN, SHOWN, marks, right, with_mark
+from kvcore.base.quantity import figure, placeholders
+from kvcore.base.words import Language, words
+from kvcore.course import STEPS, StepName
+from kvcore.course.facts import drawn, facts, variant
+from kvcore.course.lesson import judgement
+from kvcore.course.questions import ASKED, SCALES, Asked, questions, value_of
+from kvcore.course.score import AT_ONCE, LATER, LETTERS, OPEN, SHOWN, marks, right, with_mark
 from kvcore.planning import Plan
-from kvcore.quantity import figure, placeholders
 from kvcore.texts import LESSONS, QUESTIONS
 from kvcore.texts import LETTERS as SYMBOLS
-from kvcore.texts.words import Language, words
 from tests.derivation_plans import KINDS, planned
 from tests.formulas import evaluated
 from tests.test_derivation import evaluated as drawn_value

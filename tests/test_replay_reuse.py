@@ -9,14 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from packaging.version import Version
 
-from kvcore.texts.words import Language, words
-from kvcore.views.reuse_figures import reuse_chart, reuse_report, reuse_sentence, reuse_table
-from kvcore.workload.replay import reuse
-from kvcore.workload.replay.clock import UserClock
-from kvcore.workload.replay.reuse import reuse_of
-from kvcore.workload.replay.series import replayed
-from kvcore.workload.replay.settings import Settings, rules_of
-from kvcore.workload.replay.trace import Contents, TraceRequest
+from kvcore.base.words import Language, words
+from kvcore.charts.reuse_figures import reuse_chart, reuse_report, reuse_sentence, reuse_table
+from kvcore.replay import reuse
+from kvcore.replay.clock import UserClock
+from kvcore.replay.reuse import reuse_of
+from kvcore.replay.series import replayed
+from kvcore.replay.settings import Settings, rules_of
+from kvcore.replay.trace import Contents, TraceRequest
 from tests.traffic_mixes import BLOCK, interleaved
 
 RATES = UserClock(prefill_tokens_per_second=1e6, decode_tokens_per_second=1e4)

@@ -20,15 +20,15 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from packaging.version import Version
 
-from kvcore import cli
+from kvcore.base.errors import WorkloadError
 from kvcore.cache.spec import CacheKind
-from kvcore.errors import WorkloadError
-from kvcore.workload.replay import steps, trace
-from kvcore.workload.replay.hybrid import scheduler_of
-from kvcore.workload.replay.scheduler import Scheduler
-from kvcore.workload.replay.settings import Drafts, FreeOrder, Group, Settings, rules_of
-from kvcore.workload.replay.steps import MAX_COUNT, case_answer, case_rows
-from kvcore.workload.replay.trace import Contents, TraceRequest
+from kvcore.cli import main as cli
+from kvcore.replay import steps, trace
+from kvcore.replay.hybrid import scheduler_of
+from kvcore.replay.scheduler import Scheduler
+from kvcore.replay.settings import Drafts, FreeOrder, Group, Settings, rules_of
+from kvcore.replay.steps import MAX_COUNT, case_answer, case_rows
+from kvcore.replay.trace import Contents, TraceRequest
 
 RECORDS = [
     json.loads(line)

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvcore import catalogue
-from kvcore.errors import KvPlannerError
+from kvcore.base.errors import KvPlannerError
+from kvcore.base.units import GIB
 from kvcore.planning import plan
 from kvcore.scenario import Host, Installation, Link
-from kvcore.scenario.request import parse_request, scenario_from_request
-from kvcore.units import GIB
+from kvcore.wire.request import parse_request, scenario_from_request
 
 QWEN3_32B = {
     "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_size": 5120, "intermediate_size": 25600,

@@ -11,9 +11,11 @@ from packaging.version import Version
 
 from kvcore import catalogue
 from kvcore.advice.sweep import sweep
+from kvcore.base.errors import ModelError, ScenarioError
+from kvcore.base.units import gib
 from kvcore.catalogue.documented import DOCUMENTED, documented_yarn
+from kvcore.controls.edit import with_model
 from kvcore.deploy.launch import launch_command
-from kvcore.errors import ModelError, ScenarioError
 from kvcore.evidence.log.reader import read_log
 from kvcore.model.config import Section
 from kvcore.model.families import read_architecture
@@ -25,9 +27,7 @@ from kvcore.model.rope import (
     read_yarn,
 )
 from kvcore.planning import plan
-from kvcore.scenario.edit import with_model
-from kvcore.scenario.request import scenario_from_request
-from kvcore.units import gib
+from kvcore.wire.request import scenario_from_request
 from kvcore.workload.limits import is_above_model, stretch_for
 
 V0_11, V0_28, V0_32 = Version("0.11.0"), Version("0.28.0"), Version("0.32.0")

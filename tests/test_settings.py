@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 
+from kvcore.base.quantity import Quantity
+from kvcore.base.words import Language, words
+from kvcore.charts import summary
+from kvcore.contract.result import result_of
+from kvcore.controls.edit import with_field
+from kvcore.controls.settings import assumed_surroundings, assumed_text, settings_in_force
 from kvcore.flags import fields_of
 from kvcore.memory.budget import rank_memory, surrounding_terms
 from kvcore.memory.setting import setting_of
 from kvcore.planning import plan
-from kvcore.quantity import Quantity
-from kvcore.scenario.contract import result_of
-from kvcore.scenario.edit import with_field
-from kvcore.scenario.request import scenario_from_request, with_surroundings
-from kvcore.scenario.settings import assumed_surroundings, assumed_text, settings_in_force
-from kvcore.texts.words import Language, words
-from kvcore.views import summary
+from kvcore.wire.request import scenario_from_request, with_surroundings
 from tests import present_plans
 
 EN = words(Language.ENGLISH)

@@ -13,7 +13,7 @@ from kvcore.advice.sweep import SWEEPS, SweepRequest, Swept, bytes_of, sweep, sw
 from kvcore.catalogue.models import ModelEntry
 from kvcore.model.config import ModelConfig
 from kvcore.scenario import Scenario
-from kvcore.scenario.request import scenario_from_request
+from kvcore.wire.request import scenario_from_request
 
 H100 = catalogue.find_accelerator("H100-80GB")
 CARDS = catalogue.load_accelerators()

@@ -7,8 +7,8 @@ from collections.abc import Callable, Generator
 
 import pytest
 
-from kvcore.errors import KvPlannerError
-from kvcore.shared_work import Progress, SharedWork, Work
+from kvcore.base.errors import KvPlannerError
+from kvcore.base.shared_work import Progress, SharedWork, Work
 
 LONGEST_WAIT_SECONDS = 60
 

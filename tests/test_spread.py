@@ -12,9 +12,9 @@ from kvcore.advice.sharing import sharing
 from kvcore.advice.spread import REPLICAS, fewest_cards, longest_request, spread_scenario
 from kvcore.advice.sweep import cell_scenario, sweep_of_spreads
 from kvcore.advice.sweep_cell import Cell
+from kvcore.controls import edit
 from kvcore.planning import Verdict, plan
-from kvcore.scenario import edit
-from kvcore.scenario.request import scenario_from_request
+from kvcore.wire.request import scenario_from_request
 
 V4 = "deepseek-ai/DeepSeek-V4-Flash"
 A2 = catalogue.find_accelerator("Ascend-910B4-32GB")

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from kvcore.charts.stack import Bar, Note, Piece, Stack, ticks
 from kvcore.texts import palette
-from kvcore.views.stack import Bar, Note, Piece, Stack, ticks
 
 STYLE = Path(__file__).resolve().parents[1] / "pages" / "ui" / "shared" / "style.css"
 

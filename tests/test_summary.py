@@ -6,12 +6,12 @@ import pytest
 
 from kvcore.advice.fixes import fixes
 from kvcore.advice.vary import concurrency_curve
+from kvcore.base.words import DASH, Language, words
+from kvcore.charts import summary
+from kvcore.charts.curves import curve_lengths
+from kvcore.charts.plan_report import ticket_text
+from kvcore.charts.summary import Outcome
 from kvcore.planning import Plan, Tightness, Verdict
-from kvcore.texts.words import DASH, Language, words
-from kvcore.views import summary
-from kvcore.views.charts import curve_lengths
-from kvcore.views.plan_report import ticket_text
-from kvcore.views.summary import Outcome
 from tests import present_plans
 
 EN, ZH = words(Language.ENGLISH), words(Language.CHINESE)

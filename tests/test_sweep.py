@@ -8,11 +8,11 @@ import pytest
 from kvcore import catalogue
 from kvcore.advice.sweep import SIZES, cell_scenario, plan_cell, sweep
 from kvcore.catalogue.accelerators import Vendor
-from kvcore.cli import main
+from kvcore.charts.matrix import json_lines, table_lines
+from kvcore.cli.main import main
 from kvcore.engine.rooms import with_accelerator
 from kvcore.planning import Verdict
-from kvcore.scenario.request import scenario_from_request
-from kvcore.views.matrix import json_lines, table_lines
+from kvcore.wire.request import scenario_from_request
 
 CARDS = catalogue.load_accelerators()
 KINDS = (

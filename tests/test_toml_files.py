@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import kvcore
-from kvcore.toml_files import parsed, text_at
+from kvcore.base.toml_files import parsed, text_at
 
 SAID = 'day = 2026-11-23\nlength = 1e3\nname = "a\\r\\n{}"\n[[rows]]\nsizes = [1, 2.0]\n'
 

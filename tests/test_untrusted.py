@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvcore.api.operations import Asked, answered
-from kvcore.errors import ScenarioError
-from kvcore.untrusted import (
+from kvcore.base.errors import ScenarioError
+from kvcore.base.untrusted import (
     MAX_INTEGER_DIGITS,
     MAX_JSON_DEPTH,
     MAX_JSON_VALUES,
@@ -19,7 +19,7 @@ from kvcore.untrusted import (
     parse_json_object,
     utf8_text,
 )
-from kvcore.workload.replay.steps import case_answer
+from kvcore.replay.steps import case_answer
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,10 @@ import pytest
 
 from kvcore import catalogue
 from kvcore.advice.vary import Varied, best_of, decode_bound, decode_weight_bytes, pinned, splits, variants
-from kvcore.errors import EngineRefusalError
+from kvcore.base.errors import EngineRefusalError
 from kvcore.model.families import read_architecture
 from kvcore.planning import Plan, plan
-from kvcore.scenario.request import scenario_from_request
+from kvcore.wire.request import scenario_from_request
 from tests import present_plans
 
 CARDS = [catalogue.find_accelerator(name) for name in ("L40S-48GB", "H200-141GB")]

@@ -17,12 +17,12 @@ import pytest
 from packaging.version import Version
 
 import kvcore
+from kvcore.base.errors import CatalogueError
 from kvcore.engine import rooms
 from kvcore.engine.protocol import Engine
 from kvcore.engine.vllm.versions import vllm_releases
-from kvcore.errors import CatalogueError
 from kvcore.scenario import KEPT_AS_JSON, require_rows
-from kvcore.versioned import Published, TableFile, Timeline, convert, read_toml
+from kvcore.tables.versioned import Published, TableFile, Timeline, convert, read_toml
 
 OPEN = {
     "source": "where a value was found, in prose: nothing is read from it",

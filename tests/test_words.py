@@ -11,8 +11,9 @@ from babel.messages.pofile import read_po
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvcore.errors import MESSAGES, Notice
-from kvcore.texts.words import (
+from kvcore.base.errors import MESSAGES, Notice
+from kvcore.base.units import GIB, MIB
+from kvcore.base.words import (
     Language,
     Words,
     _read,
@@ -22,7 +23,6 @@ from kvcore.texts.words import (
     whole_requests,
     words,
 )
-from kvcore.units import GIB, MIB
 
 
 @given(st.floats(1, 1e6))

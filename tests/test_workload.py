@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvcore.errors import WorkloadError
+from kvcore.base.errors import WorkloadError
 from kvcore.workload import columns, engine_lines, fields, requests
 from kvcore.workload.histogram import MAX_TOKENS
 from kvcore.workload.records import RequestLog, read_request_log, read_request_logs

@@ -9,7 +9,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from kvcore.errors import WorkloadError
+from kvcore.base.errors import WorkloadError
 from kvcore.workload.database.cells import read_cells_csv
 from kvcore.workload.database.connection import read_table
 from kvcore.workload.database.sql import LANGFUSE, take_away

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import tokenizers
 
-from kvcore.errors import WorkloadError
+from kvcore.base.errors import WorkloadError
 from kvcore.workload import counted_apart as apart
 from kvcore.workload.counted_apart import counted_apart
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvcore.errors import WorkloadError
+from kvcore.base.errors import WorkloadError
 from kvcore.workload.database import cells, files, fold
 from kvcore.workload.histogram import MAX_TOKENS, rounded_up
 from kvcore.workload.traffic import read_traffic

@@ -16,7 +16,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from kvcore.errors import KvPlannerError, WorkloadError
+from kvcore.base.errors import KvPlannerError, WorkloadError
+from kvcore.replay import reader
+from kvcore.replay.trace import Contents, TraceRequest
 from kvcore.scenario.page_parameters import PARAMETERS
 from kvcore.workload import counted_apart, layouts, opening, records
 from kvcore.workload.collector import Collector
@@ -26,8 +28,6 @@ from kvcore.workload.fields import MAX_BLOCKS, json_requests
 from kvcore.workload.histogram import MAX_LENGTH, MAX_TOKENS
 from kvcore.workload.opening import parquet_rows
 from kvcore.workload.records import RequestLog, read_logs_here, read_request_logs
-from kvcore.workload.replay import reader
-from kvcore.workload.replay.trace import Contents, TraceRequest
 from kvcore.workload.requests import Reading, UnusableLineError
 from kvcore.workload.shapes import json_pieces
 

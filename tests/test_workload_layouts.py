@@ -12,7 +12,7 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from kvcore.errors import WorkloadError
+from kvcore.base.errors import WorkloadError
 from kvcore.workload import layouts, opening, records
 from kvcore.workload.records import read_request_log
 from kvcore.workload.requests import Reading

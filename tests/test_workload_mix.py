@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from packaging.version import Version
 
-from kvcore.errors import WorkloadError
+from kvcore.base.errors import WorkloadError
 from kvcore.planning import Plan
 from kvcore.workload.histogram import MAX_TOKENS, LengthHistogram
 from kvcore.workload.limits import (

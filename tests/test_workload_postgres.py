@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from kvcore.errors import WorkloadError
+from kvcore.base.errors import WorkloadError
 from kvcore.workload.database import connection
 from kvcore.workload.database.connection import read_table
 from kvcore.workload.database.sql import take_away

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from kvcore.errors import WorkloadError
+from kvcore.base.errors import WorkloadError
 from kvcore.workload.counted_apart import counted_apart
 from kvcore.workload.records import read_request_log
 from kvcore.workload.requests import Reading, plain_name

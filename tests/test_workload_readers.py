@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import zstandard
 
-from kvcore.errors import WorkloadError
+from kvcore.base.errors import WorkloadError
 from kvcore.workload.opening import slices_of
 from kvcore.workload.records import RequestLog, read_request_log, read_request_logs
 from kvcore.workload.requests import Reading

@@ -10,11 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from kvcore.planning import Plan
-from kvcore.texts.words import Language, Words, words
-from kvcore.views.length_histogram import bin_edges, binned, is_wide, length_histogram, marked_limits
-from kvcore.views.summary import Outcome
-from kvcore.views.workload_summary import (
+from kvcore.base.words import Language, Words, words
+from kvcore.charts.length_histogram import bin_edges, binned, is_wide, length_histogram, marked_limits
+from kvcore.charts.summary import Outcome
+from kvcore.charts.workload_summary import (
     advice_lines,
     choice_rows,
     choices_csv,
@@ -27,6 +26,7 @@ from kvcore.views.workload_summary import (
     steady_figures,
     turn_rows,
 )
+from kvcore.planning import Plan
 from kvcore.workload.histogram import LengthHistogram
 from kvcore.workload.limits import Conversation, limit_choice, limit_choices, prefix_sharing
 from kvcore.workload.mix import Mix

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import tokenizers
 
-from kvcore.cli import main
-from kvcore.errors import WorkloadError
+from kvcore.base.errors import WorkloadError
+from kvcore.cli.main import main
 from kvcore.workload.records import read_request_log
 from kvcore.workload.requests import Reading
 from kvcore.workload.tokenizer import read_tokenizer

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvcore.errors import WorkloadError
-from kvcore.untrusted import pack
+from kvcore.base.errors import WorkloadError
+from kvcore.base.untrusted import pack
 from kvcore.workload import collector as room
 from kvcore.workload.collector import Collector
 from kvcore.workload.histogram import (

@@ -11,9 +11,9 @@ from random import Random
 
 from packaging.version import Version
 
-from kvcore.workload.replay.scheduler import Scheduler
-from kvcore.workload.replay.settings import Settings, rules_of
-from kvcore.workload.replay.trace import Contents, Piece, TraceRequest
+from kvcore.replay.scheduler import Scheduler
+from kvcore.replay.settings import Settings, rules_of
+from kvcore.replay.trace import Contents, Piece, TraceRequest
 
 MAX_MODEL_LEN = 32_768
 BLOCK = 16

@@ -26,7 +26,8 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from kvcore import catalogue  # noqa: E402
-from kvcore.errors import KvPlannerError  # noqa: E402
+from kvcore.base.errors import KvPlannerError  # noqa: E402
+from kvcore.base.units import GIB, gib  # noqa: E402
 from kvcore.evidence.accuracy import (  # noqa: E402
     FILE,
     FITTED,
@@ -47,8 +48,7 @@ from kvcore.evidence.accuracy_groups import (  # noqa: E402
     off_platform,
 )
 from kvcore.planning import Plan, Verdict, plan  # noqa: E402
-from kvcore.scenario.request import scenario_from_request  # noqa: E402
-from kvcore.units import GIB, gib  # noqa: E402
+from kvcore.wire.request import scenario_from_request  # noqa: E402
 from tools.fit_intervals import Score, judged, score_of, write  # noqa: E402
 from tools.residuals import (  # noqa: E402
     Residual,

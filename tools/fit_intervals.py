@@ -19,13 +19,13 @@ from typing import Any, Final
 
 from packaging.version import Version
 
+from kvcore.base.quantity import Grade
+from kvcore.base.units import GIB
 from kvcore.catalogue.accelerators import Vendor
 from kvcore.memory.budget import ASSUMED_TOTAL_SPREAD
 from kvcore.memory.intervals import Cell, FactorRow, Ranks, Reach, cell_of, interval_of, reach_of
 from kvcore.memory.setting import setting_of
 from kvcore.planning import Plan
-from kvcore.quantity import Grade
-from kvcore.units import GIB
 
 TABLE: Final = Path(__file__).resolve().parents[1] / "kvcore" / "memory" / "intervals.toml"
 ERAS: Final = tuple(Version(name) for name in ("0.0", "0.11.0", "0.18.0", "0.24.0"))

@@ -23,7 +23,7 @@ from typing import Any, Final
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from kvcore.units import GIB
+from kvcore.base.units import GIB
 from tools.residuals import STARTS, Residual, balanced, by_constant, predict, read_starts, residuals_of
 
 COVERED: Final = 0.8

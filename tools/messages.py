@@ -19,10 +19,10 @@ from babel.messages.pofile import read_po, write_po
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from kvcore.base.untrusted import JSON_REASONS  # noqa: E402
+from kvcore.base.words import LOCALE_ROOT, REASON, Language  # noqa: E402
 from kvcore.flags import FLAGS  # noqa: E402
 from kvcore.texts import ALL  # noqa: E402
-from kvcore.texts.words import LOCALE_ROOT, REASON, Language  # noqa: E402
-from kvcore.untrusted import JSON_REASONS  # noqa: E402
 
 TRANSLATORS = ("t", "msg")
 REFUSERS = {"refuse": 1, "invalid": 2, "contradicting": 1}

@@ -27,14 +27,14 @@ REQUEST: Final = {"model": "Qwen/Qwen3-32B", "accelerator": "H100-80GB", "max_mo
 
 class BuildWithTexts(build_py):
     """The catalogues of texts, which translators find at the top of the repository, go into the package, and what its
-    TOML files say as `kvcore.toml_files` keeps it: a plan from a shell has no time to parse them."""
+    TOML files say as `kvcore.base.toml_files` keeps it: a plan from a shell has no time to parse them."""
 
     def run(self) -> None:
         """Builds, then keeps what the built files say."""
         super().run()
         if not self.editable_mode:
             # Without bytecode, which would be of this Python alone.
-            command = [sys.executable, "-B", "-m", "kvcore.toml_files"]
+            command = [sys.executable, "-B", "-m", "kvcore.base.toml_files"]
             subprocess.run(command, cwd=self.build_lib, check=True)
 
     def _get_data_files(self) -> list[tuple[str, str, str, list[str]]]:

@@ -20,6 +20,8 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from kvcore import catalogue
+from kvcore.base.quantity import Grade
+from kvcore.base.units import gib
 from kvcore.engine.resolved import view_of
 from kvcore.engine.vllm.defaults import resolve
 from kvcore.memory.activations import ACTIVATIONS, sampler_rows
@@ -39,9 +41,7 @@ from kvcore.memory.setting import Setting, setting_of
 from kvcore.memory.weights import WeightBytes
 from kvcore.model.families import read_architecture
 from kvcore.planning import ASSUMED_ACCELERATOR
-from kvcore.quantity import Grade
-from kvcore.scenario.request import scenario_from_request
-from kvcore.units import gib
+from kvcore.wire.request import scenario_from_request
 
 STARTS: Final = Path(__file__).resolve().parents[1] / "benchmarks" / "data" / "starts.jsonl"
 NO_WEIGHTS: Final = WeightBytes(parameters=0, buffers=0, loading=0)

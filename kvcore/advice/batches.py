@@ -9,7 +9,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from kvcore.errors import KvPlannerError
+from kvcore.base.errors import KvPlannerError
 from kvcore.evidence.carry import carried_over
 from kvcore.planning import Verdict, plan
 from kvcore.scenario import Parallel, Scenario
@@ -37,7 +37,7 @@ def largest_batches(
     """For each of `cuts` at each of `lengths`: activations grow with the batch, so every smaller one starts too.
 
     Example:
-        >>> from kvcore.scenario.request import scenario_from_request
+        >>> from kvcore.wire.request import scenario_from_request
         >>> base = scenario_from_request({"model": "Qwen/Qwen3-8B", "accelerator": "Ascend-910B4-32GB"})
         >>> [found] = largest_batches(base, [base.parallel], [32768])
         >>> found.tokens % STEP, found.scenario.max_num_batched_tokens == found.tokens

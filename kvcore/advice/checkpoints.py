@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from kvcore.base.errors import KvPlannerError
 from kvcore.engine.rooms import find_engine
 from kvcore.engine.vllm.storage import NOT_TAKEN
-from kvcore.errors import KvPlannerError
 from kvcore.planning import check
 from kvcore.scenario import Scenario
 from kvcore.scenario.answers import kept_answer
@@ -16,7 +16,7 @@ def as_served(scenario: Scenario) -> Scenario:
     """`scenario` with the checkpoint that its engine takes on its card: ModelSlim's where it takes no other.
 
     Example:
-        >>> from kvcore.scenario.request import scenario_from_request
+        >>> from kvcore.wire.request import scenario_from_request
         >>> asked = {"model": "Qwen/Qwen3-32B-FP8", "accelerator": "Ascend-910B3-64GB", "engine": "vllm-ascend"}
         >>> as_served(scenario_from_request(asked)).quantization
         'ascend'

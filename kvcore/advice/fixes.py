@@ -14,16 +14,16 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from kvcore import catalogue
+from kvcore.base.errors import EngineRefusalError, KvPlannerError
+from kvcore.base.units import ceil_div, gib
 from kvcore.catalogue.accelerators import Accelerator, Interconnect
 from kvcore.engine.rooms import find_engine
 from kvcore.engine.vllm.versions import find_release, vllm_releases
-from kvcore.errors import EngineRefusalError, KvPlannerError
 from kvcore.evidence.carry import carried_over
 from kvcore.memory.activations import restart_gain_bytes
 from kvcore.model.quantization import NOT_QUANTIZED
 from kvcore.planning import Plan, Tightness, Verdict, plan
 from kvcore.scenario import AUTO, Scenario
-from kvcore.units import ceil_div, gib
 
 Value: TypeAlias = int | float | str | bool | None
 Change: TypeAlias = tuple[str, Value]
@@ -133,7 +133,7 @@ def refusal_fixes(scenario: Scenario, refused: EngineRefusalError) -> tuple[Fix,
     """Every single change that lets the deployment start, that of the refused field first; empty when none does.
 
     Example:
-        >>> from kvcore.scenario.request import scenario_from_request
+        >>> from kvcore.wire.request import scenario_from_request
         >>> asked = {"model": "Qwen/Qwen3-235B-A22B-FP8", "accelerator": "H200-141GB", "engine_version": "0.11.0",
         ...          "tensor_parallel_size": 8, "max_model_len": 4096}
         >>> scenario = scenario_from_request(asked)

@@ -28,7 +28,7 @@ def token_flops(plan: Plan) -> float:
 
     Example:
         >>> from kvcore.planning import plan
-        >>> from kvcore.scenario.request import scenario_from_request
+        >>> from kvcore.wire.request import scenario_from_request
         >>> dense = plan(scenario_from_request({"model": "Qwen/Qwen3-8B", "accelerator": "H100-80GB"}))
         >>> round(token_flops(dense) / 1e9, 1)
         13.9
@@ -56,7 +56,7 @@ def peak_flops(plan: Plan) -> float:
 
     Example:
         >>> from kvcore.planning import plan
-        >>> from kvcore.scenario.request import scenario_from_request
+        >>> from kvcore.wire.request import scenario_from_request
         >>> dense = plan(scenario_from_request({"model": "Qwen/Qwen3-8B", "accelerator": "H100-80GB"}))
         >>> peak_flops(dense)
         989000000000000.0

@@ -19,7 +19,7 @@ def sharing(base: Scenario, instances: int) -> Scenario:
     Each may take its part of the utilization, and finds what the others took.
 
     Example:
-        >>> from kvcore.scenario.request import scenario_from_request
+        >>> from kvcore.wire.request import scenario_from_request
         >>> base = scenario_from_request({"model": "Qwen/Qwen3-8B", "accelerator": "Ascend-910B3-64GB"})
         >>> second = sharing(base, 2)
         >>> second.gpu_memory_utilization, second.surroundings.taken_gib

@@ -13,9 +13,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from kvcore.advice.sweep_cell import Cell, serves
+from kvcore.base.units import ceil_div
 from kvcore.catalogue.accelerators import Accelerator
 from kvcore.scenario import Scenario
-from kvcore.units import ceil_div
 
 REPLICAS: Final = (1, 2, 4, 8, 16)
 MOST_CARDS: Final = 64
@@ -50,7 +50,7 @@ def spread_scenario(base: Scenario, replicas: int) -> Scenario:
     """`base` as that many replicas which share out its experts.
 
     Example:
-        >>> from kvcore.scenario.request import scenario_from_request
+        >>> from kvcore.wire.request import scenario_from_request
         >>> spread_scenario(scenario_from_request({"model": "Qwen/Qwen3-30B-A3B"}), 4).parallel.data_parallel_size
         4
     """

@@ -24,17 +24,17 @@ from kvcore.advice.spread import spread_scenario
 from kvcore.advice.sweep_cards import Cards
 from kvcore.advice.sweep_cell import Cell, planned_alone
 from kvcore.advice.sweep_model import ModelSweep
+from kvcore.base.errors import KvPlannerError
+from kvcore.base.shared_work import Progress, SharedWork, Work
 from kvcore.catalogue.accelerators import Accelerator
 from kvcore.catalogue.models import Checkpoint, ModelEntry
 from kvcore.engine.rooms import engine_for, find_engine, with_accelerator, with_engine
 from kvcore.engine.vllm.storage import NOT_TAKEN
 from kvcore.engine.vllm.versions import planned_release
-from kvcore.errors import KvPlannerError
 from kvcore.model.config import ModelConfig
 from kvcore.model.families import read_architecture
 from kvcore.model.rope import derived_max_model_len
 from kvcore.scenario import Measured, Runner, Scenario, without_state_flags
-from kvcore.shared_work import Progress, SharedWork, Work
 
 SIZES: Final = (1, 2, 4, 8)
 DEFAULT_LENGTH: Final = 8192
@@ -111,7 +111,7 @@ def cell_scenario(base: Scenario, entry: ModelEntry, card: Accelerator, size: in
 
     Example:
         >>> from kvcore import catalogue
-        >>> from kvcore.scenario.request import scenario_from_request
+        >>> from kvcore.wire.request import scenario_from_request
         >>> base = scenario_from_request({"model": "Qwen/Qwen3-32B", "max_model_len": 65536})
         >>> entry, card = catalogue.find_model("Qwen/Qwen3-8B"), catalogue.find_accelerator("L40S-48GB")
         >>> cell = cell_scenario(base, entry, card, 2)

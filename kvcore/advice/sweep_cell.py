@@ -8,11 +8,11 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
+from kvcore.base.errors import KvPlannerError
+from kvcore.base.units import gib
 from kvcore.catalogue.accelerators import Accelerator, Interconnect
-from kvcore.errors import KvPlannerError
 from kvcore.planning import Verdict, plan
 from kvcore.scenario import Scenario
-from kvcore.units import gib
 
 STARTS: Final = (Verdict.FITS, Verdict.TIGHT)
 

@@ -13,6 +13,9 @@ from msgspec.structs import replace
 from kvcore.advice.reads import Answers
 from kvcore.advice.sweep_cards import Cards, Terms
 from kvcore.advice.sweep_cell import Cell, planned_alone, refused_cell
+from kvcore.base.errors import EngineRefusalError, KvPlannerError
+from kvcore.base.quantity import Quantity
+from kvcore.base.units import gib
 from kvcore.cache.capacity import Pool, plan_cache, plan_pools
 from kvcore.engine import heads_per_rank
 from kvcore.engine.resolved import CardView, Resolved
@@ -21,7 +24,6 @@ from kvcore.engine.vllm.storage import storage_of
 from kvcore.engine.vllm.stored import stored_architecture
 from kvcore.engine.vllm.switches import V1Engine
 from kvcore.engine.vllm.versions import Release, planned_release
-from kvcore.errors import EngineRefusalError, KvPlannerError
 from kvcore.memory.activations import peak_activation_bytes
 from kvcore.memory.after_pool import after_pool_bytes, doubles_pool
 from kvcore.memory.budget import (
@@ -52,9 +54,7 @@ from kvcore.planning import (
     leaves_none,
     load,
 )
-from kvcore.quantity import Quantity
 from kvcore.scenario import Parallel, Scenario
-from kvcore.units import gib
 
 T = TypeVar("T")
 Resolutions: TypeAlias = list[tuple[CardView, tuple[int, ...], Resolved | KvPlannerError]]

@@ -14,11 +14,12 @@ from msgspec.structs import replace
 
 from kvcore.advice.checkpoints import as_served
 from kvcore.advice.sharing import INSTANCES, sharing
+from kvcore.base.errors import KvPlannerError
+from kvcore.base.units import GB
 from kvcore.cache.capacity import max_concurrency_at
 from kvcore.cache.spec import FULL_KINDS
 from kvcore.catalogue.accelerators import Accelerator
 from kvcore.engine.rooms import find_engine, with_accelerator
-from kvcore.errors import KvPlannerError
 from kvcore.evidence.carry import carried_over
 from kvcore.flags import FLAGS
 from kvcore.memory.weights import DTYPE_BYTES, Rank, counted_layers
@@ -26,7 +27,6 @@ from kvcore.model import architecture as arch
 from kvcore.model.families import read_architecture
 from kvcore.planning import HIGH, LOW, Plan, Verdict, plan, stage_kv_bytes
 from kvcore.scenario import Parallel, Scenario, SpeculativeConfig
-from kvcore.units import GB
 
 STARTS: Final = (Verdict.FITS, Verdict.TIGHT)
 TENSOR_PARALLEL_SIZES: Final = (1, 2, 4, 8, 16)
@@ -118,7 +118,7 @@ def variants(base: Scenario, varied: Varied, cards: Sequence[Accelerator] = ()) 
     Raises ModelError when the config cannot be read.
 
     Example:
-        >>> from kvcore.scenario.request import scenario_from_request
+        >>> from kvcore.wire.request import scenario_from_request
         >>> base = scenario_from_request({"model": "Qwen/Qwen3-8B", "accelerator": "H100-80GB"})
         >>> [variant.value for variant in variants(base, Varied.TENSOR_PARALLEL)]
         [1, 2, 4, 8, 16]

@@ -27,7 +27,7 @@ from kvcore.api.pool import Pool
 from kvcore.api.problems import problem_bytes
 from kvcore.api.routes import Api
 from kvcore.api.settings import BODY_BYTES, Settings
-from kvcore.errors import KvPlannerError, ScenarioError, defect, invalid
+from kvcore.base.errors import KvPlannerError, ScenarioError, defect, invalid
 from kvcore.flags.schema import request_schema
 from kvcore.version import VERSION
 

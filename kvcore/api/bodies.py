@@ -12,8 +12,8 @@ from starlette.types import Message, Receive
 
 from kvcore.api.room import Room
 from kvcore.api.settings import ALL_BODY_BYTES, BODY_BYTES, CLIENT_BODY_BYTES, MESSAGE_VALUES, MIB
-from kvcore.errors import ScenarioError
-from kvcore.untrusted import parse_json_object, utf8_text
+from kvcore.base.errors import ScenarioError
+from kvcore.base.untrusted import parse_json_object, utf8_text
 
 MAX_CRUMBS: Final = 4096
 CRUMB_BYTES: Final = 256

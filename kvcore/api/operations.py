@@ -10,18 +10,18 @@ from typing import Any, Final
 from msgspec import Struct
 
 from kvcore import catalogue
-from kvcore.answers import answer, catalogue_rows, planned_result
 from kvcore.api.problems import MEDIA as PROBLEM
 from kvcore.api.problems import problem_bytes, status_of
-from kvcore.errors import KvPlannerError, ScenarioError, WorkloadError, defect, invalid
+from kvcore.base.errors import KvPlannerError, ScenarioError, WorkloadError, defect, invalid
+from kvcore.base.quantity import Quantity
+from kvcore.base.untrusted import MAX_JSON_DEPTH, check_json, utf8_text
+from kvcore.contract.result import PARTS
 from kvcore.library import SIZES, checked_names, checked_sizes, from_hub
+from kvcore.library.answers import answer, catalogue_rows, planned_result
 from kvcore.model.config import SharedConfigs
 from kvcore.planning import Plan, plan
-from kvcore.quantity import Quantity
-from kvcore.scenario.contract import PARTS
-from kvcore.scenario.fields import Json
-from kvcore.scenario.request import id_of, parse_request, scenario_from_request
-from kvcore.untrusted import MAX_JSON_DEPTH, check_json, utf8_text
+from kvcore.wire.fields import Json
+from kvcore.wire.request import id_of, parse_request, scenario_from_request
 
 JSON: Final = "application/json"
 JSON_LINES: Final = "application/x-ndjson"
@@ -117,7 +117,7 @@ def _sources_of(part: Quantity) -> Iterable[str]:
 
 def page_of(planned: Plan, base: str = "") -> str:
     """The page that shows a plan, at `base`: the link keeps the release and the share of the card that it has now."""
-    from kvcore.scenario.link import encode, query_string, written_out
+    from kvcore.wire.link import encode, query_string, written_out
 
     return f"{base}/?{query_string(encode(written_out(planned)))}"
 
@@ -155,8 +155,8 @@ def _check_batch(rows: int) -> None:
 
 
 def _sweep(asked: Asked, own_id: list[object]) -> Answered:
+    from kvcore.charts.matrix import json_lines
     from kvcore.library import sweep
-    from kvcore.views.matrix import json_lines
 
     request = _request(asked, own_id)
     request.pop("id", None)

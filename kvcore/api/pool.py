@@ -17,7 +17,7 @@ from typing import Final
 from kvcore.api.frames import LENGTHS, frame
 from kvcore.api.operations import Answered, Asked
 from kvcore.api.settings import Settings
-from kvcore.errors import ScenarioError
+from kvcore.base.errors import ScenarioError
 
 LONG: Final = frozenset(("batch", "sweep", "log", "workload"))
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from kvcore.errors import DefectError, KvPlannerError
+from kvcore.base.errors import DefectError, KvPlannerError
 
 MEDIA: Final = "application/problem+json"
 TYPE: Final = "urn:kv-planner:problem:"
@@ -43,7 +43,7 @@ def status_of(error: KvPlannerError) -> int:
     """The HTTP status of an error.
 
     Example:
-        >>> from kvcore.errors import ScenarioError
+        >>> from kvcore.base.errors import ScenarioError
         >>> status_of(ScenarioError("missing-field", field="model")), status_of(ScenarioError("server-busy"))
         (422, 503)
     """
@@ -54,7 +54,7 @@ def problem_of(error: KvPlannerError, request_id: object = None) -> dict[str, An
     """The details of an error; `id` is the request's own, where it had one.
 
     Example:
-        >>> from kvcore.errors import ScenarioError
+        >>> from kvcore.base.errors import ScenarioError
         >>> found = problem_of(ScenarioError("missing-field", field="model"))
         >>> found["title"], found["detail"], found["next_step"]
         ('missing field', 'model is missing', 'add it')

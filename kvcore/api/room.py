@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from kvcore.errors import ScenarioError
+from kvcore.base.errors import ScenarioError
 
 
 class Room:
@@ -16,11 +16,11 @@ class Room:
         >>> room.take("192.0.2.1", 1)
         Traceback (most recent call last):
         ...
-        kvcore.errors.ScenarioError: more is asked from this address at the same time than the server takes
+        kvcore.base.errors.ScenarioError: more is asked from this address at the same time than the server takes
         >>> room.take("192.0.2.2", 2)
         Traceback (most recent call last):
         ...
-        kvcore.errors.ScenarioError: the server is working on as many requests as it takes at a time
+        kvcore.base.errors.ScenarioError: the server is working on as many requests as it takes at a time
         >>> room.give_back("192.0.2.1", 2)
         >>> room.taken
         0

@@ -26,7 +26,7 @@ from kvcore.api.problems import MEDIA as PROBLEM
 from kvcore.api.problems import problem_bytes, status_of
 from kvcore.api.room import Room
 from kvcore.api.settings import BODY_BYTES, COSTS, Settings
-from kvcore.errors import KvPlannerError, ScenarioError, defect
+from kvcore.base.errors import KvPlannerError, ScenarioError, defect
 from kvcore.version import VERSION
 
 Endpoint = Callable[[Request], Awaitable[Response]]

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from kvcore.errors import invalid
+from kvcore.base.errors import invalid
 
 PREFIX: Final = "KVPLANNER_API"
 MIB: Final = 1 << 20

@@ -10,16 +10,16 @@ from typing import assert_never
 from msgspec import Struct
 from msgspec.structs import replace
 
+from kvcore.base.errors import EngineRefusalError
+from kvcore.base.quantity import Quantity, Unit, given
+from kvcore.base.units import ceil_div
 from kvcore.cache.fit import Trace, fit_checks, group_blocks, longest_within, shortest_check
 from kvcore.cache.groups import StageGroup, StageSpecs, group_layers, v0_grouping
 from kvcore.cache.kv_figures import KvFigures
 from kvcore.cache.rules import ReportedConcurrency, ReportedTokens, planner_rules
 from kvcore.cache.spec import CacheKind, Demand, LayerSpec, demand_of, grows_with_length
 from kvcore.engine.resolved import Resolved
-from kvcore.errors import EngineRefusalError
-from kvcore.quantity import Quantity, Unit, given
 from kvcore.scenario import Parallel
-from kvcore.units import ceil_div
 
 
 class CacheGroup(Struct, frozen=True, kw_only=True):

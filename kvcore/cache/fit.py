@@ -7,12 +7,12 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
+from kvcore.base.quantity import Quantity
 from kvcore.cache.groups import Grouping, StageGroup, StageSpecs
 from kvcore.cache.packing import BlockPages
 from kvcore.cache.rules import FitRule, ReportedConcurrency, ReportedTokens
 from kvcore.cache.spec import Demand, LayerSpec, blocks_per_request
 from kvcore.engine.resolved import Resolved
-from kvcore.quantity import Quantity
 
 Terms: TypeAlias = tuple[tuple[tuple[LayerSpec, ...], int], ...]
 

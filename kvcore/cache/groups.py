@@ -10,6 +10,10 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
+from kvcore.base.errors import EngineRefusalError
+from kvcore.base.kept import bounded
+from kvcore.base.quantity import Quantity
+from kvcore.base.units import ceil_div
 from kvcore.cache.packing import (
     FULL_FIRST,
     BlockPages,
@@ -22,10 +26,6 @@ from kvcore.cache.packing import (
 )
 from kvcore.cache.rules import PackedGroups, PageUnification, PlannerRules
 from kvcore.cache.spec import FULL_KINDS, CacheKind, LayerSpec
-from kvcore.errors import EngineRefusalError
-from kvcore.kept import bounded
-from kvcore.quantity import Quantity
-from kvcore.units import ceil_div
 
 StageSpecs = tuple[tuple[LayerSpec, ...], ...]
 

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from kvcore.base.quantity import Quantity, Scope, Unit, figure, given, numbered, placeholders, sum_of_products
+from kvcore.base.units import ceil_div
 from kvcore.cache.fit import FitCheck, Trace
 from kvcore.cache.groups import StageGroup
 from kvcore.cache.kv_formats import LAYER_TOKEN
@@ -21,8 +23,6 @@ from kvcore.cache.spec import (
     grows_with_length,
     page_of,
 )
-from kvcore.quantity import Quantity, Scope, Unit, figure, given, numbered, placeholders, sum_of_products
-from kvcore.units import ceil_div
 
 if TYPE_CHECKING:
     from kvcore.cache.capacity import CachePlan

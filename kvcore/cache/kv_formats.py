@@ -7,11 +7,11 @@ from typing import Annotated, Final
 
 from msgspec import Struct
 
-from kvcore.errors import EngineRefusalError
+from kvcore.base.errors import EngineRefusalError
+from kvcore.base.quantity import Grade, Quantity, Unit, figure, given, sum_of_products
+from kvcore.base.units import ceil_div, round_up
 from kvcore.flags import FLAGS
-from kvcore.quantity import Grade, Quantity, Unit, figure, given, sum_of_products
-from kvcore.units import ceil_div, round_up
-from kvcore.versioned import Bounds, OneOf, Reviewed, Source, TableFile
+from kvcore.tables.versioned import Bounds, OneOf, Reviewed, Source, TableFile
 
 Bits = Annotated[int, Bounds(1, 64)]
 Bytes = Annotated[int, Bounds(0, 1 << 20)]

@@ -10,9 +10,9 @@ from typing import Final, TypeAlias, assert_never
 from msgspec import Struct
 from msgspec.structs import replace
 
+from kvcore.base.units import ceil_div
 from kvcore.cache.rules import PackedGroups
 from kvcore.cache.spec import FULL_KINDS, CacheKind, LayerSpec
-from kvcore.units import ceil_div
 
 BlockPages: TypeAlias = tuple[tuple[int, int], ...]
 """Layers and the bytes of a page of one of them, for each size of page in a block."""

@@ -16,12 +16,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 from packaging.version import Version
 
+from kvcore.base.errors import EngineRefusalError
+from kvcore.base.units import ceil_div
 from kvcore.engine.resolved import Resolved
 from kvcore.engine.rooms import find_engine
 from kvcore.engine.vllm.switches import AttentionBackend
-from kvcore.errors import EngineRefusalError
-from kvcore.units import ceil_div
-from kvcore.versioned import Bounds, ByRelease, OneOf, Reviewed, Source, TableFile
+from kvcore.tables.versioned import Bounds, ByRelease, OneOf, Reviewed, Source, TableFile
 
 
 class PageUnification(StrEnum):

@@ -9,13 +9,13 @@ from typing import Final, NamedTuple, assert_never
 
 from msgspec import Struct
 
+from kvcore.base.errors import EngineRefusalError
+from kvcore.base.quantity import Grade, Quantity, Unit, figure, given
+from kvcore.base.units import ceil_div
 from kvcore.cache.kv_formats import LAYER_TOKEN
 from kvcore.cache.rules import EncoderTokens, MambaBlocks, PlannerRules, rules_in_force
 from kvcore.engine.resolved import Resolved
-from kvcore.errors import EngineRefusalError
-from kvcore.quantity import Grade, Quantity, Unit, figure, given
 from kvcore.scenario import Parallel
-from kvcore.units import ceil_div
 
 
 class CacheKind(StrEnum):

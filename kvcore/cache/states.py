@@ -12,6 +12,9 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
+from kvcore.base.errors import EngineRefusalError
+from kvcore.base.quantity import Quantity
+from kvcore.base.units import ceil_div
 from kvcore.cache.kv_formats import LAYER_TOKEN, aligned_states, index_keys, kv_format, state_tensors
 from kvcore.cache.platforms import as_kept, counted_vectors
 from kvcore.cache.rules import HybridPages, PlannerRules, contiguous_pages, hybrid_block_size, planner_rules
@@ -20,7 +23,6 @@ from kvcore.engine import divided, stage_layers, units_per_rank
 from kvcore.engine.protocol import CacheRules, SparseKeys
 from kvcore.engine.resolved import Resolved
 from kvcore.engine.rooms import find_engine
-from kvcore.errors import EngineRefusalError
 from kvcore.model.architecture import (
     Architecture,
     BlockIndexer,
@@ -43,9 +45,7 @@ from kvcore.model.architecture import (
     layer_counts,
 )
 from kvcore.model.families.eagle import Draft
-from kvcore.quantity import Quantity
 from kvcore.scenario import Parallel
-from kvcore.units import ceil_div
 
 LATENT_ROWS: Final = 64
 """Rows that the kernel of quantized latent vectors reads at once; of others one.

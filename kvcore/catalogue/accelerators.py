@@ -13,12 +13,12 @@ from typing import Annotated, Any, Final
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from kvcore.errors import CatalogueError, invalid
-from kvcore.kept import Keeper
-from kvcore.quantity import Grade
-from kvcore.texts.words import msg
-from kvcore.toml_files import file_text
-from kvcore.versioned import Bounds, Decimal, Pattern, convert, read_toml, wrong
+from kvcore.base.errors import CatalogueError, invalid
+from kvcore.base.kept import Keeper
+from kvcore.base.quantity import Grade
+from kvcore.base.toml_files import file_text
+from kvcore.base.words import msg
+from kvcore.tables.versioned import Bounds, Decimal, Pattern, convert, read_toml, wrong
 
 
 class Vendor(StrEnum):

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from kvcore.catalogue.models import model_ids
 from kvcore.model.rope import Yarn
-from kvcore.versioned import Pattern, Source, TableFile
+from kvcore.tables.versioned import Pattern, Source, TableFile
 
 
 class Row(Struct, frozen=True, kw_only=True):

@@ -23,11 +23,11 @@ from typing import Annotated, Any, Final
 
 from msgspec import Struct
 
-from kvcore.errors import CatalogueError
+from kvcore.base.errors import CatalogueError
+from kvcore.base.toml_files import text_at
+from kvcore.base.words import msg
 from kvcore.model.config import ModelConfig
-from kvcore.texts.words import msg
-from kvcore.toml_files import text_at
-from kvcore.versioned import Bounds, Pattern, Source, convert, read_toml, wrong
+from kvcore.tables.versioned import Bounds, Pattern, Source, convert, read_toml, wrong
 
 FOLDER: Final = Path(__file__).parent / "models"
 _QUANTIZATION: Final = frozenset(("quantization_config", "compression_config"))

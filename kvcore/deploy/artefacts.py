@@ -15,15 +15,15 @@ from enum import StrEnum
 from itertools import chain
 from typing import Any, Final
 
+from kvcore.base.errors import ScenarioError
+from kvcore.base.units import GIB, ceil_div, round_up
 from kvcore.deploy.launch import MODELSCOPE, PORT, launch_words, rank_table_of
 from kvcore.deploy.machines import FIRST, MOST_MACHINES, Machine, first_machine, number_of_machines
 from kvcore.deploy.server_start import TOKEN, Start, image, start_of, start_seconds
 from kvcore.deploy.templates import filled, yaml_text
 from kvcore.engine.protocol import Role
 from kvcore.engine.vllm.connectors import transfer_of
-from kvcore.errors import ScenarioError
 from kvcore.planning import Plan
-from kvcore.units import GIB, ceil_div, round_up
 
 VOLUMES: Final = ("~/.cache/huggingface:/root/.cache/huggingface", "~/.cache/vllm:/root/.cache/vllm")
 """Checkpoints, and compiled kernels: a restart that finds them has more for its KV cache."""

@@ -15,6 +15,8 @@ from typing import Any, Final
 from msgspec import Struct
 
 from kvcore.advice.vary import decode_bound
+from kvcore.base.units import gib
+from kvcore.base.words import Words, concurrency_text, count, gib_text
 from kvcore.deploy.launch import PORT, launch_command, launch_words, served_model
 from kvcore.deploy.templates import filled, yaml_text
 from kvcore.engine.rooms import find_engine
@@ -23,8 +25,6 @@ from kvcore.engine.vllm.versions import switches_of
 from kvcore.memory.parts import PART_NAMES
 from kvcore.planning import Plan, Verdict
 from kvcore.texts import CHECKS, Check
-from kvcore.texts.words import Words, concurrency_text, count, gib_text
-from kvcore.units import gib
 
 HIGHEST_USAGE: Final = 0.95
 LOWEST_USAGE: Final = 0.5

@@ -23,7 +23,7 @@ from kvcore.model.quantization.modelslim import METHOD as MODELSLIM
 from kvcore.model.rope import read_yarn
 from kvcore.planning import Plan
 from kvcore.scenario import AUTO, KEPT_AS_JSON, Runner, Scenario, nested, value_of
-from kvcore.scenario.request import UNNAMED_MODEL
+from kvcore.wire.request import UNNAMED_MODEL
 
 RESOLVED: Final = (
     "dtype", "gpu_memory_utilization", "max_model_len", "max_num_seqs", "max_num_batched_tokens",
@@ -159,7 +159,7 @@ def modelslim_name(scenario: Scenario) -> str:
     A repository of ModelScope where a guide names one, else a place to fill in.
 
     Example:
-        >>> from kvcore.scenario.request import scenario_from_request
+        >>> from kvcore.wire.request import scenario_from_request
         >>> asked = {"engine": "vllm-ascend", "accelerator": "Ascend-910B3-64GB", "quantization": "ascend"}
         >>> names = ("Qwen/Qwen3-32B", "Qwen/Qwen3-8B")
         >>> [modelslim_name(scenario_from_request({**asked, "model": name})) for name in names]
@@ -186,7 +186,7 @@ def served_model(plan: Plan) -> str:
     Example:
         >>> from kvcore import catalogue
         >>> from kvcore.planning import plan
-        >>> from kvcore.scenario.request import scenario_from_request
+        >>> from kvcore.wire.request import scenario_from_request
         >>> config = dict(catalogue.find_model("Qwen/Qwen3-8B").config.raw)
         >>> served_model(plan(scenario_from_request({"config": config, "accelerator": "H100-80GB"})))
         '/path/to/your/model'

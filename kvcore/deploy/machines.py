@@ -11,10 +11,10 @@ from typing import Any, Final
 
 from msgspec import Struct, field
 
+from kvcore.base.errors import ScenarioError
+from kvcore.base.units import ceil_div
 from kvcore.engine.rooms import find_engine
-from kvcore.errors import ScenarioError
 from kvcore.planning import Plan
-from kvcore.units import ceil_div
 
 RPC_PORT: Final = 13389
 RAY_PORT: Final = 6379
@@ -46,7 +46,7 @@ def machines_of(plan: Plan) -> tuple[Machine, ...]:
 
     Example:
         >>> from kvcore.planning import plan
-        >>> from kvcore.scenario.request import scenario_from_request
+        >>> from kvcore.wire.request import scenario_from_request
         >>> asked = {"model": "Qwen/Qwen3-30B-A3B", "accelerator": "Ascend-910B4-32GB", "tensor_parallel_size": 4,
         ...          "data_parallel_size": 4, "enable_expert_parallel": True}
         >>> found = machines_of(plan(scenario_from_request(asked)))

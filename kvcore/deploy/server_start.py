@@ -8,15 +8,15 @@ from typing import Any, Final
 
 from msgspec import Struct
 
+from kvcore.base.errors import ScenarioError
+from kvcore.base.units import GIB, round_up
 from kvcore.catalogue.documented import is_gated
 from kvcore.deploy.launch import launch_arguments, launch_environment, launch_words, served_model
 from kvcore.deploy.machines import FIRST, Machine, first_machine, machines_of, number_of_machines
 from kvcore.deploy.templates import templates
 from kvcore.engine.protocol import Launch
 from kvcore.engine.rooms import find_engine
-from kvcore.errors import ScenarioError
 from kvcore.planning import Plan
-from kvcore.units import GIB, round_up
 
 FIRST_ADDRESS: Final = "192.0.2.10"
 """Of documentation, as the others to fill in (RFC 5737)."""
@@ -143,7 +143,7 @@ def machine_variables(plan: Plan) -> tuple[str, ...]:
 
     Example:
         >>> from kvcore.planning import plan
-        >>> from kvcore.scenario.request import scenario_from_request
+        >>> from kvcore.wire.request import scenario_from_request
         >>> asked = {"model": "Qwen/Qwen3-30B-A3B", "accelerator": "H100-80GB", "tensor_parallel_size": 8}
         >>> machine_variables(plan(scenario_from_request({**asked, "data_parallel_size": 2})))
         ('NODE0_IP',)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from kvcore.errors import EngineRefusalError
+from kvcore.base.errors import EngineRefusalError
 
 
 @lru_cache(maxsize=4096)

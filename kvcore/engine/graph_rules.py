@@ -6,8 +6,8 @@ from typing import Annotated, Final
 
 from msgspec import Struct
 
-from kvcore.errors import EngineRefusalError
-from kvcore.versioned import Count, Named
+from kvcore.base.errors import EngineRefusalError
+from kvcore.tables.versioned import Count, Named
 
 EXPANSION_VARIABLE: Final = "HCCL_OP_EXPANSION_MODE"
 VECTOR_CORES: Final = "AIV"

@@ -10,7 +10,7 @@ from msgspec import Struct
 from packaging.version import Version
 
 from kvcore.catalogue.accelerators import Vendor
-from kvcore.versioned import (
+from kvcore.tables.versioned import (
     NEVER,
     OLDEST,
     Amount,

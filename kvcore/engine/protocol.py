@@ -20,7 +20,7 @@ from kvcore.engine.memory_rules import EngineName, MemoryRules, MemoryVariables,
 from kvcore.engine.resolved import CardView, Chip, Resolved, without_card
 from kvcore.flags import FLAGS, fields_of
 from kvcore.scenario import Scenario
-from kvcore.versioned import (
+from kvcore.tables.versioned import (
     NEVER,
     Amount,
     Bounds,
@@ -33,10 +33,10 @@ from kvcore.versioned import (
 )
 
 if TYPE_CHECKING:
+    from kvcore.base.quantity import Quantity
     from kvcore.memory.parts import RankMemory
     from kvcore.memory.setting import Setting
     from kvcore.model.architecture import Architecture
-    from kvcore.quantity import Quantity
 
 WeightsLine = Literal["Model loading took {gib:.2f} GiB", "Loading model weights took {gib:.4f} GB"]
 

@@ -12,9 +12,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 from packaging.version import Version
 
+from kvcore.base.errors import Notice
+from kvcore.base.kept import kept
 from kvcore.catalogue.accelerators import Accelerator, Vendor
-from kvcore.errors import Notice
-from kvcore.kept import kept
 from kvcore.scenario import CudagraphMode, Runner, Scenario
 
 

@@ -10,14 +10,14 @@ from typing import Final
 from msgspec.structs import replace
 
 import kvcore.engine
+from kvcore.base.errors import invalid
+from kvcore.base.toml_files import text_at
 from kvcore.catalogue.accelerators import Accelerator
 from kvcore.engine.memory_rules import MemoryVariables
 from kvcore.engine.protocol import Engine
 from kvcore.engine.resolved import CardView
-from kvcore.errors import invalid
 from kvcore.scenario import Scenario
-from kvcore.toml_files import text_at
-from kvcore.versioned import read_table, read_toml, wrong
+from kvcore.tables.versioned import read_table, read_toml, wrong
 
 FILE: Final = "engine.toml"
 

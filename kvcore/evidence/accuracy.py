@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from kvcore.errors import CatalogueError
+from kvcore.base.errors import CatalogueError
 from kvcore.memory.parts import PRINTED_HALF_GIB
 
 FILE: Final = "accuracy.jsonl"

@@ -14,14 +14,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from kvcore import catalogue
+from kvcore.base.errors import CatalogueError, KvPlannerError, Notice
+from kvcore.base.units import gib
 from kvcore.engine.rooms import find_engine
-from kvcore.errors import CatalogueError, KvPlannerError, Notice
 from kvcore.evidence.log.reader import StartupLog, measured_from, release_of
 from kvcore.evidence.recognized import logged_flags, logged_memory_gib
 from kvcore.memory.activations import restart_gain_bytes
 from kvcore.planning import Plan, plan
 from kvcore.scenario import Measured, Origin, value_of
-from kvcore.units import gib
 
 PRINTED_HALF_GIB: Final = 0.006
 """Logs print two decimals."""

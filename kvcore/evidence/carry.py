@@ -10,12 +10,12 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
+from kvcore.base.errors import KvPlannerError
+from kvcore.base.units import gib
 from kvcore.engine.vllm.versions import measures_memory
-from kvcore.errors import KvPlannerError
 from kvcore.memory.parts import MACHINE_PARTS, RankMemory
 from kvcore.planning import Plan, plan
 from kvcore.scenario import Measured, Origin, Scenario
-from kvcore.units import gib
 
 IN_PROPORTION: Final = (
     ("weights_gib", "weights"),
@@ -40,7 +40,7 @@ def carried_over(before: Scenario, after: Scenario) -> Scenario:
     cannot be planned.
 
     Example:
-        >>> from kvcore.scenario.request import scenario_from_request
+        >>> from kvcore.wire.request import scenario_from_request
         >>> one = scenario_from_request({"model": "Qwen/Qwen3-32B", "accelerator": "H100-80GB",
         ...                              "measured": {"weights_gib": 62.0}})
         >>> two = replace(one, parallel=replace(one.parallel, tensor_parallel_size=2))

@@ -8,14 +8,14 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from kvcore.errors import KvPlannerError
+from kvcore.base.errors import KvPlannerError
+from kvcore.base.units import rounded
 from kvcore.evidence.calibration import Comparison, calibrated, compare, measured_values
 from kvcore.evidence.log.failures import Failure
 from kvcore.evidence.log.reader import StartupLog, measured_from
 from kvcore.evidence.recognized import find_logged_model, request_from, scenario_from_log, with_logged_graphs
 from kvcore.planning import Plan, plan
-from kvcore.scenario.request import scenario_from_request
-from kvcore.units import rounded
+from kvcore.wire.request import scenario_from_request
 
 
 def log_report(log: StartupLog, config: Mapping[str, Any] | None = None) -> dict[str, Any]:

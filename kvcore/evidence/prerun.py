@@ -13,12 +13,12 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
+from kvcore.base.errors import Notice, ScenarioError
+from kvcore.base.units import GIB, ceil_div
 from kvcore.engine.memory_rules import written_gb
 from kvcore.engine.rooms import engine_with_variables
-from kvcore.errors import Notice, ScenarioError
 from kvcore.evidence.log.reader import StartupLog
 from kvcore.scenario import Parallel
-from kvcore.units import GIB, ceil_div
 
 ENGINE, VARIABLES = engine_with_variables()
 """The engine that the guide is about, and its variables."""

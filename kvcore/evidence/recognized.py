@@ -10,20 +10,20 @@ from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from kvcore import catalogue
+from kvcore.base.errors import CatalogueError, KvPlannerError, Notice, ScenarioError, notice
+from kvcore.base.quantity import Grade
 from kvcore.catalogue.accelerators import Accelerator, Vendor
 from kvcore.catalogue.models import ModelEntry
 from kvcore.engine.memory_rules import written_gb
 from kvcore.engine.rooms import find_engine
 from kvcore.engine.vllm.versions import first_without_v0
-from kvcore.errors import CatalogueError, KvPlannerError, Notice, ScenarioError, notice
 from kvcore.evidence.log.arguments import LogFlags
 from kvcore.evidence.log.reader import StartupLog, measured_from, release_of, value_of
 from kvcore.flags import fields_of
 from kvcore.planning import plan
-from kvcore.quantity import Grade
 from kvcore.scenario import PARALLEL, Measured, Scenario, SpeculativeConfig, nested
 from kvcore.scenario import value_of as field_value
-from kvcore.scenario.request import scenario_from_request, with_surroundings
+from kvcore.wire.request import scenario_from_request, with_surroundings
 
 SAME_MEMORY_GIB: Final = 0.006
 """Two totals that differ by less are one: logs print two decimals."""

@@ -10,13 +10,13 @@ from typing import Final
 
 from msgspec import Struct
 
+from kvcore.base.errors import KvPlannerError
+from kvcore.base.quantity import Grade, Quantity, Scope, Unit, format_bytes, given, numbered, weakest
+from kvcore.base.units import GB
+from kvcore.base.words import Words, concurrency_text, count, gib_text, msg
 from kvcore.cache.capacity import CachePlan, plan_cache
-from kvcore.errors import KvPlannerError
 from kvcore.planning import Plan
-from kvcore.quantity import Grade, Quantity, Scope, Unit, format_bytes, given, numbered, weakest
 from kvcore.texts.palette import AFTER_POOL, OVERESTIMATED, UNACCOUNTED
-from kvcore.texts.words import Words, concurrency_text, count, gib_text, msg
-from kvcore.units import GB
 
 _AMPLE_BYTES: Final = 1 << 50
 _LEAST_GIGABYTES: Final = 0.01

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from kvcore.toml_files import file_text, parsed
+from kvcore.base.toml_files import file_text, parsed
 
 WEIGHTS: Final = "weights"
 _TEXTS: Final = ("model", "format", "kept", "benchmark", "source")

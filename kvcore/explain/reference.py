@@ -13,19 +13,19 @@ from typing import Any, Final
 from msgspec import Struct
 from msgspec.structs import replace
 
+from kvcore.base.errors import KvPlannerError
+from kvcore.base.units import GIB, ceil_div
+from kvcore.base.words import DASH, Words, concurrency_text, count, exact_gib_text, kib_text
+from kvcore.controls.edit import engine_versions, tensor_parallel_sizes, with_field
 from kvcore.deploy.going_live import expected_log_lines
 from kvcore.engine.resolved import view_of
 from kvcore.engine.rooms import find_engine
 from kvcore.engine.vllm.availability import exported_metrics
 from kvcore.engine.vllm.versions import planned_release
-from kvcore.errors import KvPlannerError
 from kvcore.planning import Plan, plan
 from kvcore.scenario import Scenario, SpeculativeConfig
-from kvcore.scenario.edit import engine_versions, tensor_parallel_sizes, with_field
-from kvcore.scenario.request import scenario_from_request
 from kvcore.texts import Correction, Parameter, Trial
-from kvcore.texts.words import DASH, Words, concurrency_text, count, exact_gib_text, kib_text
-from kvcore.units import GIB, ceil_div
+from kvcore.wire.request import scenario_from_request
 
 POST_MORTEM: Final[Mapping[str, Any]] = {
     "model": "meta-llama/Llama-2-70b-chat-hf",

@@ -17,8 +17,8 @@ from typing import Annotated, Final, Literal
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from kvcore.toml_files import text_at
-from kvcore.versioned import Bounds, Named, Pattern, Reviewed, TableFile, read_toml
+from kvcore.base.toml_files import text_at
+from kvcore.tables.versioned import Bounds, Named, Pattern, Reviewed, TableFile, read_toml
 
 
 class Kind(StrEnum):

@@ -10,12 +10,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 from packaging.version import Version
 
+from kvcore.base.kept import kept
+from kvcore.base.quantity import Grade, Quantity, figure
+from kvcore.base.units import GIB, MIB, ceil_div
 from kvcore.catalogue.accelerators import Accelerator, Vendor
 from kvcore.engine.memory_rules import SamplerRow
 from kvcore.engine.vllm.classes import CLASSES
 from kvcore.engine.vllm.exchange import gathers_tokens
 from kvcore.engine.vllm.switches import AttentionBackend
-from kvcore.kept import kept
 from kvcore.memory.audio_profile import AudioConstants, profiled_bytes
 from kvcore.memory.balancing import profiled_buffer_bytes
 from kvcore.memory.communicators import exchange_row
@@ -29,10 +31,8 @@ from kvcore.memory.sparse_attention import (
     stream_attention_bytes,
 )
 from kvcore.memory.weights import expert_slices
-from kvcore.quantity import Grade, Quantity, figure
 from kvcore.scenario import Installation, Runner
-from kvcore.units import GIB, MIB, ceil_div
-from kvcore.versioned import (
+from kvcore.tables.versioned import (
     Amount,
     Bounds,
     Capability,

@@ -7,13 +7,13 @@ from collections.abc import Hashable
 from functools import lru_cache
 from typing import Annotated, Final, NamedTuple
 
+from kvcore.base.quantity import Grade, Quantity, figure
+from kvcore.base.units import GIB
 from kvcore.engine.memory_rules import RunnerKind
 from kvcore.memory.balancing import balancing_of, later_buffer_bytes
 from kvcore.memory.setting import Setting
-from kvcore.quantity import Grade, Quantity, figure
 from kvcore.scenario import Runner
-from kvcore.units import GIB
-from kvcore.versioned import Amount, Bounds, Named, ReleaseRange, Reviewed, Source, TableFile
+from kvcore.tables.versioned import Amount, Bounds, Named, ReleaseRange, Reviewed, Source, TableFile
 
 ALLOCATOR_VARIABLES: Final = (
     "PYTORCH_ALLOC_CONF",

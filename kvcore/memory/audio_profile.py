@@ -6,12 +6,12 @@ from typing import Final
 
 from msgspec import Struct
 
+from kvcore.base.units import ceil_div
 from kvcore.memory.encoder_profile import EncoderConstants, encoder_bytes, sees
 from kvcore.memory.setting import Setting
 from kvcore.memory.stages import takes_audio
 from kvcore.model.architecture import AudioEncoder
-from kvcore.units import ceil_div
-from kvcore.versioned import Published, Source
+from kvcore.tables.versioned import Published, Source
 
 WHOLE_VECTORS: Final = 2
 """The residual and its norm, the same on every rank. Source: vllm/model_executor/models/whisper.py:

@@ -8,13 +8,15 @@ from typing import Final, NamedTuple
 
 from msgspec import Struct
 
+from kvcore.base.errors import Notice
+from kvcore.base.quantity import Grade, Quantity, figure, given
+from kvcore.base.units import GIB, gib
 from kvcore.catalogue.accelerators import Accelerator
 from kvcore.engine import stage_layers
 from kvcore.engine.resolved import Resolved
 from kvcore.engine.rooms import find_engine
 from kvcore.engine.vllm.additional import additional_of
 from kvcore.engine.vllm.versions import switches_of
-from kvcore.errors import Notice
 from kvcore.memory.activations import peak_activation_bytes, restart_gain_bytes, sampler_rows
 from kvcore.memory.after_pool import after_pool_bytes
 from kvcore.memory.framework import (
@@ -42,9 +44,7 @@ from kvcore.memory.setting import Setting, setting_of
 from kvcore.memory.unstated import other_settings
 from kvcore.memory.weights import WeightBytes
 from kvcore.model.architecture import Architecture
-from kvcore.quantity import Grade, Quantity, figure, given
 from kvcore.scenario import Scenario
-from kvcore.units import GIB, gib
 
 ASSUMED_TOTAL_SPREAD: Final = 0.3
 """GiB: how far the total of a card may be off when only the driver tool's figure is published."""

@@ -8,14 +8,14 @@ from typing import Final, NamedTuple
 
 from msgspec import Struct
 
+from kvcore.base.units import GIB, MIB, ceil_div, round_up
 from kvcore.catalogue.accelerators import Interconnect, Vendor
 from kvcore.engine.vllm.classes import CLASSES
 from kvcore.engine.vllm.exchange import EXCHANGED_TOKENS, exchange_of
 from kvcore.memory.setting import Setting
 from kvcore.memory.weights import expert_ranks
 from kvcore.scenario import Link
-from kvcore.units import GIB, MIB, ceil_div, round_up
-from kvcore.versioned import Amount, Capability, Count, Published, ReleaseRange, Source
+from kvcore.tables.versioned import Amount, Capability, Count, Published, ReleaseRange, Source
 
 FLAG_BYTES: Final = 256 * 4
 """Of each rank. Source: flashinfer/comm/trtllm_ar.py:BarrierFlagCount (0.6.6)."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
+from kvcore.base.units import GIB, MIB
 from kvcore.engine.memory_rules import Communicators, ExchangeRow
 from kvcore.engine.vllm.additional import additional_of
 from kvcore.engine.vllm.flashcomm import cuts_tokens
 from kvcore.memory.balancing import balancing_of
 from kvcore.memory.setting import Setting
 from kvcore.memory.weights import expert_ranks
-from kvcore.units import GIB, MIB
 
 FUSED_VARIABLE: Final = "VLLM_ASCEND_ENABLE_FUSED_MC2"
 

@@ -9,11 +9,11 @@ from typing import Annotated, Final, NamedTuple
 from msgspec import Struct
 from packaging.version import Version
 
+from kvcore.base.units import ceil_div
 from kvcore.memory.setting import Setting
 from kvcore.memory.stages import takes_images_or_video
 from kvcore.model.architecture import VisionEncoder
-from kvcore.units import ceil_div
-from kvcore.versioned import Amount, Bounds, Published, ReleaseRange, Share, Source
+from kvcore.tables.versioned import Amount, Bounds, Published, ReleaseRange, Share, Source
 
 MAX_ASPECT: Final = 200
 """Of an image that the processor takes. Source: transformers, models/qwen2_vl/image_processing_qwen2_vl.py."""

@@ -7,6 +7,7 @@ from typing import Annotated, Final, Literal
 
 from packaging.version import Version
 
+from kvcore.base.units import round_up
 from kvcore.catalogue.accelerators import Vendor
 from kvcore.engine.resolved import CardView, Resolved
 from kvcore.memory.weights import DTYPE_BYTES, Rank, counted_layers
@@ -14,8 +15,7 @@ from kvcore.model.architecture import Architecture, Experts
 from kvcore.model.quantization import Quantization
 from kvcore.model.quantization.formats import ExpertsShape
 from kvcore.scenario import Scenario
-from kvcore.units import round_up
-from kvcore.versioned import Bounds, CapabilityNumber, ReleaseRange, Reviewed, Source, TableFile
+from kvcore.tables.versioned import Bounds, CapabilityNumber, ReleaseRange, Reviewed, Source, TableFile
 
 MODEL_TYPE: Final = "gpt_oss"
 METHOD: Final = "mxfp4"

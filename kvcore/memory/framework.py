@@ -13,6 +13,8 @@ from typing import Final, NamedTuple
 from msgspec.structs import replace
 from packaging.version import Version
 
+from kvcore.base.quantity import Grade, Quantity, Unit, figure, given
+from kvcore.base.units import GIB, ceil_div
 from kvcore.catalogue.accelerators import Vendor
 from kvcore.engine.memory_rules import OverheadRow
 from kvcore.memory.collectives import (
@@ -24,10 +26,8 @@ from kvcore.memory.collectives import (
 from kvcore.memory.communicators import communicator_bytes, exchange_row
 from kvcore.memory.setting import Setting, own_overheads
 from kvcore.memory.weights import expert_ranks
-from kvcore.quantity import Grade, Quantity, Unit, figure, given
 from kvcore.scenario import Host, Link
-from kvcore.units import GIB, ceil_div
-from kvcore.versioned import Amount, Count, Reviewed, TableFile
+from kvcore.tables.versioned import Amount, Count, Reviewed, TableFile
 
 COUNTED_BUFFERS: Final = ("absolute", "consumed")
 """Budgets that see the runner's own buffers. Source: vllm/v1/worker/gpu_worker.py (0.9.0.1, 0.27.1)."""

@@ -13,12 +13,12 @@ from typing import Annotated, Final, Literal, NamedTuple, TypeAlias
 from msgspec import Struct
 from packaging.version import Version
 
+from kvcore.base.quantity import Quantity
+from kvcore.base.units import GIB
 from kvcore.catalogue.accelerators import Vendor
 from kvcore.memory.parts import half_width, reaches, spread_in_sum
 from kvcore.memory.setting import Setting
-from kvcore.quantity import Quantity
-from kvcore.units import GIB
-from kvcore.versioned import Amount, Bounds, Count, ReleaseRange, Reviewed, Share, Source, TableFile
+from kvcore.tables.versioned import Amount, Bounds, Count, ReleaseRange, Reviewed, Share, Source, TableFile
 
 Ranks: TypeAlias = Literal["one", "several"]
 Factor = Annotated[float, Bounds(0.0, 100.0)]

@@ -9,13 +9,15 @@ from typing import Final
 from msgspec.structs import replace
 from packaging.version import Version
 
+from kvcore.base.errors import Notice
+from kvcore.base.kept import kept
+from kvcore.base.quantity import Grade, Quantity, figure
+from kvcore.base.units import GIB, gib
 from kvcore.engine import stage_layers
 from kvcore.engine.resolved import CardView, Resolved
 from kvcore.engine.rooms import find_engine
 from kvcore.engine.vllm.classes import End
 from kvcore.engine.vllm.versions import switches_of
-from kvcore.errors import Notice
-from kvcore.kept import kept
 from kvcore.memory.expert_kernels import expert_kernel_bytes, kernel_source
 from kvcore.memory.lora import Slots, lora_bytes
 from kvcore.memory.npu_profile import kept_stream_bytes
@@ -35,9 +37,7 @@ from kvcore.memory.weights import (
 from kvcore.model.architecture import Architecture, Module, VocabEmbedding, by_identity
 from kvcore.model.families.eagle import Draft
 from kvcore.model.quantization import Quantization
-from kvcore.quantity import Grade, Quantity, figure
 from kvcore.scenario import Parallel, Runner, Scenario
-from kvcore.units import GIB, gib
 
 PARTS: Final = {
     "parameters": Grade.EXACT,

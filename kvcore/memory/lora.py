@@ -9,17 +9,17 @@ from typing import Final
 from msgspec import Struct
 from packaging.version import Version
 
+from kvcore.base.errors import EngineRefusalError
+from kvcore.base.kept import kept
+from kvcore.base.units import round_up
 from kvcore.engine import divided, units_per_rank
 from kvcore.engine.vllm.classes import CLASSES, AdaptedRow, End, LoraLimits, language_class
-from kvcore.errors import EngineRefusalError
-from kvcore.kept import kept
 from kvcore.memory.stages import on_every_stage, stores
 from kvcore.memory.weights import DTYPE_BYTES, Rank, stage_of
 from kvcore.model.architecture import Architecture, Experts, Layer, Linear, Split, by_identity
 from kvcore.model.config import ModelConfig
 from kvcore.model.quantization import Quantization
 from kvcore.scenario import Parallel
-from kvcore.units import round_up
 
 FUSED_PAIR: Final = 2
 """Merged projections without parts of their own in the checkpoint count by output from three outputs on."""

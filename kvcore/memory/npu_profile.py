@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from kvcore.base.units import ceil_div
 from kvcore.memory.communicators import exchanges_tokens, is_sequence_parallel
 from kvcore.memory.setting import Setting
 from kvcore.memory.weights import expert_slices
-from kvcore.units import ceil_div
 
 FLOAT32_BYTES: Final = 4
 EXCHANGED_COPIES: Final = 3

@@ -6,15 +6,15 @@ from typing import Annotated, Final, Literal
 
 from msgspec.structs import replace
 
+from kvcore.base.kept import kept
+from kvcore.base.units import round_up
 from kvcore.catalogue.accelerators import Vendor
 from kvcore.engine.resolved import CardView, Resolved
-from kvcore.kept import kept
 from kvcore.memory.weights import DTYPE_BYTES, Rank, counted_layers
 from kvcore.model.architecture import Architecture, Experts, Linear, Module
 from kvcore.model.quantization import NOT_QUANTIZED, Quantization
 from kvcore.scenario import Parallel, Scenario
-from kvcore.units import round_up
-from kvcore.versioned import Bounds, CapabilityNumber, ReleaseRange, Reviewed, Source, TableFile
+from kvcore.tables.versioned import Bounds, CapabilityNumber, ReleaseRange, Reviewed, Source, TableFile
 
 Side = Annotated[int, Bounds(0, 4096)]
 

@@ -8,10 +8,10 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
-from kvcore.errors import Notice
-from kvcore.quantity import Grade, Quantity, Unit, figure
+from kvcore.base.errors import Notice
+from kvcore.base.quantity import Grade, Quantity, Unit, figure
+from kvcore.base.units import GIB, gib
 from kvcore.scenario import Measured, Origin
-from kvcore.units import GIB, gib
 
 PRINTED_HALF_GIB: Final = 0.005
 """Logs print two decimals."""

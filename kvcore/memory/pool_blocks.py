@@ -7,11 +7,11 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from kvcore.base.quantity import Quantity
+from kvcore.base.units import GIB
 from kvcore.engine.memory_rules import PoolBlock, written_gb
 from kvcore.memory.parts import half_width
 from kvcore.memory.setting import Setting
-from kvcore.quantity import Quantity
-from kvcore.units import GIB
 
 SHARE: Final = 1 - math.sqrt(0.2)
 """Of a block: what the pool has left before and after the run is anything below one. Four fifths of the differences of

@@ -7,6 +7,7 @@ from typing import Final, get_args
 
 from msgspec import Struct
 
+from kvcore.base.kept import kept
 from kvcore.catalogue.accelerators import Accelerator, Interconnect
 from kvcore.engine import stage_layers
 from kvcore.engine.memory_rules import MemoryRules, Overheads, RunnerKind
@@ -15,7 +16,6 @@ from kvcore.engine.rooms import find_engine
 from kvcore.engine.vllm.storage import storage_of
 from kvcore.engine.vllm.switches import Switches
 from kvcore.engine.vllm.versions import switches_of
-from kvcore.kept import kept
 from kvcore.memory.weights import DTYPE_BYTES
 from kvcore.model.architecture import Architecture, SparseIndexer, caches_of
 from kvcore.scenario import Host, Link, Parallel, Scenario

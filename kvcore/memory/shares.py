@@ -9,11 +9,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 from packaging.version import Version
 
+from kvcore.base.errors import EngineRefusalError
+from kvcore.base.kept import kept
 from kvcore.engine import heads_per_rank
 from kvcore.engine.resolved import Resolved
 from kvcore.engine.vllm.versions import switches_of
-from kvcore.errors import EngineRefusalError
-from kvcore.kept import kept
 from kvcore.memory.stages import on_every_stage
 from kvcore.memory.weights import (
     DTYPE_BYTES,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from kvcore.base.units import ceil_div
 from kvcore.engine import stage_layers
 from kvcore.engine.resolved import Resolved
 from kvcore.engine.vllm.switches import AttentionBackend, SparseQueries, Switches
@@ -14,7 +15,6 @@ from kvcore.engine.vllm.versions import switches_of
 from kvcore.memory.weights import allocated_bytes, loading_split_bytes
 from kvcore.model.architecture import Architecture, CompressedLatent, LatentWindow, Mla, caches_of
 from kvcore.scenario import Parallel
-from kvcore.units import ceil_div
 
 INDEX_BYTES: Final = 4
 QUERY_BYTES: Final = 2

@@ -7,10 +7,10 @@ from typing import Final
 
 from packaging.version import Version
 
+from kvcore.base.errors import EngineRefusalError
+from kvcore.base.kept import kept
 from kvcore.engine.vllm.classes import CLASSES, End, language_class
 from kvcore.engine.vllm.versions import switches_of
-from kvcore.errors import EngineRefusalError
-from kvcore.kept import kept
 from kvcore.model.architecture import Architecture, Module, VocabEmbedding
 from kvcore.scenario import Parallel, Scenario
 

@@ -22,7 +22,7 @@ def may_be_other(scenario: Scenario) -> bool:
     """Whether the release is not stated, and its engine has releases that differ in memory.
 
     Example:
-        >>> from kvcore.scenario.request import scenario_from_request
+        >>> from kvcore.wire.request import scenario_from_request
         >>> asked = {"model": "Qwen/Qwen3-8B", "engine": "vllm-ascend"}
         >>> [may_be_other(scenario_from_request(asked | more)) for more in ({}, {"engine_version": "0.18.0"})]
         [True, False]
@@ -34,7 +34,7 @@ def other_versions(scenario: Scenario) -> tuple[Version, ...]:
     """The releases of vLLM that the engine's other releases run on, oldest first, as far as the model is in them.
 
     Example:
-        >>> from kvcore.scenario.request import scenario_from_request
+        >>> from kvcore.wire.request import scenario_from_request
         >>> asked = {"model": "Qwen/Qwen3-8B", "engine": "vllm-ascend"}
         >>> [str(one) for one in other_versions(scenario_from_request(asked))]
         ['0.11.0', '0.13.0', '0.18.0']

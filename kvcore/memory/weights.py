@@ -13,11 +13,12 @@ from typing import Final
 
 from msgspec import Struct
 
+from kvcore.base.kept import kept
+from kvcore.base.units import MIB, ceil_div, round_up
 from kvcore.engine import divided, heads_per_rank, stage_layers, units_per_rank
 from kvcore.engine.resolved import Resolved
 from kvcore.engine.vllm.classes import End
 from kvcore.engine.vllm.versions import switches_of
-from kvcore.kept import kept
 from kvcore.memory.stages import on_every_stage, stage_modules
 from kvcore.model.architecture import (
     Architecture,
@@ -38,7 +39,6 @@ from kvcore.model.architecture import (
 from kvcore.model.quantization import Quantization
 from kvcore.model.quantization.formats import ExpertsShape, LinearShape
 from kvcore.scenario import Parallel
-from kvcore.units import MIB, ceil_div, round_up
 
 DTYPE_BYTES: Final = {
     "float32": 4,

@@ -18,8 +18,8 @@ from typing import TypeAlias, TypeVar
 
 from msgspec import Struct
 
-from kvcore.errors import Notice
-from kvcore.kept import Keeper, kept
+from kvcore.base.errors import Notice
+from kvcore.base.kept import Keeper, kept
 
 
 class Split(StrEnum):

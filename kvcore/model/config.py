@@ -16,10 +16,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from kvcore.errors import ModelError
-from kvcore.kept import Keeper
+from kvcore.base.errors import ModelError
+from kvcore.base.kept import Keeper
 from kvcore.model.side_files import condensed
-from kvcore.versioned import wrong
+from kvcore.tables.versioned import wrong
 
 if TYPE_CHECKING:
     from kvcore.model.headers import Headers

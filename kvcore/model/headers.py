@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from kvcore.errors import ScenarioError, invalid, shorten
+from kvcore.base.errors import ScenarioError, invalid, shorten
 
 DTYPE_BITS: Final[Mapping[str, int]] = {
     "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6, "BOOL": 8, "U8": 8, "I8": 8, "F8_E5M2": 8, "F8_E4M3": 8, "F8_E8M0": 8,

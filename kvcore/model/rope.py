@@ -11,10 +11,10 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 from msgspec import Struct
 from packaging.version import Version
 
-from kvcore.errors import ModelError, ScenarioError, shorten
+from kvcore.base.errors import ModelError, ScenarioError, shorten
 from kvcore.model.architecture import ContextLimits, RopeScaling, RotaryTable
 from kvcore.model.config import ModelConfig, Section
-from kvcore.versioned import Bounds, ByRelease, Named, Reviewed, TableFile
+from kvcore.tables.versioned import Bounds, ByRelease, Named, Reviewed, TableFile
 
 RopeKind: TypeAlias = Literal["longrope", "llama3", "yarn", "deepseek_yarn", "deepseek_llama_scaling"]
 """Types of rope that keep the length they were trained for."""

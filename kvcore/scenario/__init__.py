@@ -12,9 +12,9 @@ from msgspec.structs import replace
 
 from kvcore.catalogue.accelerators import Accelerator
 from kvcore.catalogue.models import Checkpoint
-from kvcore.conversion import wrong
 from kvcore.flags import FLAGS, REGISTRY, Kind
 from kvcore.model.config import ModelConfig
+from kvcore.tables.conversion import wrong
 
 AUTO = "auto"
 """What a dtype flag says for the engine's own choice."""
@@ -332,7 +332,7 @@ def value_of(scenario: Scenario, field: str) -> Any:
     """The value of a field by its name in a request; None for a field of an object that is not there.
 
     Example:
-        >>> from kvcore.scenario.request import scenario_from_request
+        >>> from kvcore.wire.request import scenario_from_request
         >>> scenario = scenario_from_request({"model": "Qwen/Qwen3-8B", "measured": {"weights_gib": 15.3}})
         >>> value_of(scenario, "tensor_parallel_size"), value_of(scenario, "measured.weights_gib")
         (1, 15.3)

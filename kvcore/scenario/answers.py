@@ -10,7 +10,7 @@ from typing import TypeVar
 from msgspec import msgpack
 from msgspec.structs import replace
 
-from kvcore.kept import found_with
+from kvcore.base.kept import found_with
 from kvcore.scenario import Scenario
 
 T = TypeVar("T")
@@ -22,7 +22,7 @@ def kept_answer(function: Callable[[Scenario], T]) -> Callable[[Scenario], T]:
     Of what a visitor wrote nothing stays but what is in the answer itself, which must not refer to the scenario.
 
     Example:
-        >>> from kvcore.scenario.request import scenario_from_request
+        >>> from kvcore.wire.request import scenario_from_request
         >>> @kept_answer
         ... def share(scenario: Scenario) -> list[float | None]:
         ...     return [scenario.gpu_memory_utilization]

@@ -18,8 +18,9 @@ from msgspec import Struct
 
 from kvcore import catalogue
 from kvcore.advice.vary import Varied
+from kvcore.base.errors import KvPlannerError, invalid, shorten
+from kvcore.base.words import Language
 from kvcore.catalogue.accelerators import Vendor
-from kvcore.errors import KvPlannerError, invalid, shorten
 from kvcore.evidence.accuracy import Check
 from kvcore.flags import FLAGS
 from kvcore.scenario.parameter_readers import (
@@ -34,7 +35,6 @@ from kvcore.scenario.parameter_readers import (
     words_of,
 )
 from kvcore.texts import CHECKS, PATHS, SYLLABUS, Source
-from kvcore.texts.words import Language
 from kvcore.workload.histogram import MAX_LENGTH, MAX_TOKENS
 from kvcore.workload.percentiles import LengthQuantiles
 from kvcore.workload.traffic import unpacked

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
-from kvcore.errors import invalid
+from kvcore.base.errors import invalid
 
 Reader: TypeAlias = Callable[[str, str], Any]
 """The value of a parameter, from its name and its text. Raises a KvPlannerError that says what it may be."""

@@ -6,7 +6,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from kvcore.texts.words import msg
+from kvcore.base.words import msg
 
 OUTLINE: Final = "rgba(60,60,60,0.75)"
 CAPACITY: Final = "#D55E00"

@@ -24,7 +24,7 @@ from typing import IO, Final
 import msgspec
 from msgspec import Struct
 
-from kvcore.errors import WorkloadError
+from kvcore.base.errors import WorkloadError
 from kvcore.workload.counting import OUT_OF_MEMORY
 from kvcore.workload.records import RequestLog
 from kvcore.workload.requests import MAX_LOG_BYTES, Reading

@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, Final
 
 import msgspec
 
-from kvcore.errors import KvPlannerError
+from kvcore.base.errors import KvPlannerError
 from kvcore.workload.records import read_logs_here
 from kvcore.workload.requests import Reading
 from kvcore.workload.tokenizer import counter_of

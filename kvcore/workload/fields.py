@@ -12,7 +12,7 @@ from itertools import chain
 from json.scanner import make_scanner
 from typing import Any, Final, cast
 
-from kvcore.untrusted import MAX_JSON_DEPTH, json_depth
+from kvcore.base.untrusted import MAX_JSON_DEPTH, json_depth
 from kvcore.workload.histogram import MAX_TOKENS
 from kvcore.workload.requests import (
     Names,

@@ -14,8 +14,8 @@ from itertools import islice
 from operator import add
 from typing import Final
 
-from kvcore.kept import Keeper
-from kvcore.units import ceil_div, round_up
+from kvcore.base.kept import Keeper
+from kvcore.base.units import ceil_div, round_up
 
 MAX_TOKENS: Final = 1 << 24
 """Longer than any context in use; a greater figure is a mistake of the log."""

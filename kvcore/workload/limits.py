@@ -16,17 +16,17 @@ from msgspec import Struct
 from msgspec.structs import replace
 from packaging.version import Version
 
+from kvcore.base.errors import KvPlannerError
+from kvcore.base.units import round_up
 from kvcore.cache.capacity import max_concurrency_at
 from kvcore.cache.spec import FULL_KINDS
 from kvcore.catalogue.documented import documented_yarn
 from kvcore.engine.vllm.switches import LongRequests
 from kvcore.engine.vllm.versions import switches_of
-from kvcore.errors import KvPlannerError
 from kvcore.evidence.carry import carried_over
 from kvcore.model.rope import Yarn
 from kvcore.planning import Plan, Verdict, plan, stage_kv_bytes
 from kvcore.scenario import Scenario
-from kvcore.units import round_up
 from kvcore.workload.mix import ROUND_TO, Mix
 from kvcore.workload.steady import Steady, steady_state
 

@@ -12,8 +12,8 @@ import math
 
 from msgspec import Struct
 
+from kvcore.base.units import ceil_div
 from kvcore.planning import Plan
-from kvcore.units import ceil_div
 from kvcore.workload.limits import STARTING, requests_at
 
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
 
-from kvcore.kept import Keeper, kept
-from kvcore.units import round_up
+from kvcore.base.kept import Keeper, kept
+from kvcore.base.units import round_up
 from kvcore.workload.histogram import JointHistogram, LengthHistogram
 from kvcore.workload.percentiles import LengthQuantiles, Percentiles
 from kvcore.workload.records import RequestLog

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from importlib import import_module
 from typing import Any, BinaryIO, Final, cast
 
-from kvcore.errors import WorkloadError
+from kvcore.base.errors import WorkloadError
 from kvcore.workload.requests import plain_name
 
 MAX_LINE_BYTES: Final = 8 << 20

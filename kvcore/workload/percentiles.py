@@ -12,7 +12,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from kvcore.errors import WorkloadError
+from kvcore.base.errors import WorkloadError
 from kvcore.workload.histogram import MAX_TOKENS, LengthHistogram
 
 PERCENTS: Final = (50, 95, 99)

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from kvcore.errors import WorkloadError
+from kvcore.base.errors import WorkloadError
 from kvcore.workload.histogram import MAX_TOKENS
 
 METRICS: Final[Mapping[str, str]] = {

@@ -16,7 +16,7 @@ from typing import Any, Final, cast
 from msgspec import Struct
 from msgspec.structs import replace
 
-from kvcore.errors import KvPlannerError, WorkloadError, defect
+from kvcore.base.errors import KvPlannerError, WorkloadError, defect
 from kvcore.workload.collector import Collector
 from kvcore.workload.columns import (
     MAX_ROW_BYTES,

@@ -14,9 +14,9 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from kvcore.errors import WorkloadError
-from kvcore.toml_files import file_text
-from kvcore.versioned import Amount, Bounds, Count, Pattern, Source, convert, read_toml
+from kvcore.base.errors import WorkloadError
+from kvcore.base.toml_files import file_text
+from kvcore.tables.versioned import Amount, Bounds, Count, Pattern, Source, convert, read_toml
 from kvcore.workload.histogram import MAX_TOKENS
 
 MAX_DIGITS: Final = 9

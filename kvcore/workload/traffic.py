@@ -14,9 +14,9 @@ from itertools import accumulate, chain, pairwise
 from operator import add
 from typing import Any, Final
 
-from kvcore.errors import KvPlannerError, WorkloadError
-from kvcore.kept import Keeper
-from kvcore.untrusted import pack, parse_json_object, unpack
+from kvcore.base.errors import KvPlannerError, WorkloadError
+from kvcore.base.kept import Keeper
+from kvcore.base.untrusted import pack, parse_json_object, unpack
 from kvcore.workload.histogram import MAX_LENGTH, JointHistogram, LengthHistogram, cells_of, error_of
 
 MAX_CELLS: Final = 1 << 16

@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from kvcore.explain.derivation import STEPS, StepName
+from kvcore.course import STEPS, StepName
 from tests.browser.conftest import at_rest, metrics, moved, pressed, settled, until
 
 pytestmark = pytest.mark.browser

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
+from kvcore.base.words import Language, words
+from kvcore.charts.stories import steps_of
 from kvcore.texts import Source
-from kvcore.texts.words import Language, words
-from kvcore.views.stories import steps_of
 from tests.browser.conftest import OpenPage, at_rest, metrics, moved, settled
 
 pytestmark = pytest.mark.browser

@@ -13,30 +13,33 @@ from urllib.parse import parse_qsl
 from kvcore import catalogue
 from kvcore.advice.fixes import fixes, refusal_fixes
 from kvcore.advice.vary import tensor_parallel_curves
-from kvcore.answers import planned_result
+from kvcore.base.errors import MESSAGES, EngineRefusalError, KvPlannerError
+from kvcore.base.untrusted import utf8_text
+from kvcore.base.words import Language, words
+from kvcore.charts import curves as charts
+from kvcore.charts import summary
+from kvcore.charts.memory_bars import memory_bar
+from kvcore.charts.replay_figures import replay_report
+from kvcore.contract.result import error_of
+from kvcore.controls import settings
 from kvcore.deploy import launch
 from kvcore.engine.vllm.versions import find_release
-from kvcore.errors import MESSAGES, EngineRefusalError, KvPlannerError
 from kvcore.evidence.log.reader import read_log
 from kvcore.evidence.log_report import log_report
 from kvcore.evidence.recognized import scenario_from_log
 from kvcore.explain import numbers
+from kvcore.library.answers import planned_result
 from kvcore.planning import Plan, plan
-from kvcore.scenario import Scenario, link, settings
-from kvcore.scenario.contract import error_of
-from kvcore.scenario.request import id_of, parse_request, scenario_from_request
-from kvcore.texts.words import Language, words
-from kvcore.untrusted import utf8_text
-from kvcore.views import charts, summary
-from kvcore.views.memory_bars import memory_bar
-from kvcore.views.replay_figures import replay_report
+from kvcore.replay.clock import UserClock, fitted_clock
+from kvcore.replay.reader import read_trace
+from kvcore.replay.series import replayed
+from kvcore.replay.steps import case_answer, case_settings
+from kvcore.scenario import Scenario
+from kvcore.wire import link
+from kvcore.wire.request import id_of, parse_request, scenario_from_request
 from kvcore.workload.mix import workload_report
 from kvcore.workload.prometheus import read_metrics
 from kvcore.workload.records import read_logs_here
-from kvcore.workload.replay.clock import UserClock, fitted_clock
-from kvcore.workload.replay.reader import read_trace
-from kvcore.workload.replay.series import replayed
-from kvcore.workload.replay.steps import case_answer, case_settings
 
 MAX_BYTES: Final = 1 << 16
 """Of one input: longer ones find what is slow, not what is wrong, and that has tests of its own."""

@@ -14,16 +14,16 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from kvcore.base.errors import EngineRefusalError, KvPlannerError
+from kvcore.base.units import GIB
 from kvcore.cache.capacity import plan_cache
 from kvcore.cache.spec import CacheKind, LayerSpec
+from kvcore.contract.result import error_of, result_of
 from kvcore.engine.vllm.draft import read_draft
-from kvcore.errors import EngineRefusalError, KvPlannerError
 from kvcore.memory.loaded import draft_parameter_bytes
 from kvcore.planning import plan as plan_of
 from kvcore.scenario import Parallel
-from kvcore.scenario.contract import error_of, result_of
-from kvcore.scenario.request import scenario_from_request
-from kvcore.units import GIB
+from kvcore.wire.request import scenario_from_request
 
 KNOWN_FILE = Path(__file__).parents[2] / "tests" / "data" / "parity" / "known.toml"
 

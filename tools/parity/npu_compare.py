@@ -7,11 +7,11 @@ from typing import Any
 
 from packaging.version import Version
 
+from kvcore.base.errors import KvPlannerError
 from kvcore.catalogue import find_model
-from kvcore.errors import KvPlannerError
 from kvcore.planning import Plan, Verdict
 from kvcore.planning import plan as plan_of
-from kvcore.scenario.request import scenario_from_request
+from kvcore.wire.request import scenario_from_request
 from tools.parity.compare import ESTIMATE, KINDS, Disagreement
 
 CARD = {"name": "Ascend 910B 64GB", "memory_gib": 60.96, "vendor": "huawei"}

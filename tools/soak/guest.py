@@ -18,11 +18,12 @@ from urllib.parse import parse_qsl
 
 from kvcore import catalogue
 from kvcore.advice.vary import tensor_parallel_curves
-from kvcore.errors import KvPlannerError
+from kvcore.base.errors import KvPlannerError
+from kvcore.base.words import Language, words
+from kvcore.charts import curves as charts
+from kvcore.charts import summary
 from kvcore.planning import plan
-from kvcore.scenario import link
-from kvcore.texts.words import Language, words
-from kvcore.views import charts, summary
+from kvcore.wire import link
 from tools.server import ROOT
 from tools.soak.visitor import MODEL_SOURCES, Visitor
 

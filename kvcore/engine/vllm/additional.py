@@ -90,7 +90,7 @@ def additional_of(scenario: Scenario, version: Version) -> Additional:
     """What the engine of `scenario` reads on vLLM `version`.
 
     Example:
-        >>> from kvcore.scenario.request import scenario_from_request
+        >>> from kvcore.wire.request import scenario_from_request
         >>> asked = {"model": "Qwen/Qwen3-8B", "engine": "vllm-ascend"}
         >>> scenario = scenario_from_request({**asked, "additional_config": {"enable_flashcomm1": True}})
         >>> additional_of(scenario, Version("0.23.0")).enable_flashcomm1

@@ -14,10 +14,10 @@ from typing import Annotated, Final, Literal
 from msgspec import Struct
 from packaging.version import Version
 
-from kvcore.errors import EngineRefusalError
+from kvcore.base.errors import EngineRefusalError
 from kvcore.flags import FLAGS
 from kvcore.scenario import NEEDED_DRAFTS, Scenario, value_of
-from kvcore.versioned import Named, OneOf, Published, ReleaseRange, Reviewed, Source, TableFile
+from kvcore.tables.versioned import Named, OneOf, Published, ReleaseRange, Reviewed, Source, TableFile
 
 Flag = Annotated[str, Named(r"--[a-z][a-z0-9-]*", "a flag with its dashes")]
 Field = Annotated[str, OneOf(tuple(FLAGS))]

@@ -7,6 +7,7 @@ from typing import Final, assert_never
 
 from packaging.version import Version
 
+from kvcore.base.errors import EngineRefusalError
 from kvcore.catalogue.accelerators import Vendor
 from kvcore.engine.resolved import UNKNOWN_CAPABILITY, CardView
 from kvcore.engine.rooms import find_engine
@@ -24,7 +25,6 @@ from kvcore.engine.vllm.switches import (
     V1Engine,
 )
 from kvcore.engine.vllm.versions import VLLM, BackendRow
-from kvcore.errors import EngineRefusalError
 from kvcore.model.architecture import Architecture
 
 FP8_NAMES: Final = ("fp8", "fp8_e4m3", "fp8_inc")

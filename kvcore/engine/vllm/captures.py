@@ -8,6 +8,9 @@ from typing import Final, assert_never
 from msgspec import Struct
 from msgspec.structs import replace
 
+from kvcore.base.errors import EngineRefusalError, Notice, notice, shorten
+from kvcore.base.kept import bounded
+from kvcore.base.units import ceil_div
 from kvcore.engine.resolved import Resolved, graph_mode
 from kvcore.engine.vllm.plugin_captures import limited_sizes, own_largest, parallel_sizes, plugin_modes
 from kvcore.engine.vllm.start import Start
@@ -18,11 +21,8 @@ from kvcore.engine.vllm.switches import (
     GraphSizeFlag,
     GraphSizes,
 )
-from kvcore.errors import EngineRefusalError, Notice, notice, shorten
 from kvcore.flags import FLAGS
-from kvcore.kept import bounded
 from kvcore.scenario import CudagraphMode, Runner, Scenario
-from kvcore.units import ceil_div
 
 LIMIT: Final = 512
 """The largest captured batch. Source: vllm/config/vllm.py:VllmConfig._set_cudagraph_sizes (0.11.2, 0.32.0)."""

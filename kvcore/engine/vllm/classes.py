@@ -10,10 +10,10 @@ from typing import Annotated, Final
 from msgspec import Struct
 from packaging.version import Version
 
+from kvcore.base.errors import EngineRefusalError
 from kvcore.engine.rooms import find_engine
 from kvcore.engine.vllm.switches import AttentionBackend
-from kvcore.errors import EngineRefusalError
-from kvcore.versioned import (
+from kvcore.tables.versioned import (
     NEVER,
     OLDEST,
     Bounds,

@@ -27,7 +27,7 @@ def transfer_of(scenario: Scenario) -> Transfer:
     Source: vllm/config/kv_transfer.py:KVTransferConfig (0.10.2, 0.23.0): a connector has a role.
 
     Example:
-        >>> from kvcore.scenario.request import scenario_from_request
+        >>> from kvcore.wire.request import scenario_from_request
         >>> said = {"kv_connector": "MooncakeConnectorV1", "kv_role": "kv_consumer"}
         >>> transfer_of(scenario_from_request({"model": "Qwen/Qwen3-8B", "kv_transfer_config": said})).role.value
         'kv_consumer'

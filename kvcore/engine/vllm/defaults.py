@@ -6,6 +6,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from kvcore.base.errors import EngineRefusalError, Notice, notice
 from kvcore.engine.resolved import CardView, Resolved
 from kvcore.engine.rooms import engine_for, find_engine
 from kvcore.engine.vllm.availability import check_availability
@@ -41,7 +42,6 @@ from kvcore.engine.vllm.start import Start
 from kvcore.engine.vllm.storage import check_quantization, storage_of
 from kvcore.engine.vllm.switches import HybridPrefixCaching
 from kvcore.engine.vllm.versions import planned_release
-from kvcore.errors import EngineRefusalError, Notice, notice
 from kvcore.model.architecture import Architecture
 from kvcore.model.rope import default_max_model_len, derived_max_model_len
 from kvcore.scenario import AUTO, Runner, Scenario

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from kvcore import catalogue
-from kvcore.errors import EngineRefusalError, Notice, ScenarioError, notice
-from kvcore.kept import kept
+from kvcore.base.errors import EngineRefusalError, Notice, ScenarioError, notice
+from kvcore.base.kept import kept
 from kvcore.model.architecture import Architecture
 from kvcore.model.config import ModelConfig
 from kvcore.model.families import read_architecture

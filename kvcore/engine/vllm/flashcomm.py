@@ -24,7 +24,7 @@ def cuts_tokens(scenario: Scenario, version: Version) -> bool:
     ascend_config.py:AscendConfig (0.12.0rc1, 0.23.0: enable_shared_expert_dp).
 
     Example:
-        >>> from kvcore.scenario.request import scenario_from_request
+        >>> from kvcore.wire.request import scenario_from_request
         >>> asked = {"model": "Qwen/Qwen3-8B", "engine": "vllm-ascend", "tensor_parallel_size": 2}
         >>> scenario = scenario_from_request({**asked, "env": {FORMER_VARIABLE: "1"}})
         >>> cuts_tokens(scenario, Version("0.18.0")), cuts_tokens(scenario, Version("0.23.0"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+from kvcore.base.errors import EngineRefusalError, Notice, notice, shorten
 from kvcore.engine.protocol import Attention, Combination, RefusedCombination
 from kvcore.engine.rooms import find_engine
 from kvcore.engine.vllm.additional import FIELD, additional_of, is_on
@@ -13,7 +14,6 @@ from kvcore.engine.vllm.flashcomm import cuts_tokens
 from kvcore.engine.vllm.start import Start
 from kvcore.engine.vllm.switches import AttentionKind
 from kvcore.engine.vllm.versions import parse_version
-from kvcore.errors import EngineRefusalError, Notice, notice, shorten
 from kvcore.model.quantization.modelslim import METHOD as MODELSLIM
 from kvcore.scenario import AUTO, Scenario, value_of
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from kvcore.base.errors import EngineRefusalError
 from kvcore.engine.graph_rules import (
     EXPANSION_VARIABLE,
     VECTOR_CORES,
@@ -18,7 +19,6 @@ from kvcore.engine.vllm.draft import draft_config, uses_checkpoint_drafts
 from kvcore.engine.vllm.flashcomm import cuts_tokens
 from kvcore.engine.vllm.start import Start
 from kvcore.engine.vllm.switches import AttentionKind, GraphSizes
-from kvcore.errors import EngineRefusalError
 from kvcore.model.families import read_architecture
 from kvcore.scenario import CudagraphMode
 

@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from enum import StrEnum
 from typing import Annotated, Final, Literal, TypeAlias
 
+from kvcore.base.errors import EngineRefusalError
 from kvcore.engine.resolved import Chip
 from kvcore.engine.vllm.start import Start
-from kvcore.errors import EngineRefusalError
 from kvcore.model.config import ModelConfig, Section
 from kvcore.model.quantization.compressed import COMPRESSED_TENSORS, config_groups
 from kvcore.model.quantization.read import written_section
 from kvcore.model.quantization.scheme import read_block
-from kvcore.versioned import Named, ReleaseRange, Source
+from kvcore.tables.versioned import Named, ReleaseRange, Source
 
 ACTIVATION_FORMATS: Final = ("naive-quantized", "int-quantized", "float-quantized")
 """Formats that quantize activations.

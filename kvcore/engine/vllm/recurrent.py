@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Final, assert_never
 
+from kvcore.base.errors import EngineRefusalError, Notice, notice
 from kvcore.catalogue.accelerators import Vendor
 from kvcore.engine.resolved import Resolved
 from kvcore.engine.vllm.start import Start
 from kvcore.engine.vllm.switches import MambaModes
 from kvcore.engine.vllm.versions import switches_of
-from kvcore.errors import EngineRefusalError, Notice, notice
 from kvcore.scenario import AUTO
 
 SNAPSHOTTING_KINDS: Final = frozenset({"mamba1", "mamba2"})

@@ -8,13 +8,13 @@ from typing import Final, assert_never
 from packaging.version import Version
 
 from kvcore import catalogue
+from kvcore.base.errors import EngineRefusalError, Notice, notice
 from kvcore.engine.resolved import CardView, MemoryTier
 from kvcore.engine.vllm.classes import CLASSES
 from kvcore.engine.vllm.draft import proposed_tokens
 from kvcore.engine.vllm.start import Start
 from kvcore.engine.vllm.switches import BatchTiers, Switches, V1Engine, V2Models
 from kvcore.engine.vllm.versions import switches_of
-from kvcore.errors import EngineRefusalError, Notice, notice
 from kvcore.model.architecture import Architecture
 from kvcore.model.config import ModelConfig
 from kvcore.model.families import GENERATING_SUFFIXES, POOLING_SUFFIXES, decoder
@@ -225,7 +225,7 @@ def runner_flag(scenario: Scenario, runner: Runner, version: Version) -> tuple[s
     """Name and value of the flag that asks for `runner`, without dashes.
 
     Example:
-        >>> from kvcore.scenario.request import scenario_from_request
+        >>> from kvcore.wire.request import scenario_from_request
         >>> embedding = scenario_from_request({"model": "Qwen/Qwen3-Embedding-8B"})
         >>> runner_flag(embedding, Runner.POOLING, Version("0.9.2"))
         ('task', 'embed')

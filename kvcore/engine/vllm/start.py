@@ -8,6 +8,7 @@ from typing import Final
 from msgspec import Struct
 from packaging.version import Version
 
+from kvcore.base.kept import kept
 from kvcore.engine.graph_rules import GraphRules
 from kvcore.engine.protocol import CacheRules
 from kvcore.engine.resolved import CardView
@@ -15,7 +16,6 @@ from kvcore.engine.rooms import find_engine
 from kvcore.engine.vllm.additional import OwnScheduler, additional_of
 from kvcore.engine.vllm.switches import AttentionKind, Switches
 from kvcore.engine.vllm.versions import Release
-from kvcore.kept import kept
 from kvcore.model.architecture import (
     Architecture,
     BlockIndexer,

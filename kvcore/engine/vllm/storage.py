@@ -8,14 +8,14 @@ from typing import Annotated, Final
 from msgspec import Struct
 from packaging.version import Version
 
+from kvcore.base.errors import EngineRefusalError, ModelError, Notice, notice
+from kvcore.base.kept import kept
 from kvcore.catalogue.accelerators import Vendor
 from kvcore.engine.resolved import CardView, Chip, chip_of
 from kvcore.engine.rooms import find_engine
 from kvcore.engine.vllm.plugin_storage import AskedRow, SchemeRow, check_asked, check_schemes, has_blocks
 from kvcore.engine.vllm.start import Start
 from kvcore.engine.vllm.versions import planned_release
-from kvcore.errors import EngineRefusalError, ModelError, Notice, notice
-from kvcore.kept import kept
 from kvcore.model.architecture import Module, Parameter, elements
 from kvcore.model.config import ModelConfig
 from kvcore.model.families import read_architecture
@@ -24,7 +24,7 @@ from kvcore.model.quantization.compressed import COMPRESSED_TENSORS
 from kvcore.model.quantization.gguf import METHOD, MIXTURES, file_type, gguf, gguf_of_rate, names_gguf
 from kvcore.model.quantization.modelslim import METHOD as MODELSLIM
 from kvcore.scenario import Scenario
-from kvcore.versioned import (
+from kvcore.tables.versioned import (
     CapabilityNumber,
     Named,
     OneOf,

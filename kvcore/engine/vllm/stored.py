@@ -8,13 +8,14 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
+from kvcore.base.kept import kept
+from kvcore.base.units import ceil_div, round_up
 from kvcore.engine.protocol import ContextParallel
 from kvcore.engine.rooms import find_engine
 from kvcore.engine.vllm.additional import Additional, ModuleRanks, additional_of
 from kvcore.engine.vllm.flashcomm import cuts_tokens, keeps_shared_experts
 from kvcore.engine.vllm.start import traits_of
 from kvcore.engine.vllm.versions import planned_release
-from kvcore.kept import kept
 from kvcore.model.architecture import (
     Architecture,
     Experts,
@@ -27,7 +28,6 @@ from kvcore.model.architecture import (
     VocabEmbedding,
 )
 from kvcore.scenario import Scenario
-from kvcore.units import ceil_div, round_up
 
 WHOLE_QUERIES: Final = ("q_b_proj", "kv_b_proj", "attn.wq_b", "attn.attn_sink")
 """Modules that each rank stores whole where it attends to a part of the tokens with all heads.

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from kvcore.catalogue.accelerators import Vendor
 from kvcore.engine.memory_rules import Budget
-from kvcore.versioned import Bounds, Share
+from kvcore.tables.versioned import Bounds, Share
 
 
 class AttentionBackend(StrEnum):

@@ -10,15 +10,15 @@ from msgspec import Struct
 from msgspec.structs import replace
 from packaging.version import InvalidVersion, Version
 
+from kvcore.base.errors import Notice, ScenarioError, invalid, notice
+from kvcore.base.kept import kept
 from kvcore.engine.protocol import Engine
 from kvcore.engine.rooms import find_engine
 from kvcore.engine.vllm.classes import is_surely_there
 from kvcore.engine.vllm.switches import AttentionBackend, AttentionKind, CacheWidth, Switches, V1Engine
-from kvcore.errors import Notice, ScenarioError, invalid, notice
-from kvcore.kept import kept
 from kvcore.model.config import ModelConfig
 from kvcore.scenario import Scenario
-from kvcore.versioned import (
+from kvcore.tables.versioned import (
     Bounds,
     ByRelease,
     CapabilityNumber,
@@ -155,7 +155,7 @@ def measures_memory(scenario: Scenario) -> bool:
     """Whether the release that `scenario` is planned as looks at the card at start.
 
     Example:
-        >>> from kvcore.scenario.request import scenario_from_request
+        >>> from kvcore.wire.request import scenario_from_request
         >>> measures_memory(scenario_from_request({"model": "Qwen/Qwen3-8B", "engine": "vllm-mindspore"}))
         True
     """
@@ -265,7 +265,7 @@ def assumed_version(scenario: Scenario) -> str:
     """The release of its engine that `scenario` is planned as while it names none.
 
     Example:
-        >>> from kvcore.scenario.request import scenario_from_request
+        >>> from kvcore.wire.request import scenario_from_request
         >>> assumed_version(scenario_from_request({"model": "baichuan-inc/Baichuan2-7B-Chat"}))
         '0.23.0'
         >>> assumed_version(scenario_from_request({"model": "Qwen/Qwen3-8B", "engine": "vllm-ascend"}))

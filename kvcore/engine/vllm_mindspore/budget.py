@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+from kvcore.base.errors import Notice, invalid
+from kvcore.base.quantity import Grade, Quantity, Unit
+from kvcore.base.units import GIB
 from kvcore.engine.memory_rules import MemoryVariables, written_gb
 from kvcore.engine.rooms import find_engine
-from kvcore.errors import Notice, invalid
 from kvcore.memory.budget import profiled_memory
 from kvcore.memory.graphs import counted_graph_bytes
 from kvcore.memory.parts import Parts, RankMemory, measured_or, rank_parts
 from kvcore.memory.setting import Setting
-from kvcore.quantity import Grade, Quantity, Unit
-from kvcore.units import GIB
 
 
 def declared_memory(setting: Setting, weights: Quantity) -> RankMemory:

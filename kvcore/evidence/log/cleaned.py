@@ -21,7 +21,7 @@ from typing import Final
 
 from msgspec import Struct, field
 
-from kvcore.errors import LogError, shorten
+from kvcore.base.errors import LogError, shorten
 
 MAX_LOG_BYTES: Final = 50 << 20
 MAX_LOG_LINES: Final = 1_000_000

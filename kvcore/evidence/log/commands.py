@@ -9,7 +9,7 @@ from typing import Final
 
 from msgspec import Struct, field
 
-from kvcore.errors import shorten
+from kvcore.base.errors import shorten
 from kvcore.evidence.log.cleaned import MAX_JSON_LINE_CHARACTERS, LogText, Steps, message_of
 from kvcore.evidence.log.containers import (
     PROGRAMS,

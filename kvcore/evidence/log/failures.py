@@ -1,6 +1,6 @@
 """Why a start failed: the engine's errors recognised, the phase they struck in, and the smallest change that helps.
 
-The words for each error are in `kvcore.errors.MESSAGES` under its code, so that they are translated.
+The words for each error are in `kvcore.base.errors.MESSAGES` under its code, so that they are translated.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Annotated, Final
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from kvcore.errors import MESSAGES, Notice
+from kvcore.base.errors import MESSAGES, Notice
 from kvcore.evidence.log.arguments import LogFlags
 from kvcore.evidence.log.cleaned import WINDOW, LogText, message_of
 from kvcore.evidence.log.figures import Figures, format_number
 from kvcore.evidence.log.line_formats import Hit, LineRow, find_lines
-from kvcore.versioned import Bounds, Reviewed, TableFile
+from kvcore.tables.versioned import Bounds, Reviewed, TableFile
 
 HIGHEST_ADVISED_UTILIZATION: Final = 0.95
 """Above it a desktop, a second process or the warm-up is enough to break the start."""

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from msgspec import Struct, field
 
-from kvcore.errors import Notice
+from kvcore.base.errors import Notice
 from kvcore.evidence.log.cleaned import LogText
 from kvcore.evidence.log.line_formats import FORMATS, find_lines
 

@@ -15,11 +15,11 @@ from typing import Annotated, Final, Literal
 
 from msgspec import Struct
 
-from kvcore.errors import CatalogueError
+from kvcore.base.errors import CatalogueError
+from kvcore.base.units import GIB, KIB, MIB
 from kvcore.evidence.log.cleaned import LogText
 from kvcore.flags import FLAGS, fields_of
-from kvcore.units import GIB, KIB, MIB
-from kvcore.versioned import Bounds, Named, OneOf, Pattern, Reviewed, Source, TableFile
+from kvcore.tables.versioned import Bounds, Named, OneOf, Pattern, Reviewed, Source, TableFile
 
 MAX_HITS: Final = 4096
 """Occurrences of one format that are read; a start prints a few for each rank."""

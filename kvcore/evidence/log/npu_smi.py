@@ -11,10 +11,10 @@ from typing import Final
 
 from msgspec import Struct
 
+from kvcore.base.errors import Notice
+from kvcore.base.units import KIB
 from kvcore.catalogue.accelerators import Vendor, load_accelerators
-from kvcore.errors import Notice
 from kvcore.evidence.log.cleaned import LogText
-from kvcore.units import KIB
 
 HEAD: Final = "|AICore(%)Memory-Usage(MB)"
 MAX_LINES: Final = 512

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
-from kvcore.errors import shorten
+from kvcore.base.errors import shorten
 from kvcore.flags import FLAGS, WORD, Flag, Kind, LogRule, fields_of, read_whole
 from kvcore.model.rope import LARGEST_FACTOR, YARN, Yarn
 from kvcore.scenario import KEPT_AS_JSON, CudagraphMode, Runner, SpeculativeConfig

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from kvcore.base.quantity import Unit, given
+from kvcore.base.units import GIB, MIB
 from kvcore.evidence.prerun import (
     LEVEL_VARIABLE,
     VARIABLES,
@@ -15,9 +17,7 @@ from kvcore.evidence.prerun import (
 from kvcore.explain.documents.recomputed import Recomputed, bytes_of, cache_of, number, planned
 from kvcore.explain.reference import LATENT_POOL_GIB
 from kvcore.memory.weights import DTYPE_BYTES
-from kvcore.quantity import Unit, given
 from kvcore.scenario import Parallel
-from kvcore.units import GIB, MIB
 
 NAMED: Final = {"more": 2, "lower-share": 3, "shorter": 2}
 """How many values of each remedy the guide names."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from kvcore.base.quantity import Unit, given
 from kvcore.explain.documents.recomputed import Recomputed, cache_of, memory_of, number, oldest, planned
 from kvcore.explain.reference import NGRAM
-from kvcore.quantity import Unit, given
 
 CONTEXT, MAX_TOKENS = 4097, 4000
 """Of the guide's request that leaves little room for its prompt."""

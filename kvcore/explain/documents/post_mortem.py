@@ -8,14 +8,14 @@ from typing import Final
 from msgspec.structs import replace
 
 from kvcore.advice.vary import decode_bound
+from kvcore.base.quantity import Quantity, Unit, given
+from kvcore.base.units import GIB, ceil_div
 from kvcore.deploy.going_live import FIRST_TOKEN_SECONDS, OVERLOAD_PERCENT, SECONDS
 from kvcore.deploy.launch import PORT
 from kvcore.explain.documents.recomputed import Recomputed, bytes_of, cache_of, memory_of, number, planned
 from kvcore.explain.reference import BATCH, PROMPT_TOKENS
 from kvcore.memory.weights import DTYPE_BYTES
 from kvcore.planning import Plan
-from kvcore.quantity import Quantity, Unit, given
-from kvcore.units import GIB, ceil_div
 from kvcore.workload.limits import Conversation, requests_at
 from kvcore.workload.little import Arrivals
 

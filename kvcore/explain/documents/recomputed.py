@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any, Final, NamedTuple
 
+from kvcore.base.quantity import Quantity, Unit, figure, given
 from kvcore.cache.capacity import CachePlan
 from kvcore.evidence.prerun import DEFAULT_LENGTH, DEFAULT_UTILIZATION
 from kvcore.explain.reference import NGRAM, POST_MORTEM, RULE_OF_THUMB
 from kvcore.memory.parts import RankMemory
 from kvcore.planning import Plan, plan
-from kvcore.quantity import Quantity, Unit, figure, given
-from kvcore.scenario import link
+from kvcore.wire import link
 
 PLANNED_QWEN: Final[Mapping[str, Any]] = {
     "model": "Qwen/Qwen3-32B",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from kvcore.base.quantity import Quantity, Unit, given
+from kvcore.base.units import GB
 from kvcore.explain.documents.recomputed import (
     Recomputed,
     all_ranks,
@@ -16,8 +18,6 @@ from kvcore.explain.documents.recomputed import (
 )
 from kvcore.memory.weights import DTYPE_BYTES
 from kvcore.planning import Plan
-from kvcore.quantity import Quantity, Unit, given
-from kvcore.units import GB
 
 PARAMETERS_BILLION: Final = 32
 

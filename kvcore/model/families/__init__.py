@@ -19,13 +19,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
-from kvcore.errors import CatalogueError, ModelError, notice, shorten
-from kvcore.kept import kept
+from kvcore.base.errors import CatalogueError, ModelError, notice, shorten
+from kvcore.base.kept import kept
+from kvcore.base.words import NONE_NAMED
 from kvcore.model.architecture import Architecture
 from kvcore.model.config import ModelConfig
 from kvcore.model.families import decoder
 from kvcore.model.parts.blocks import Reader
-from kvcore.texts.words import NONE_NAMED
 
 GENERATING_SUFFIXES: Final = ("ForCausalLM", "ForConditionalGeneration", "LMHeadModel")
 POOLING_SUFFIXES: Final = (

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Final, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
+from kvcore.base.toml_files import file_text
 from kvcore.model import architecture as arch
 from kvcore.model.architecture import Architecture, Layer, Linear, MixtureOfExperts, Module, Parameter
 from kvcore.model.config import ModelConfig, Section
@@ -22,8 +23,7 @@ from kvcore.model.parts import blocks
 from kvcore.model.parts.blocks import Flag, Heads, flag
 from kvcore.model.parts.experts import ExpertTraits, expert_modules, read_moe
 from kvcore.model.parts.pattern import SPARSE_BY, by_kind, crossed, layer_windows, with_modules
-from kvcore.toml_files import file_text
-from kvcore.versioned import OneOf, convert, read_toml, wrong
+from kvcore.tables.versioned import OneOf, convert, read_toml, wrong
 
 Read = TypeVar("Read")
 

@@ -8,8 +8,8 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from kvcore.errors import EngineRefusalError, ModelError
-from kvcore.kept import Keeper
+from kvcore.base.errors import EngineRefusalError, ModelError
+from kvcore.base.kept import Keeper
 from kvcore.model import architecture as arch
 from kvcore.model.config import ModelConfig, Section
 from kvcore.model.parts import blocks

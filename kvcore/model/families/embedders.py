@@ -15,6 +15,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
+from kvcore.base.toml_files import file_text
 from kvcore.model import architecture as arch
 from kvcore.model.architecture import Architecture
 from kvcore.model.config import ModelConfig, Section
@@ -25,8 +26,7 @@ from kvcore.model.parts import blocks, vision
 from kvcore.model.parts.blocks import Flag, Reader, flag
 from kvcore.model.parts.encoder import read_encoder
 from kvcore.model.rope import read_ropes
-from kvcore.toml_files import file_text
-from kvcore.versioned import convert, read_toml
+from kvcore.tables.versioned import convert, read_toml
 
 Pieces = tuple[arch.Module, ...]
 

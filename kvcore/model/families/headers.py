@@ -16,7 +16,8 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from kvcore.errors import ModelError, Notice, notice
+from kvcore.base.errors import ModelError, Notice, notice
+from kvcore.base.units import gib
 from kvcore.model import architecture as arch
 from kvcore.model.architecture import Architecture, Layer, Module
 from kvcore.model.config import MAX_LAYERS, ModelConfig, Section
@@ -25,7 +26,6 @@ from kvcore.model.parts import blocks, mixers
 from kvcore.model.parts.blocks import Heads
 from kvcore.model.parts.named import FLOATS, NAMES, Cutter, Part, Words, first
 from kvcore.model.parts.pattern import layer_windows
-from kvcore.units import gib
 
 _ENCODER: Final = re.compile(
     r"(?:^|\.)(vis|vit|audio|image|img|speech|mm_|multi_modal|[a-z_]*(?:projector|connector|merger|aligner))"

@@ -9,12 +9,12 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from kvcore.base.units import round_up
 from kvcore.model import architecture as arch
 from kvcore.model.config import ModelConfig, Section
 from kvcore.model.parts import blocks
 from kvcore.model.parts.experts import MAX_EXPERTS
 from kvcore.model.parts.mixers import wide_column
-from kvcore.units import round_up
 
 GATE_ROWS: Final = 8
 """Rows of a router are padded to a multiple of this. Source: vllm/models/inkling/nvidia/moe.py:InklingGate (0.33)."""

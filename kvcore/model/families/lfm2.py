@@ -6,6 +6,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from kvcore.base.units import round_up
 from kvcore.model import architecture as arch
 from kvcore.model.config import ModelConfig, Section
 from kvcore.model.families.decoder import DECODERS, by_row
@@ -13,7 +14,6 @@ from kvcore.model.parts import blocks
 from kvcore.model.parts.experts import ExpertTraits, expert_modules, optional_moe
 from kvcore.model.parts.mixers import read_conv_kernel, short_convolution
 from kvcore.model.parts.pattern import by_kind
-from kvcore.units import round_up
 
 
 def read(config: ModelConfig) -> arch.Architecture:

@@ -10,7 +10,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from kvcore.errors import ModelError
+from kvcore.base.errors import ModelError
 from kvcore.model import architecture as arch
 from kvcore.model.architecture import BlockIndexer
 from kvcore.model.config import ModelConfig, Section

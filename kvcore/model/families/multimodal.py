@@ -13,7 +13,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from kvcore.errors import ModelError, shorten
+from kvcore.base.errors import ModelError, shorten
 from kvcore.model.architecture import Architecture, CrossAttention, Layer
 from kvcore.model.config import MAX_LAYERS, ModelConfig, Section
 from kvcore.model.families import decoder, deepseek, gemma, gpt, lfm2, longcat, mixtures, nemotron, qwen

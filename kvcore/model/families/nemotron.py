@@ -8,6 +8,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from kvcore.base.units import round_up
 from kvcore.model import architecture as arch
 from kvcore.model.config import MAX_LAYERS, ModelConfig, Section
 from kvcore.model.families.decoder import DECODERS, attending, attention, by_row, read_decoder
@@ -16,7 +17,6 @@ from kvcore.model.parts.experts import ExpertTraits, read_moe
 from kvcore.model.parts.latent import latent_experts
 from kvcore.model.parts.mixers import mamba2
 from kvcore.model.parts.pattern import by_kind, with_modules
-from kvcore.units import round_up
 
 PATTERN: Final[Mapping[str, str]] = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
 """What the letters of `hybrid_override_pattern` stand for."""

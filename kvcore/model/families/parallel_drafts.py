@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from kvcore.errors import ModelError
+from kvcore.base.errors import ModelError
 from kvcore.model import architecture as arch
 from kvcore.model.config import ModelConfig, Section
 from kvcore.model.families.eagle import Draft, first_embedding, head_section

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Final
 
+from kvcore.base.units import round_up
 from kvcore.model import architecture as arch
 from kvcore.model.config import ModelConfig, Section
 from kvcore.model.families.decoder import DECODERS, by_row, feed_forward, read_decoder
@@ -14,7 +15,6 @@ from kvcore.model.parts.encoder import read_encoder
 from kvcore.model.parts.experts import ExpertTraits, read_moe
 from kvcore.model.parts.mixers import MAX_CONV_TAPS, conv_rows, read_conv_kernel
 from kvcore.model.parts.pattern import with_modules
-from kvcore.units import round_up
 
 EXPERTS: Final = DECODERS["qwen4_exp"].experts or ExpertTraits()
 PICKING: Final = ("qwen_sparse_attention", "indexed_attention")

@@ -8,7 +8,7 @@ from typing import Final, TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
-from kvcore.errors import CatalogueError
+from kvcore.base.errors import CatalogueError
 from kvcore.model.architecture import (
     Architecture,
     CacheState,
@@ -27,7 +27,7 @@ from kvcore.model.architecture import (
 )
 from kvcore.model.config import ModelConfig, Section
 from kvcore.model.rope import derived_max_model_len, read_context_limits, read_ropes
-from kvcore.versioned import NEVER
+from kvcore.tables.versioned import NEVER
 
 Reader: TypeAlias = Callable[[ModelConfig], Architecture]
 

@@ -13,7 +13,8 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from kvcore.errors import ModelError
+from kvcore.base.errors import ModelError
+from kvcore.base.words import NONE_NAMED
 from kvcore.model.architecture import (
     AudioEncoder,
     Linear,
@@ -39,8 +40,7 @@ from kvcore.model.parts.encoder_rows import (
     evaluate,
     parse,
 )
-from kvcore.texts.words import NONE_NAMED
-from kvcore.versioned import wrong
+from kvcore.tables.versioned import wrong
 
 LAYERS: Final[Mapping[Make | None, Callable[..., Linear]]] = {
     Make.REPLICATED: blocks.replicated,

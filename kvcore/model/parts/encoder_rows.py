@@ -15,9 +15,9 @@ from typing import Any, Final, TypeAlias
 
 from msgspec import Struct, field
 
+from kvcore.base.toml_files import file_text
 from kvcore.model.config import MAX_INTEGER
-from kvcore.toml_files import file_text
-from kvcore.versioned import Source, convert, read_toml, wrong
+from kvcore.tables.versioned import Source, convert, read_toml, wrong
 
 OPERATORS: Final[Mapping[type, Callable[[int, int], int]]] = {
     ast.Add: operator.add,

@@ -8,12 +8,12 @@ from typing import Final, TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
+from kvcore.base.toml_files import file_text
+from kvcore.base.units import ceil_div
 from kvcore.model import architecture as arch
 from kvcore.model.config import Section
 from kvcore.model.parts.blocks import column, norm, norms, replicated, row
-from kvcore.toml_files import file_text
-from kvcore.units import ceil_div
-from kvcore.versioned import convert, read_toml
+from kvcore.tables.versioned import convert, read_toml
 
 Linears: TypeAlias = tuple[arch.Linear, ...]
 

@@ -12,6 +12,7 @@ from typing import Final, TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
+from kvcore.base.toml_files import file_text
 from kvcore.model.architecture import (
     Experts,
     Linear,
@@ -23,8 +24,7 @@ from kvcore.model.architecture import (
 )
 from kvcore.model.headers import DTYPE_BITS, Tensors
 from kvcore.model.parts.blocks import Heads
-from kvcore.toml_files import file_text
-from kvcore.versioned import convert, read_toml
+from kvcore.tables.versioned import convert, read_toml
 
 TABLE: Final = "named.toml"
 Words: TypeAlias = tuple[str, ...]

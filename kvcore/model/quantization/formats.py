@@ -14,7 +14,7 @@ from math import gcd
 from msgspec import Struct
 from msgspec.structs import replace
 
-from kvcore.units import ceil_div
+from kvcore.base.units import ceil_div
 
 FLOAT32_BYTES = 4
 SMALLEST_BLOCK = 32

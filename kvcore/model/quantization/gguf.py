@@ -9,13 +9,13 @@ from typing import Annotated, Final
 
 from msgspec import Struct
 
+from kvcore.base.units import ceil_div
 from kvcore.model.architecture import Architecture, Experts, Linear, VocabEmbedding
 from kvcore.model.quantization.formats import UNQUANTIZED, ExpertsShape, Format, LinearShape
 from kvcore.model.quantization.modules import Kind, ModuleName, canonical, is_encoder
 from kvcore.model.quantization.packed import BitsPerWeight
 from kvcore.model.quantization.scheme import Quantization
-from kvcore.units import ceil_div
-from kvcore.versioned import Bounds, Source, TableFile
+from kvcore.tables.versioned import Bounds, Source, TableFile
 
 METHOD: Final = "gguf"
 

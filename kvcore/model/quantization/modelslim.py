@@ -12,14 +12,14 @@ from typing import Annotated, Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from kvcore.errors import EngineRefusalError
+from kvcore.base.errors import EngineRefusalError
+from kvcore.base.units import ceil_div
 from kvcore.model.config import ModelConfig
 from kvcore.model.quantization.formats import UNQUANTIZED, ExpertsShape, Format, LinearShape
 from kvcore.model.quantization.modules import Kind, ModuleName, canonical
 from kvcore.model.quantization.scheme import Quantization, unknown
 from kvcore.model.side_files import CACHE_KIND, FACTS, KIND, is_modelslim
-from kvcore.units import ceil_div
-from kvcore.versioned import Bounds, Named, Reviewed, Share, Source, TableFile
+from kvcore.tables.versioned import Bounds, Named, Reviewed, Share, Source, TableFile
 
 METHOD: Final = "ascend"
 FLOAT: Final = "FLOAT"

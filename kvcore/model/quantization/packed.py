@@ -7,6 +7,7 @@ from math import gcd
 
 from msgspec.structs import replace
 
+from kvcore.base.units import ceil_div, round_up
 from kvcore.model.quantization.formats import (
     FLOAT32_BYTES,
     UNQUANTIZED,
@@ -16,7 +17,6 @@ from kvcore.model.quantization.formats import (
     Misfit,
     Side,
 )
-from kvcore.units import ceil_div, round_up
 
 INT32_BITS = 32
 INT32_BYTES = 4

@@ -23,7 +23,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from msgspec import Struct, field
 
-from kvcore.errors import ModelError
+from kvcore.base.errors import ModelError
 
 FIELD: Final = "config.quantization_config"
 MAX_PATTERNS: Final = 1024

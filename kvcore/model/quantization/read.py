@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from kvcore.errors import EngineRefusalError, ModelError
-from kvcore.kept import kept
+from kvcore.base.errors import EngineRefusalError, ModelError
+from kvcore.base.kept import kept
 from kvcore.model.config import ModelConfig, Section
 from kvcore.model.quantization.compressed import read_compressed_tensors, read_modelopt
 from kvcore.model.quantization.formats import (

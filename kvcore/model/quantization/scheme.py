@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
-from kvcore.errors import ModelError
-from kvcore.kept import Keeper
+from kvcore.base.errors import ModelError
+from kvcore.base.kept import Keeper
 from kvcore.model.architecture import (
     CacheState,
     ChunkedLocal,

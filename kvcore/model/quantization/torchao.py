@@ -6,7 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from kvcore.errors import EngineRefusalError
+from kvcore.base.errors import EngineRefusalError
+from kvcore.base.units import ceil_div, round_up
 from kvcore.model.config import Section
 from kvcore.model.quantization.formats import (
     FLOAT32_BYTES,
@@ -17,7 +18,6 @@ from kvcore.model.quantization.formats import (
 from kvcore.model.quantization.modules import Kind, ModuleName, canonical, component_runs, is_encoder
 from kvcore.model.quantization.patterns import Allowance, Patterns
 from kvcore.model.quantization.scheme import Quantization, names_a_layer, unknown
-from kvcore.units import ceil_div, round_up
 
 METHOD: Final = "torchao"
 PATH: Final = "config.quantization_config.quant_type"

@@ -15,7 +15,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from kvcore.errors import WorkloadError
+from kvcore.base.errors import WorkloadError
 from kvcore.workload.histogram import MAX_TOKENS, LengthHistogram, error_of
 from kvcore.workload.traffic import Traffic, traffic_of_counts
 

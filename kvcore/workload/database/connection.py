@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 from urllib.parse import unquote, unquote_plus, urlsplit
 
-from kvcore.errors import WorkloadError
+from kvcore.base.errors import WorkloadError
 from kvcore.workload.database.cells import COLUMNS, MAX_CELLS, Cells, read_cells
 from kvcore.workload.database.query import Table, cells, lengths
 from kvcore.workload.records import RequestLog

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-from kvcore.errors import WorkloadError
+from kvcore.base.errors import WorkloadError
 from kvcore.workload.database.connection import TIMEOUT_SECONDS, bounded, coded, log_of_traffic
 from kvcore.workload.database.fold import Connection, folded, make_cells
 from kvcore.workload.database.query import Layout, length_columns

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from kvcore.errors import WorkloadError
+from kvcore.base.errors import WorkloadError
 from kvcore.workload.database.cells import BITS, UNKNOWN, lengths_error
 from kvcore.workload.histogram import EXACT_BITS, JointHistogram, LengthHistogram, error_of
 from kvcore.workload.traffic import MAX_CELLS, Traffic

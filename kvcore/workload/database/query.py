@@ -9,8 +9,8 @@ from typing import Annotated, Any, Final
 
 from msgspec import Struct
 
-from kvcore.errors import WorkloadError
-from kvcore.versioned import Pattern, Source, convert, read_toml
+from kvcore.base.errors import WorkloadError
+from kvcore.tables.versioned import Pattern, Source, convert, read_toml
 from kvcore.workload.columns import columns_of
 from kvcore.workload.database.cells import BITS, UNKNOWN
 from kvcore.workload.histogram import MAX_TOKENS

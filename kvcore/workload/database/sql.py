@@ -12,7 +12,7 @@ from functools import cache
 from importlib import resources
 from typing import Final
 
-from kvcore.errors import WorkloadError
+from kvcore.base.errors import WorkloadError
 
 TABLE, PROMPT, ANSWER = "kv_table", "kv_prompt", "kv_answer"
 """What stands in the kept text for names."""

@@ -8,9 +8,8 @@ from html import escape
 import pandas as pd
 import streamlit as st
 
-from kvcore.evidence.accuracy import FITTED, Accuracy, Check, PublishedStart
-from kvcore.texts.words import Words
-from kvcore.views.accuracy_figures import (
+from kvcore.base.words import Words
+from kvcore.charts.accuracy_figures import (
     CoverageRow,
     ErrorRow,
     LeftOutRow,
@@ -20,6 +19,7 @@ from kvcore.views.accuracy_figures import (
     point_name,
     surroundings_text,
 )
+from kvcore.evidence.accuracy import FITTED, Accuracy, Check, PublishedStart
 from pages.ui.shared import html_table
 
 

@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 import streamlit as st
 
-from kvcore.errors import LogError
+from kvcore.base.errors import LogError
+from kvcore.base.words import Words, listed, msg
+from kvcore.charts.comparison import FIGURE_LABELS, reading_text
 from kvcore.evidence.log.reader import StartupLog, read_log
-from kvcore.texts.words import Words, listed, msg
-from kvcore.views.comparison import FIGURE_LABELS, reading_text
 from pages.ui.check import taken
 from pages.ui.shared import html_table, labels, net, state
 

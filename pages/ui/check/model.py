@@ -6,8 +6,8 @@ import re
 
 import streamlit as st
 
+from kvcore.base.words import Words
 from kvcore.evidence.recognized import Recognized
-from kvcore.texts.words import Words
 from pages.ui.shared import net, state
 from pages.ui.sidebar import model_source
 

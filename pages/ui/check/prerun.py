@@ -9,8 +9,9 @@ import streamlit as st
 from msgspec.structs import replace
 
 from kvcore import catalogue
+from kvcore.base.errors import KvPlannerError, LogError, Notice
+from kvcore.base.words import Words, count, listed, msg
 from kvcore.engine.vllm.versions import measures_memory
-from kvcore.errors import KvPlannerError, LogError, Notice
 from kvcore.evidence.log.reader import read_log
 from kvcore.evidence.prerun import (
     DEFAULT_LENGTH,
@@ -27,7 +28,6 @@ from kvcore.evidence.recognized import find_logged_model
 from kvcore.model.families import read_architecture
 from kvcore.planning import plan
 from kvcore.scenario import Measured, Scenario
-from kvcore.texts.words import Words, count, listed, msg
 from pages.ui.check import log as check_log
 from pages.ui.shared import net, notes, numbers, state, undo
 from pages.ui.shared.numbers import Limits

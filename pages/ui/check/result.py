@@ -9,16 +9,10 @@ import streamlit as st
 from msgspec.structs import replace
 
 from kvcore.advice.fixes import Fix, fix_with, fixes
-from kvcore.errors import KvPlannerError
-from kvcore.evidence.calibration import Comparison, calibrated, measured_values, with_measurements
-from kvcore.evidence.log.failures import Change, Failure
-from kvcore.evidence.log.reader import StartupLog
-from kvcore.evidence.recognized import Recognized, contradictions, with_logged_surroundings
-from kvcore.planning import Plan, Verdict
-from kvcore.scenario import Measured, Scenario
-from kvcore.texts.words import Words, listed, msg
-from kvcore.views import summary
-from kvcore.views.comparison import (
+from kvcore.base.errors import KvPlannerError
+from kvcore.base.words import Words, listed, msg
+from kvcore.charts import summary
+from kvcore.charts.comparison import (
     BORROWED_LABELS,
     advice,
     compared_parts,
@@ -26,7 +20,13 @@ from kvcore.views.comparison import (
     figure_sentences,
     part_rows,
 )
-from kvcore.views.comparison import headline as comparison_headline
+from kvcore.charts.comparison import headline as comparison_headline
+from kvcore.evidence.calibration import Comparison, calibrated, measured_values, with_measurements
+from kvcore.evidence.log.failures import Change, Failure
+from kvcore.evidence.log.reader import StartupLog
+from kvcore.evidence.recognized import Recognized, contradictions, with_logged_surroundings
+from kvcore.planning import Plan, Verdict
+from kvcore.scenario import Measured, Scenario
 from pages.ui.check import taken
 from pages.ui.shared import drawings, html_table, notes, state
 

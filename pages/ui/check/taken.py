@@ -6,11 +6,12 @@ from contextlib import suppress
 
 import streamlit as st
 
+from kvcore.base.errors import KvPlannerError, ScenarioError
+from kvcore.base.words import Words
+from kvcore.controls import edit
 from kvcore.deploy import artefacts
-from kvcore.errors import KvPlannerError, ScenarioError
 from kvcore.planning import Plan
-from kvcore.scenario import Scenario, edit
-from kvcore.texts.words import Words
+from kvcore.scenario import Scenario
 from pages.ui.shared import net, problems, shell, state, undo
 
 TAKEN = "check.taken"

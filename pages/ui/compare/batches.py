@@ -6,11 +6,11 @@ import streamlit as st
 
 from kvcore.advice.batches import LARGEST, largest_batches
 from kvcore.advice.vary import splits
-from kvcore.errors import KvPlannerError
+from kvcore.base.errors import KvPlannerError
+from kvcore.base.words import Words, count
+from kvcore.charts.comparison import split_name
 from kvcore.planning import Plan
 from kvcore.scenario import Scenario
-from kvcore.texts.words import Words, count
-from kvcore.views.comparison import split_name
 from pages.ui.shared import state
 
 SHORTER = (8, 2, 1)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import streamlit as st
 
 from kvcore.advice.vary import Variant, pinned
-from kvcore.scenario import Scenario, link
-from kvcore.scenario.link import Pin
-from kvcore.texts.words import Words, listed, short_tokens
-from kvcore.views.comparison import split_name
+from kvcore.base.words import Words, listed, short_tokens
+from kvcore.charts.comparison import split_name
+from kvcore.scenario import Scenario
+from kvcore.wire import link
+from kvcore.wire.link import Pin
 from pages.ui.compare import table
 from pages.ui.shared import state, undo
 from pages.ui.shared.notes import ID

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import streamlit as st
 
 from kvcore.advice.vary import Variant, best_of
+from kvcore.base.words import Words, listed
+from kvcore.charts.bar import difference_name
+from kvcore.charts.comparison import figures_of, limit_note, refusal_text, seats_note, verdict_word
+from kvcore.charts.memory_bars import small_multiples
 from kvcore.texts.palette import AFTER_POOL, PARTS, UNACCOUNTED
-from kvcore.texts.words import Words, listed
-from kvcore.views.bar import difference_name
-from kvcore.views.comparison import figures_of, limit_note, refusal_text, seats_note, verdict_word
-from kvcore.views.memory_bars import small_multiples
 from pages.ui.shared import drawings, html_table
 from pages.ui.shared.html_table import two_lines
 

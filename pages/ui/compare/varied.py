@@ -6,10 +6,10 @@ import streamlit as st
 
 from kvcore import catalogue
 from kvcore.advice.vary import Varied, variants
+from kvcore.base.words import Words
 from kvcore.catalogue.accelerators import Accelerator
+from kvcore.charts.comparison import VARIED_NAMES, first_failures, position_name
 from kvcore.scenario.page_parameters import MAX_CARDS
-from kvcore.texts.words import Words
-from kvcore.views.comparison import VARIED_NAMES, first_failures, position_name
 from pages.ui.compare import batches, table
 from pages.ui.shared import state, undo
 

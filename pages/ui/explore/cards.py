@@ -14,14 +14,12 @@ from pyarrow import Table
 from kvcore import catalogue
 from kvcore.advice.sweep import SweptModel, cell_scenario, sweep, sweep_of_cards
 from kvcore.advice.sweep_cell import Cell
+from kvcore.base.errors import KvPlannerError
+from kvcore.base.words import DASH, Words, concurrency_text, count, msg
 from kvcore.catalogue.accelerators import Accelerator, Interconnect, Vendor
 from kvcore.catalogue.models import ModelEntry
-from kvcore.errors import KvPlannerError
-from kvcore.scenario import Scenario, edit
-from kvcore.scenario.page_parameters import GPU_LIMITS, MEMORY_BANDS, Order
-from kvcore.texts.words import DASH, Words, concurrency_text, count, msg
-from kvcore.views.heat import cell_word, head_html, heat_map
-from kvcore.views.matrix import (
+from kvcore.charts.heat import cell_word, head_html, heat_map
+from kvcore.charts.matrix import (
     BAND_NAMES,
     ORDER_NAMES,
     VENDOR_NAMES,
@@ -35,7 +33,10 @@ from kvcore.views.matrix import (
     matrix_rows,
     smallest_answer,
 )
-from kvcore.views.plotting import Figure
+from kvcore.charts.plotting import Figure
+from kvcore.controls import edit
+from kvcore.scenario import Scenario
+from kvcore.scenario.page_parameters import GPU_LIMITS, MEMORY_BANDS, Order
 from pages.ui.explore import explored, machines, prices
 from pages.ui.shared import figure, labels, net, notes, numbers, state, undo
 

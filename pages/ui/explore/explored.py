@@ -10,9 +10,9 @@ from uuid import uuid4
 import streamlit as st
 
 from kvcore.advice.sweep import LONGEST_LINE, SWEEPS, SweepRequest, Swept
-from kvcore.kept import size_of
-from kvcore.shared_work import Progress, SharedWork
-from kvcore.texts.words import Words, count
+from kvcore.base.kept import size_of
+from kvcore.base.shared_work import Progress, SharedWork
+from kvcore.base.words import Words, count
 
 T = TypeVar("T")
 

@@ -20,12 +20,12 @@ from kvcore.advice.spread import (
 )
 from kvcore.advice.sweep import cell_scenario, sweep_of_spreads
 from kvcore.advice.sweep_cell import Cell
+from kvcore.base.words import DASH, Words, concurrency_text, count
 from kvcore.catalogue.accelerators import Accelerator
 from kvcore.catalogue.models import ModelEntry
+from kvcore.charts.comparison import split_name
 from kvcore.planning import Verdict
 from kvcore.scenario import Scenario
-from kvcore.texts.words import DASH, Words, concurrency_text, count
-from kvcore.views.comparison import split_name
 from pages.ui.explore import explored
 from pages.ui.shared import net, notes, undo
 

@@ -10,13 +10,13 @@ import streamlit as st
 
 from kvcore import catalogue
 from kvcore.advice.sweep import cell_scenario, sweep, sweep_of_models
+from kvcore.base.errors import KvPlannerError
+from kvcore.base.words import DASH, Words, count
 from kvcore.catalogue.accelerators import Accelerator
-from kvcore.errors import KvPlannerError
+from kvcore.charts.matrix import ModelRow, model_row
 from kvcore.scenario import Scenario
 from kvcore.scenario.page_parameters import GPU_LIMITS
 from kvcore.scenario.parameter_readers import LONGEST_TEXT
-from kvcore.texts.words import DASH, Words, count
-from kvcore.views.matrix import ModelRow, model_row
 from pages.ui.explore import explored
 from pages.ui.explore.cards import gpus_at_most, precision_switches, wanted_requests
 from pages.ui.shared import net, notes, state, undo

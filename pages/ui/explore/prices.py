@@ -9,9 +9,9 @@ from types import MappingProxyType
 import streamlit as st
 
 from kvcore import catalogue
+from kvcore.base.words import Words
+from kvcore.charts.matrix import Row
 from kvcore.scenario.page_parameters import LARGEST_PRICE
-from kvcore.texts.words import Words
-from kvcore.views.matrix import Row
 from pages.ui.shared import net, numbers, state
 from pages.ui.shared.fold import fold
 

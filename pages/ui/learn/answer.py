@@ -7,14 +7,15 @@ from html import escape
 import streamlit as st
 
 from kvcore.advice.vary import concurrency_curve
-from kvcore.explain.derivation import Equation, Step, StepName
-from kvcore.explain.derivation.lesson import LOOKS, prose
+from kvcore.base.quantity import Scope, Unit
+from kvcore.base.units import GB, GIB
+from kvcore.base.words import MINUS, Words, gib_text, listed
+from kvcore.charts import curves as charts
+from kvcore.charts import summary
+from kvcore.course import Equation, Step, StepName
+from kvcore.course.lesson import LOOKS, prose
 from kvcore.explain.numbers import GRADES, SCOPES
-from kvcore.quantity import Scope, Unit
 from kvcore.texts.palette import PARTS
-from kvcore.texts.words import MINUS, Words, gib_text, listed
-from kvcore.units import GB, GIB
-from kvcore.views import charts, summary
 from pages.ui.shared import drawings, figure
 
 

@@ -7,13 +7,13 @@ from html import escape
 import streamlit as st
 from msgspec import Struct
 
-from kvcore.explain.derivation import STEPS, Step, StepName
-from kvcore.explain.derivation.facts import variant
-from kvcore.explain.derivation.lesson import answer_text, judgement, prose
-from kvcore.explain.derivation.questions import ASKED, Asked, questions
-from kvcore.explain.derivation.score import AT_ONCE, LATER, OPEN, SHOWN, marks, right, with_mark
-from kvcore.texts.words import Words, count
-from kvcore.views import summary
+from kvcore.base.words import Words, count
+from kvcore.charts import summary
+from kvcore.course import STEPS, Step, StepName
+from kvcore.course.facts import variant
+from kvcore.course.lesson import answer_text, judgement, prose
+from kvcore.course.questions import ASKED, Asked, questions
+from kvcore.course.score import AT_ONCE, LATER, OPEN, SHOWN, marks, right, with_mark
 from pages.ui.shared import net, state
 
 TRIED = "learn.tried"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import streamlit as st
 
+from kvcore.base.words import Words
+from kvcore.charts.handout import Links, handout_html
 from kvcore.planning import Plan
 from kvcore.scenario.page_parameters import LARGEST_SEED
-from kvcore.texts.words import Words
-from kvcore.views.handout import Links, handout_html
 from pages.ui.learn import steps
 from pages.ui.shared import numbers, share_link, state
 

@@ -8,9 +8,9 @@ from html import escape
 import streamlit as st
 from msgspec.structs import replace
 
-from kvcore.explain.derivation import Step
-from kvcore.explain.derivation.lesson import Content, Prediction, answer_text, judgement, prose
-from kvcore.texts.words import Words
+from kvcore.base.words import Words
+from kvcore.course import Step
+from kvcore.course.lesson import Content, Prediction, answer_text, judgement, prose
 from pages.ui.shared import net, state
 
 EVERY_ANSWER = "learn.every_answer"

@@ -8,13 +8,13 @@ from typing import Final
 
 import streamlit as st
 
-from kvcore.explain.classroom import CHUNKS, Classroom, classroom
-from kvcore.explain.derivation import Step, StepName
-from kvcore.explain.derivation.serving_steps import EXAMPLE_TOKENS
+from kvcore.base.words import Words, count
+from kvcore.charts import drawings
+from kvcore.charts.drawings import Drawing
+from kvcore.course import Step, StepName
+from kvcore.course.classroom import CHUNKS, Classroom, classroom
+from kvcore.course.serving_steps import EXAMPLE_TOKENS
 from kvcore.planning import Plan
-from kvcore.texts.words import Words, count
-from kvcore.views import drawings
-from kvcore.views.drawings import Drawing
 from pages.ui.learn import guess
 from pages.ui.shared import state
 

@@ -6,11 +6,11 @@ from html import escape
 
 import streamlit as st
 
+from kvcore.base.words import Words
+from kvcore.course import Step
+from kvcore.course.experiments import IN_MORE_OPTIONS
 from kvcore.explain import reference as known_slips
-from kvcore.explain.derivation import Step
-from kvcore.explain.derivation.experiments import IN_MORE_OPTIONS
 from kvcore.texts import CORRECTIONS, SOURCES
-from kvcore.texts.words import Words
 from pages.ui.shared import undo
 
 

@@ -7,12 +7,12 @@ from html import escape
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from kvcore.explain.derivation import StepName
-from kvcore.explain.derivation.course import Route, lesson_after, lesson_with, route_of, routes
+from kvcore.base.words import Words
+from kvcore.course import StepName
+from kvcore.course.course import Route, lesson_after, lesson_with, route_of, routes
 from kvcore.explain.reference import POST_MORTEM, RULE_OF_THUMB
-from kvcore.scenario import link
 from kvcore.texts import SYLLABUS
-from kvcore.texts.words import Words
+from kvcore.wire import link
 from pages.ui.learn import check, guess, look
 from pages.ui.shared import net, shell, state, undo
 

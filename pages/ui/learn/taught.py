@@ -5,12 +5,12 @@ from __future__ import annotations
 import streamlit as st
 
 from kvcore.advice.fixes import fixes
-from kvcore.errors import KvPlannerError
-from kvcore.explain.derivation.request_steps import FAILURES
+from kvcore.base.errors import KvPlannerError
+from kvcore.base.words import Words
+from kvcore.charts import summary
+from kvcore.course.request_steps import FAILURES
 from kvcore.planning import Plan, plan
-from kvcore.scenario import link
-from kvcore.texts.words import Words
-from kvcore.views import summary
+from kvcore.wire import link
 from pages.ui.shared import notes
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from html import escape
 
+from kvcore.base.words import Words, count, kib_text, msg
 from kvcore.cache.capacity import CacheGroup
 from kvcore.cache.spec import CacheKind
+from kvcore.charts.drawings.pages import layers_note
+from kvcore.charts.summary import state_mode_text
 from kvcore.planning import Plan
-from kvcore.texts.words import Words, count, kib_text, msg
-from kvcore.views.drawings.pages import layers_note
-from kvcore.views.summary import state_mode_text
 from pages.ui.shared import drawings
 
 KIND_NAMES = {

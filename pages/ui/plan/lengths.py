@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import streamlit as st
 
+from kvcore.base.words import Words
+from kvcore.charts.curves import LengthMark
 from kvcore.planning import Plan
-from kvcore.texts.words import Words
-from kvcore.views.charts import LengthMark
 from kvcore.workload.limits import requests_at
 from pages.ui.shared import shell, state
 from pages.ui.workload import source

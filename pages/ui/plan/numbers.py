@@ -8,11 +8,11 @@ from html import escape
 
 import streamlit as st
 
-from kvcore.answers import planned_result
+from kvcore.base.words import Words, count, gib_text
+from kvcore.controls.settings import OverrideStep
 from kvcore.explain.numbers import NumberRow, numbers_csv
+from kvcore.library.answers import planned_result
 from kvcore.planning import Plan
-from kvcore.scenario.settings import OverrideStep
-from kvcore.texts.words import Words, count, gib_text
 from pages.ui.shared import html_table
 from pages.ui.shared.html_table import two_lines
 

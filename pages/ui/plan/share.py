@@ -7,19 +7,19 @@ from contextlib import suppress
 
 import streamlit as st
 
-from kvcore.answers import planned_result
+from kvcore.base.errors import ScenarioError
+from kvcore.base.words import Words, msg
 from kvcore.catalogue.documented import modelslim_repository
+from kvcore.charts.plan_report import report_html, ticket_text
 from kvcore.deploy.artefacts import CONTAINERS, FILE_NAMES, Artefact, artefact
 from kvcore.deploy.going_live import expected_log_lines
 from kvcore.deploy.launch import launch_environment, modelslim_name
 from kvcore.deploy.machines import machines_of
 from kvcore.deploy.server_start import has_image, machine_variables, no_image
 from kvcore.engine.rooms import find_engine
-from kvcore.errors import ScenarioError
+from kvcore.library.answers import planned_result
 from kvcore.planning import Plan
 from kvcore.texts import LABELS as TEXTS
-from kvcore.texts.words import Words, msg
-from kvcore.views.plan_report import report_html, ticket_text
 from pages.ui.shared import net, notes, share_link, state
 from pages.ui.shared.fold import fold
 

@@ -7,6 +7,7 @@ from typing import Any
 import streamlit as st
 from msgspec.structs import replace
 
+from kvcore.base.words import Words
 from kvcore.deploy.going_live import Load, Thresholds, never_fires, thresholds
 from kvcore.planning import Plan
 from kvcore.scenario.page_parameters import (
@@ -15,7 +16,6 @@ from kvcore.scenario.page_parameters import (
     ALERT_SECONDS,
     ALERT_WAITING,
 )
-from kvcore.texts.words import Words
 from pages.ui.shared import net, numbers, state
 from pages.ui.shared.numbers import Limits
 

@@ -9,8 +9,8 @@ import pandas as pd
 import streamlit as st
 from msgspec.structs import asdict
 
-from kvcore.texts.words import DASH, Words
-from kvcore.views.catalogue_rows import accelerator_rows, model_rows, version_rows
+from kvcore.base.words import DASH, Words
+from kvcore.charts.catalogue_rows import accelerator_rows, model_rows, version_rows
 from pages.ui.shared import state
 
 ROWS_SHOWN = 420

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import streamlit as st
 
+from kvcore.base.words import Words
 from kvcore.deploy.going_live import Item, Load, Thresholds, Tick, checklist, checklist_markdown, is_done
 from kvcore.planning import Plan
-from kvcore.texts.words import Words
 from pages.ui.shared import net, state
 
 TICKED = "ticked"

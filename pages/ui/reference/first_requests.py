@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import streamlit as st
 
+from kvcore.base.words import Words
 from kvcore.deploy.first_requests import (
     SCRIPT,
     card_commands,
@@ -14,7 +15,6 @@ from kvcore.deploy.first_requests import (
 )
 from kvcore.deploy.going_live import Load
 from kvcore.planning import Plan
-from kvcore.texts.words import Words
 
 
 def requests(plan: Plan, load: Load, t: Words) -> None:

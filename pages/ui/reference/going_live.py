@@ -5,6 +5,9 @@ from __future__ import annotations
 import streamlit as st
 
 from kvcore.advice.vary import decode_bound
+from kvcore.base.units import GB
+from kvcore.base.words import Words, count, gib_text
+from kvcore.charts.summary import Card
 from kvcore.deploy.going_live import (
     Load,
     alert_rules,
@@ -14,9 +17,6 @@ from kvcore.deploy.going_live import (
 )
 from kvcore.engine.vllm.availability import exported_metrics
 from kvcore.planning import Plan
-from kvcore.texts.words import Words, count, gib_text
-from kvcore.units import GB
-from kvcore.views.summary import Card
 from pages.ui.reference import alert_limits, checklist, first_requests
 from pages.ui.shared import cards, numbers
 from pages.ui.shared.numbers import Limits

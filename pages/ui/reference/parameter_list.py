@@ -11,6 +11,7 @@ from html import escape
 
 import streamlit as st
 
+from kvcore.base.words import DASH, Words, concurrency_text, count
 from kvcore.engine.vllm.availability import former_flag
 from kvcore.explain.reference import (
     POST_MORTEM,
@@ -27,9 +28,8 @@ from kvcore.explain.reference import (
     value_text,
 )
 from kvcore.planning import Plan
-from kvcore.scenario import link
 from kvcore.texts import CORRECTIONS, GLOSSARY, PARAMETERS, SOURCES, Document, Parameter
-from kvcore.texts.words import DASH, Words, concurrency_text, count
+from kvcore.wire import link
 from pages.ui.shared import html_table, net, state, undo
 
 

@@ -7,11 +7,8 @@ from html import escape
 
 import streamlit as st
 
-from kvcore.scenario import link
-from kvcore.scenario.page_parameters import decode_page, encode_page
-from kvcore.texts import SOURCES, Source, StoryPage, StoryStep
-from kvcore.texts.words import Words, msg
-from kvcore.views.stories import (
+from kvcore.base.words import Words, msg
+from kvcore.charts.stories import (
     ORDER,
     Corrected,
     StoryRow,
@@ -21,6 +18,9 @@ from kvcore.views.stories import (
     step_at,
     steps_of,
 )
+from kvcore.scenario.page_parameters import decode_page, encode_page
+from kvcore.texts import SOURCES, Source, StoryPage, StoryStep
+from kvcore.wire import link
 from pages.ui.learn import look
 from pages.ui.shared import html_table, net, shell, state
 

@@ -8,7 +8,7 @@ from types import ModuleType
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from kvcore.views.summary import Card
+from kvcore.charts.summary import Card
 
 
 def show(grid: DeltaGenerator, cards: Iterable[Card]) -> None:

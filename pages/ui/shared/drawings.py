@@ -11,11 +11,8 @@ from html import escape
 import streamlit as st
 from msgspec.structs import replace
 
-from kvcore.explain.numbers import RequestShare, request_share
-from kvcore.memory.parts import reaches
-from kvcore.planning import Plan
-from kvcore.texts.palette import AFTER_POOL, PARTS, UNACCOUNTED, Part
-from kvcore.texts.words import (
+from kvcore.base.units import GIB
+from kvcore.base.words import (
     DASH,
     Words,
     concurrency_text,
@@ -25,9 +22,12 @@ from kvcore.texts.words import (
     kib_text,
     spread_text,
 )
-from kvcore.units import GIB
-from kvcore.views.bar import difference_name, memory_title, shortage
-from kvcore.views.memory_bars import memory_bar
+from kvcore.charts.bar import difference_name, memory_title, shortage
+from kvcore.charts.memory_bars import memory_bar
+from kvcore.explain.numbers import RequestShare, request_share
+from kvcore.memory.parts import reaches
+from kvcore.planning import Plan
+from kvcore.texts.palette import AFTER_POOL, PARTS, UNACCOUNTED, Part
 
 SMALLEST_HALF_WIDTH = GIB / 50
 """A narrower interval says nothing at the precision shown."""

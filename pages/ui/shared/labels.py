@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from kvcore.texts.words import Words, listed
+from kvcore.base.words import Words, listed
 
 _WORD: Final = re.compile(r"[A-Za-z0-9]+([_.-][A-Za-z0-9]+)*")
 """Means nothing in Markdown."""
@@ -29,7 +29,7 @@ def upload(label: str, types: Sequence[str], t: Words, largest_mib: int | None =
     """The label of an upload with what may be sent: Streamlit says it in English only, and is not asked to.
 
     Example:
-        >>> from kvcore.texts.words import Language, words
+        >>> from kvcore.base.words import Language, words
         >>> upload("Or upload it", ("txt", "log"), words(Language.ENGLISH), 50)
         'Or upload it (txt, log; up to 50 MiB)'
     """

@@ -12,8 +12,8 @@ from typing import Any, ParamSpec
 
 import streamlit as st
 
-from kvcore.errors import defect
-from kvcore.texts.words import Words
+from kvcore.base.errors import defect
+from kvcore.base.words import Words
 
 Given = ParamSpec("Given")
 ERROR = "input_error"

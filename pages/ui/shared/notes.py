@@ -12,13 +12,13 @@ import streamlit as st
 
 from kvcore.advice.fixes import Fix, fix_pairs, refusal_fixes
 from kvcore.advice.vary import ConcurrencyCurve
-from kvcore.errors import DefectError, EngineRefusalError, KvPlannerError, Notice
+from kvcore.base.errors import DefectError, EngineRefusalError, KvPlannerError, Notice
+from kvcore.base.words import Words, count, listed, sentences
+from kvcore.charts import summary
+from kvcore.charts.summary import Outcome, Sentence, accepted_label
+from kvcore.controls.settings import settings_in_force
 from kvcore.planning import Plan
 from kvcore.scenario import Scenario
-from kvcore.scenario.settings import settings_in_force
-from kvcore.texts.words import Words, count, listed, sentences
-from kvcore.views import summary
-from kvcore.views.summary import Outcome, Sentence, accepted_label
 from kvcore.workload.limits import ALLOW_LONG, is_above_model, stretch_for
 from pages.ui.shared import state, undo
 from pages.ui.sidebar import model_source

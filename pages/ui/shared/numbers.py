@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from kvcore.texts.words import DASH, Words
+from kvcore.base.words import DASH, Words
 from pages.ui.shared import net, state
 
 REFUSED = "refused_number"

@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import streamlit as st
 
-from kvcore.errors import KvPlannerError
+from kvcore.base.errors import KvPlannerError
+from kvcore.base.words import Words
 from kvcore.scenario import Scenario
-from kvcore.texts.words import Words
 
 KEY = "problem"
 

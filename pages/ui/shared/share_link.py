@@ -9,10 +9,10 @@ from urllib.parse import urlsplit, urlunsplit
 
 import streamlit as st
 
+from kvcore.base.words import Words, count
+from kvcore.charts.plan_report import MAX_QR_CHARACTERS, NOT_CARRIED, qr_image
 from kvcore.planning import Plan
-from kvcore.scenario import link
-from kvcore.texts.words import Words, count
-from kvcore.views.plan_report import MAX_QR_CHARACTERS, NOT_CARRIED, qr_image
+from kvcore.wire import link
 from pages.ui.shared import net, state
 
 LARGE, CODE = "share.large", "share.code"

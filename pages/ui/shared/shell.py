@@ -18,7 +18,7 @@ from typing import NamedTuple
 import streamlit as st
 from streamlit.navigation.page import StreamlitPage
 
-from kvcore.texts.words import Language, Words, msg, words
+from kvcore.base.words import Language, Words, msg, words
 from pages.ui.shared import net, reconnect, state
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -13,16 +13,18 @@ from typing import Any
 import streamlit as st
 from msgspec.structs import replace
 
+from kvcore.base.errors import KvPlannerError, ScenarioError, defect, shorten
+from kvcore.base.words import Language, Words, platform_words, words
 from kvcore.catalogue.accelerators import Accelerator
 from kvcore.catalogue.models import Checkpoint
+from kvcore.controls import edit
 from kvcore.engine.rooms import find_engine
-from kvcore.errors import KvPlannerError, ScenarioError, defect, shorten
 from kvcore.model.config import ModelConfig
 from kvcore.planning import Plan, plan
-from kvcore.scenario import Scenario, edit, link, page_parameters
-from kvcore.scenario.link import Pin
+from kvcore.scenario import Scenario, page_parameters
 from kvcore.scenario.page_parameters import LANGUAGE, PARAMETERS, Repair, is_ours
-from kvcore.texts.words import Language, Words, platform_words, words
+from kvcore.wire import link
+from kvcore.wire.link import Pin
 from pages.ui.shared import net
 from pages.ui.shared.reconnect import REPEATED
 

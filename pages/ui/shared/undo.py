@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 import streamlit as st
 
-from kvcore.errors import KvPlannerError
-from kvcore.scenario import Scenario, edit
-from kvcore.texts.words import Words
+from kvcore.base.errors import KvPlannerError
+from kvcore.base.words import Words
+from kvcore.controls import edit
+from kvcore.scenario import Scenario
 from pages.ui.shared import net, state
 
 KEY = state.UNDO

@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterable
 
 import streamlit as st
 
+from kvcore.base.errors import KvPlannerError, notice
+from kvcore.base.words import Words, listed
+from kvcore.controls import additional
 from kvcore.engine.vllm.additional import FIELD, additional_of
 from kvcore.engine.vllm.versions import assumed_version, planned_release
-from kvcore.errors import KvPlannerError, notice
 from kvcore.flags import Flag
-from kvcore.scenario import additional
-from kvcore.scenario.fields import MAX_OBJECT_CHARACTERS
-from kvcore.texts.words import Words, listed
+from kvcore.wire.fields import MAX_OBJECT_CHARACTERS
 from pages.ui.shared import net, problems, state
 from pages.ui.shared.state import seed
 

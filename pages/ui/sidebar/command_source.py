@@ -8,13 +8,13 @@ from typing import NamedTuple
 import streamlit as st
 from msgspec.structs import replace
 
-from kvcore.errors import HubError, KvPlannerError, Notice
+from kvcore.base.errors import HubError, KvPlannerError, Notice
+from kvcore.base.words import Words
+from kvcore.charts.comparison import BORROWED_LABELS
 from kvcore.evidence.log.reader import read_log
 from kvcore.evidence.recognized import scenario_from_log
 from kvcore.scenario import Scenario
-from kvcore.scenario.request import known_checkpoint
-from kvcore.texts.words import Words
-from kvcore.views.comparison import BORROWED_LABELS
+from kvcore.wire.request import known_checkpoint
 from pages.ui.shared import net, problems, state, undo
 from pages.ui.sidebar import model_source
 

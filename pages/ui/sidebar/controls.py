@@ -9,15 +9,16 @@ from typing import Any, Final
 
 import streamlit as st
 
+from kvcore.base.errors import KvPlannerError
+from kvcore.base.units import GIB
+from kvcore.base.words import Words, msg
+from kvcore.controls import edit
+from kvcore.controls.settings import CASES, assumed_text
 from kvcore.engine.rooms import find_engine
 from kvcore.engine.vllm.versions import assumed_version
-from kvcore.errors import KvPlannerError
 from kvcore.flags import FLAGS, Flag, Kind, Shown, Widget, fields_of
 from kvcore.planning import Plan
-from kvcore.scenario import AUTO, edit, value_of
-from kvcore.scenario.settings import CASES, assumed_text
-from kvcore.texts.words import Words, msg
-from kvcore.units import GIB
+from kvcore.scenario import AUTO, value_of
 from pages.ui.shared import labels, net, numbers, problems, state
 from pages.ui.shared.fold import fold
 from pages.ui.shared.state import seed, set_field

@@ -6,10 +6,11 @@ from functools import partial
 
 import streamlit as st
 
+from kvcore.base.words import Words, count
+from kvcore.controls import edit
 from kvcore.flags import FLAGS
 from kvcore.planning import Plan
-from kvcore.scenario import AUTO, CudagraphMode, edit
-from kvcore.texts.words import Words, count
+from kvcore.scenario import AUTO, CudagraphMode
 from pages.ui.shared import net, numbers, state
 from pages.ui.shared.state import seed, set_field
 

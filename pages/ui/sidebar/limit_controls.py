@@ -10,10 +10,10 @@ from functools import partial
 
 import streamlit as st
 
+from kvcore.base.words import Words, count, short_tokens
+from kvcore.controls import edit
 from kvcore.flags import FLAGS
 from kvcore.planning import Plan
-from kvcore.scenario import edit
-from kvcore.texts.words import Words, count, short_tokens
 from pages.ui.shared import net, numbers, state
 from pages.ui.shared.state import seed, set_field
 

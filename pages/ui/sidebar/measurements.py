@@ -9,10 +9,10 @@ from typing import Final
 import streamlit as st
 from msgspec.structs import replace
 
+from kvcore.base.words import Words, listed
+from kvcore.charts.comparison import ORIGIN_LABELS, PART_LABELS
 from kvcore.evidence.calibration import fields_by_origin
 from kvcore.scenario import Measured, Origin
-from kvcore.texts.words import Words, listed
-from kvcore.views.comparison import ORIGIN_LABELS, PART_LABELS
 from pages.ui.shared import net, state
 
 LOOKS: Final = {

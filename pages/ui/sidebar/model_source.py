@@ -10,18 +10,19 @@ from uuid import uuid4
 import streamlit as st
 from msgspec.structs import replace
 
-from kvcore import catalogue, hub_requests
+from kvcore import catalogue
+from kvcore.base.errors import KvPlannerError
+from kvcore.base.untrusted import parse_json_object, utf8_text
+from kvcore.base.words import Words
 from kvcore.catalogue.models import Checkpoint
 from kvcore.deploy.launch import MODEL_PLACE
-from kvcore.errors import KvPlannerError
 from kvcore.hub import LOOKUPS, HubModel
-from kvcore.hub_requests import HEADERS_LIMIT_BYTES
+from kvcore.hub import requests as hub_requests
+from kvcore.hub.requests import HEADERS_LIMIT_BYTES
 from kvcore.model.config import MAX_CONFIG_BYTES, ModelConfig
 from kvcore.model.headers import FIELD, HeadersReader
-from kvcore.scenario import link
-from kvcore.scenario.request import UNNAMED_MODEL, known_checkpoint, scenario_from_request
-from kvcore.texts.words import Words
-from kvcore.untrusted import parse_json_object, utf8_text
+from kvcore.wire import link
+from kvcore.wire.request import UNNAMED_MODEL, known_checkpoint, scenario_from_request
 from pages.ui.shared import labels, net, problems, state
 
 LARGEST_UPLOAD_MIB = 8

@@ -9,11 +9,11 @@ from typing import NamedTuple
 import streamlit as st
 
 from kvcore import catalogue
+from kvcore.base.errors import KvPlannerError
+from kvcore.base.words import Words
 from kvcore.catalogue.accelerators import Interconnect
-from kvcore.errors import KvPlannerError
-from kvcore.texts.words import Words
-from kvcore.views import catalogue_rows, summary
-from kvcore.views.matrix import VENDOR_NAMES
+from kvcore.charts import catalogue_rows, summary
+from kvcore.charts.matrix import VENDOR_NAMES
 from pages.ui.shared import fold, net, numbers, problems, state
 from pages.ui.sidebar import command_source, model_source
 

@@ -7,14 +7,14 @@ from typing import Final
 import streamlit as st
 
 from kvcore.advice.vary import decode_bound
-from kvcore.errors import KvPlannerError
+from kvcore.base.errors import KvPlannerError
+from kvcore.base.words import DASH, Words, count, short_number
+from kvcore.charts.summary import Card
+from kvcore.controls import edit
 from kvcore.evidence.carry import carried_over
 from kvcore.flags import FLAGS
 from kvcore.planning import Plan
-from kvcore.scenario import edit
 from kvcore.scenario.page_parameters import ANSWER_SPEED, ARRIVALS, FIRST_TOKEN_SECONDS
-from kvcore.texts.words import DASH, Words, count, short_number
-from kvcore.views.summary import Card
 from kvcore.workload.little import Arrivals, Fleet, fleet_for
 from pages.ui.shared import cards, numbers, shell, state, undo
 from pages.ui.shared.numbers import Limits

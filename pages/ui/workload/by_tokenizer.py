@@ -8,8 +8,8 @@ from typing import Any
 
 import streamlit as st
 
-from kvcore.errors import WorkloadError
-from kvcore.texts.words import Words
+from kvcore.base.errors import WorkloadError
+from kvcore.base.words import Words
 from kvcore.workload.counted_apart import counted_apart
 from kvcore.workload.requests import MAX_LOG_BYTES
 from kvcore.workload.tokenizer import MAX_TOKENIZER_BYTES

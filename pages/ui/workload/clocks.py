@@ -6,12 +6,12 @@ from typing import Any, Final
 
 import streamlit as st
 
-from kvcore.errors import KvPlannerError, WorkloadError
+from kvcore.base.errors import KvPlannerError, WorkloadError
+from kvcore.base.untrusted import parse_json_object, utf8_text
+from kvcore.base.words import Words, msg, short_number
+from kvcore.charts.replay_figures import bound_clock
 from kvcore.planning import Plan
-from kvcore.texts.words import Words, msg, short_number
-from kvcore.untrusted import parse_json_object, utf8_text
-from kvcore.views.replay_figures import bound_clock
-from kvcore.workload.replay.clock import Clock, ClockKind, FittedClock, UserClock, fitted_clock
+from kvcore.replay.clock import Clock, ClockKind, FittedClock, UserClock, fitted_clock
 from pages.ui.shared import labels, notes, numbers
 from pages.ui.shared.numbers import Limits
 from pages.ui.workload import source

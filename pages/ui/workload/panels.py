@@ -7,16 +7,16 @@ from html import escape
 import streamlit as st
 from msgspec.structs import replace
 
-from kvcore.planning import Plan
-from kvcore.texts.words import Words, count
-from kvcore.views.summary import Card
-from kvcore.views.workload_summary import (
+from kvcore.base.words import Words, count
+from kvcore.charts.summary import Card
+from kvcore.charts.workload_summary import (
     advice_lines,
     conversation_sentence,
     prefix_sentence,
     steady_figures,
     turn_rows,
 )
+from kvcore.planning import Plan
 from kvcore.workload.histogram import MAX_TOKENS
 from kvcore.workload.limits import Conversation, LimitChoice, prefix_sharing, steady_of
 from kvcore.workload.mix import Mix

@@ -8,11 +8,10 @@ from typing import Any, TypeVar
 
 import streamlit as st
 
-from kvcore.errors import KvPlannerError
-from kvcore.planning import Plan
-from kvcore.shared_work import PAUSE_SECONDS
-from kvcore.texts.words import DASH, Words, concurrency_text, count, short_number
-from kvcore.views.replay_figures import (
+from kvcore.base.errors import KvPlannerError
+from kvcore.base.shared_work import PAUSE_SECONDS
+from kvcore.base.words import DASH, Words, concurrency_text, count, short_number
+from kvcore.charts.replay_figures import (
     FIELDS,
     OTHER_ENGINES,
     REPLICAS,
@@ -21,15 +20,16 @@ from kvcore.views.replay_figures import (
     replay_cards,
     replay_chart,
 )
-from kvcore.views.reuse_figures import block_gib, reuse_chart, reuse_sentence
-from kvcore.views.workload_summary import share_text
+from kvcore.charts.reuse_figures import block_gib, reuse_chart, reuse_sentence
+from kvcore.charts.workload_summary import share_text
+from kvcore.planning import Plan
+from kvcore.replay.arrivals import random_arrivals
+from kvcore.replay.planned import settings_of
+from kvcore.replay.reader import read_trace
+from kvcore.replay.reuse import reuse_of
+from kvcore.replay.series import Replay, most_rate, replaying, sped_up
+from kvcore.replay.trace import TraceRequest
 from kvcore.workload.mix import Mix
-from kvcore.workload.replay.arrivals import random_arrivals
-from kvcore.workload.replay.planned import settings_of
-from kvcore.workload.replay.reader import read_trace
-from kvcore.workload.replay.reuse import reuse_of
-from kvcore.workload.replay.series import Replay, most_rate, replaying, sped_up
-from kvcore.workload.replay.trace import TraceRequest
 from pages.ui.shared import cards, figure, html_table, labels, net, notes, numbers, state
 from pages.ui.shared.numbers import Limits
 from pages.ui.workload import clocks

@@ -10,13 +10,10 @@ from typing import TypeAlias
 import streamlit as st
 from msgspec.structs import replace
 
-from kvcore.evidence.carry import carried_over
-from kvcore.planning import Plan
-from kvcore.scenario.edit import nearest_below
-from kvcore.texts.words import Words, count, listed, sentences, short_tokens
-from kvcore.units import round_up
-from kvcore.views.length_histogram import length_histogram, marked_limits
-from kvcore.views.workload_summary import (
+from kvcore.base.units import round_up
+from kvcore.base.words import Words, count, listed, sentences, short_tokens
+from kvcore.charts.length_histogram import length_histogram, marked_limits
+from kvcore.charts.workload_summary import (
     choice_rows,
     choices_csv,
     histogram_csv,
@@ -25,6 +22,9 @@ from kvcore.views.workload_summary import (
     sentence,
     share_text,
 )
+from kvcore.controls.edit import nearest_below
+from kvcore.evidence.carry import carried_over
+from kvcore.planning import Plan
 from kvcore.workload.histogram import MAX_LENGTH
 from kvcore.workload.limits import LimitChoice, limit_choices
 from kvcore.workload.mix import ROUND_TO, Mix

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import streamlit as st
 
-from kvcore.errors import WorkloadError
-from kvcore.texts.words import Words
+from kvcore.base.errors import WorkloadError
+from kvcore.base.words import Words
 from kvcore.workload.database.sql import LANGFUSE, take_away
 from pages.ui.shared import notes
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import streamlit as st
 
-from kvcore.errors import WorkloadError
-from kvcore.texts.words import Words, count, listed, msg
-from kvcore.views.workload_summary import REASONS
+from kvcore.base.errors import WorkloadError
+from kvcore.base.words import Words, count, listed, msg
+from kvcore.charts.workload_summary import REASONS
 from kvcore.workload.histogram import MAX_TOKENS
 from kvcore.workload.mix import Mix
 from kvcore.workload.percentiles import Percentiles, typed_quantiles

@@ -1,0 +1,325 @@
+"""Our error on published starts: a scatter as a plain dict in Plotly's JSON schema, tables as rows of text."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from statistics import median
+from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from kvcore.base.words import DASH, Words, count
+from kvcore.charts import plotting as draw
+from kvcore.evidence.accuracy import (
+    FITTED,
+    IN_GIB,
+    Check,
+    Peer,
+    Point,
+    PublishedStart,
+    Summary,
+    ninth_decile,
+    our_points,
+    peer_points,
+    summarize,
+    widths,
+)
+from kvcore.evidence.accuracy_groups import era_order, groups, held_out, mixed, of_one_source, release_name
+from kvcore.flags import FLAGS
+from kvcore.texts import LABELS, palette
+
+HEIGHT: Final = 420
+NEAR: Final = 0.05
+"""Without an interval a point this near counts as met."""
+SMALLEST_GROUP: Final = 2
+
+CHECK_LABELS: Final = LABELS["checks"]
+GROUP_LABELS: Final = LABELS["accuracy-groups"]
+SURROUNDING_LABELS: Final = LABELS["surroundings"]
+
+
+class ErrorRow(Struct, frozen=True, kw_only=True):
+    """Errors of one group as text."""
+
+    label: str
+    count: str
+    median: str
+    p90: str
+    signed: str
+    near: str
+    inside: str
+
+
+class LeftOutRow(Struct, frozen=True, kw_only=True):
+    """Errors of one check with and without a start's own publication in the fit, on the same starts, as text."""
+
+    label: str
+    count: str
+    median: str
+    p90: str
+    p90_gib: str
+    """Left out, in GiB."""
+    inside: str
+    one_source: str
+
+
+def left_out_rows(starts: Sequence[PublishedStart], t: Words) -> tuple[LeftOutRow, ...]:
+    """One row a check that rests on fitted constants; “of one source” counts the starts that are not in it."""
+    rows: list[LeftOutRow] = []
+    for check in FITTED:
+        points = our_points(starts, check)
+        kept = [(point, left) for point in points if (left := point.held_out) is not None]
+        fitted, left_out = summarize(point for point, _ in kept), summarize(left for _, left in kept)
+        if fitted is None or left_out is None:
+            continue
+        distances = [
+            math.inf if left.predicted is None else abs(left.predicted - left.measured) for _, left in kept
+        ]
+        rows.append(
+            LeftOutRow(
+                label=t(CHECK_LABELS[check]),
+                count=count(fitted.count),
+                median=_change(percent(fitted.median, t), percent(left_out.median, t)),
+                p90=_change(percent(fitted.p90, t), percent(left_out.p90, t)),
+                p90_gib=f"{ninth_decile(distances):.2f}",
+                inside=_change(_inside(fitted, t), _inside(left_out, t)),
+                one_source=count(of_one_source(starts, check)),
+            )
+        )
+    return tuple(rows)
+
+
+def _change(before: str, after: str) -> str:
+    return f"{before} → {after}"
+
+
+def _inside(found: Summary, t: Words) -> str:
+    return DASH if found.inside is None else _whole_percent(found.inside, t)
+
+
+def _whole_percent(share: float, t: Words) -> str:
+    return t("{number}\N{NO-BREAK SPACE}%", number=f"{100 * share:.0f}")
+
+
+class CoverageRow(Struct, frozen=True, kw_only=True):
+    """How many of a group's starts lie inside an interval that was fitted without their publication, as text."""
+
+    label: str
+    inside: str
+    share: str
+    width: str
+    median: str
+
+
+def coverage_rows(starts: Sequence[PublishedStart], t: Words) -> tuple[CoverageRow, ...]:
+    """One row for all starts and one for each number of ranks and release era, oldest first."""
+    without = held_out(starts)
+    rows = []
+    eras = sorted(groups(without, "era").items(), key=lambda item: era_order(item[0]))
+    for name, group in ((t("All starts"), without), *eras):
+        judged = [point for point in our_points(group, Check.KV_MEMORY) if point.interval]
+        if not judged:
+            continue
+        inside = sum(point.is_inside is True for point in judged)
+        rows.append(
+            CoverageRow(
+                label=_group_name(name, t),
+                inside=t("{part} of {whole}", part=count(inside), whole=count(len(judged))),
+                share=_whole_percent(inside / len(judged), t),
+                width=percent(median(widths(judged)), t),
+                median=percent(median(abs(point.error) for point in judged), t),
+            )
+        )
+    return tuple(rows)
+
+
+def _group_name(name: str, t: Words) -> str:
+    """A group as it is shown: those without a release end in a question mark."""
+    return t("{engine}, release not stated", engine=name[:-2].rstrip(",")) if name.endswith(" ?") else name
+
+
+def stated_rows(starts: Sequence[PublishedStart], t: Words) -> tuple[tuple[str, str], ...]:
+    """Of how many starts each surrounding is stated; a link is one of several cards."""
+    judged = [start for start in starts if Check.KV_MEMORY in start.points]
+    rows = []
+    for name in ("link", "installation", "host", "driver", "taken_gib"):
+        asked = [start for start in judged if name != "link" or start.tensor_parallel_size > 1]
+        stated = sum(name in start.surroundings for start in asked)
+        label = t(FLAGS[f"surroundings.{name}"].label)
+        rows.append((label, t("{part} of {whole}", part=count(stated), whole=count(len(asked)))))
+    return tuple(rows)
+
+
+def surroundings_text(start: PublishedStart, t: Words) -> str:
+    """What a start's author stated of its surroundings; a dash for nothing."""
+    said = start.surroundings
+    names = [t(SURROUNDING_LABELS[value]) for value in said.values() if value in SURROUNDING_LABELS]
+    names += [t("driver {driver}", driver=str(said["driver"]))] if "driver" in said else []
+    names += [t("{size} GiB taken", size=f"{said['taken_gib']:g}")] if "taken_gib" in said else []
+    return " · ".join(names) or DASH
+
+
+def fit_text(point: Point, t: Words) -> str:
+    """Whether a point's publication took part in the fit of its constants."""
+    if not point.is_fitted:
+        return t("not in the fit")
+    return t("in the fit") if point.left_out is not None else t("in the fit, no other source")
+
+
+def shown_starts(
+    starts: Sequence[PublishedStart], check: Check, *, left_out: bool
+) -> Sequence[PublishedStart]:
+    """The starts as the page shows a check: as predicted, or each without its own publication."""
+    return held_out(starts) if left_out and check in FITTED else starts
+
+
+def error_row(label: str, found: Summary, t: Words) -> ErrorRow:
+    """A summary as text; an infinite error is a start without an answer."""
+    answered = count(found.count) if found.answered == found.count else f"{found.answered}/{found.count}"
+    return ErrorRow(
+        label=label,
+        count=answered,
+        median=percent(found.median, t),
+        p90=percent(found.p90, t),
+        signed=DASH if found.signed_median is None else percent(found.signed_median, t, signed=True),
+        near=_whole_percent(found.within_five_percent, t),
+        inside=_inside(found, t),
+    )
+
+
+def percent(share: float, t: Words, *, signed: bool = False) -> str:
+    """A share in per cent as the language writes it, with a decimal below ten.
+
+    Example:
+        >>> from kvcore.base.words import Language, words
+        >>> english, chinese = words(Language.ENGLISH), words(Language.CHINESE)
+        >>> percent(0.0042, english), percent(-0.0213, english, signed=True), percent(float("inf"), english)
+        ('0.4\xa0%', '−2.1\xa0%', '∞')
+        >>> percent(0.496, chinese)
+        '50%'
+    """
+    if math.isinf(share):
+        return "∞"
+    size = 100 * abs(share)
+    text = f"{size:.1f}" if size < 9.95 else f"{size:.0f}"
+    sign = "" if not signed or float(text) == 0 else "\N{MINUS SIGN}" if share < 0 else "+"
+    return t("{number}\N{NO-BREAK SPACE}%", number=f"{sign}{text}")
+
+
+def _summed(named: Iterable[tuple[str, Sequence[Point]]], t: Words) -> Iterator[tuple[Summary, ErrorRow]]:
+    for label, points in named:
+        found = summarize(points)
+        if found is not None:
+            yield found, error_row(label, found, t)
+
+
+def check_rows(starts: Sequence[PublishedStart], t: Words) -> tuple[ErrorRow, ...]:
+    """One row a check; tokens also for mixed models alone."""
+    named: list[tuple[str, Sequence[Point]]] = []
+    for check in Check:
+        label = t(CHECK_LABELS[check])
+        named.append((label, our_points(starts, check)))
+        if check is Check.KV_TOKENS_GIVEN_KV:
+            named.append((t("{check}, mixed layers", check=label), our_points(mixed(starts), check)))
+    return tuple(row for _, row in _summed(named, t))
+
+
+def group_rows(starts: Sequence[PublishedStart], check: Check, by: str, t: Words) -> tuple[ErrorRow, ...]:
+    """Errors of one check in every group of at least two starts, the largest first; the others together."""
+    named: list[tuple[str, Sequence[Point]]] = []
+    rest: list[Point] = []
+    for name, group in groups(starts, by).items():
+        points = our_points(group, check)
+        if len(points) < SMALLEST_GROUP:
+            rest += points
+        else:
+            named.append((_group_name(name, t), points))
+    rows = [row for _, row in sorted(_summed(named, t), key=lambda item: -item[0].count)]
+    return (*rows, *(row for _, row in _summed([(t("single starts"), rest)], t)))
+
+
+def peer_rows(
+    starts: Sequence[PublishedStart], peers: Sequence[Peer], check: Check, t: Words
+) -> tuple[ErrorRow, ...]:
+    """Us and every peer on the starts of one check, each on the starts it answered, the smallest median first."""
+    ours = our_points(starts, check)
+    named = [*((peer.name, peer_points(starts, check, peer.id)) for peer in peers), (t("KV Planner"), ours)]
+    found = sorted(_summed(named, t), key=lambda item: item[0].median)
+    return tuple(replace(row, count=f"{one.answered}/{len(ours)}") for one, row in found)
+
+
+def point_name(start: PublishedStart) -> str:
+    """Model, engine and card of a start."""
+    tensor_parallel = f" TP {start.tensor_parallel_size}" if start.tensor_parallel_size > 1 else ""
+    return f"{start.model} · {release_name(start)} · {start.card}{tensor_parallel}"
+
+
+def scatter(starts: Iterable[PublishedStart], check: Check, t: Words) -> draw.Figure:
+    """Predicted over measured on two equal logarithmic axes; on the line they are the same.
+
+    A point outside its interval, or without one more than 5 % off, is an orange diamond. A hollow point is one whose
+    publication took part in the fit of its constants.
+    """
+    shown = [(start, start.points[check]) for start in starts if check in start.points]
+    pairs = [(start, point, point.predicted) for start, point in shown if point.predicted is not None]
+    pairs = [(start, point, value) for start, point, value in pairs if point.measured > 0 and value > 0]
+    values = [number for _, point, value in pairs for number in (point.measured, value)] or [1.0]
+    low, high = min(values) / 1.25, max(values) * 1.25
+    unit = t("{check}, GiB", check=t(CHECK_LABELS[check])) if check in IN_GIB else t(CHECK_LABELS[check])
+    kinds = {
+        (True, False): (t("as predicted"), palette.CURRENT_LINE, "circle"),
+        (False, False): (t("off the prediction"), palette.CAPACITY, "diamond"),
+        (True, True): (t("as predicted, in the fit"), palette.CURRENT_LINE, "circle-open"),
+        (False, True): (t("off the prediction, in the fit"), palette.CAPACITY, "diamond-open"),
+    }
+    drawn = {kind: [one for one in pairs if (_is_met(one[1]), one[1].is_fitted) == kind] for kind in kinds}
+    traces = [_points(drawn[kind], *looks, t) for kind, looks in kinds.items() if drawn[kind]]
+    equal = draw.scatter(
+        "lines", [low, high], [low, high], line=draw.stroke(palette.BUDGET, 1, "dash"), showlegend=False
+    )
+    ticks = {"dtick": 1 if high / low > 1000 else "D2", "tickformat": ",~s" if high >= 10_000 else "~g"}
+    return draw.figure(
+        [equal, *traces],
+        HEIGHT,
+        (64, 12, 34, 52),
+        hovermode="closest",
+        hoverlabel={"align": "left"},
+        legend={"orientation": "h", "x": 0, "y": 1.0, "yanchor": "bottom"},
+        xaxis=draw.log_axis(low, high, t("measured: {quantity}", quantity=unit), 10, **ticks),
+        yaxis=draw.log_axis(low, high, t("predicted"), 6, **ticks),
+    )
+
+
+def _is_met(point: Point) -> bool:
+    inside = point.is_inside
+    return abs(point.error) <= NEAR if inside is None else inside
+
+
+def _points(
+    pairs: Sequence[tuple[PublishedStart, Point, float]], name: str, color: str, symbol: str, t: Words
+) -> draw.Figure:
+    outline = {"color": palette.OUTLINE, "width": 2 if symbol.endswith("-open") else 1}
+    said = t("measured {x}, predicted {y}", x="%{x:,.5~g}", y="%{y:,.5~g}")
+    return draw.scatter(
+        "markers",
+        [point.measured for _, point, _ in pairs],
+        [value for _, _, value in pairs],
+        f"%{{text}}<br>{said}<extra></extra>",
+        name=name,
+        text=[f"{point_name(start)}<br>{percent(point.error, t, signed=True)}" for start, point, _ in pairs],
+        marker={"color": color, "symbol": symbol, "size": 9, "opacity": 0.8, "line": outline},
+    )
+
+
+def citation(start: PublishedStart, t: Words) -> str:
+    """Where a start was published, for those without an address."""
+    version = start.engine_version or t("of an unnamed version")
+    return t(
+        "published start of {model} on {engine} {version}, {date}",
+        model=start.model,
+        engine=start.engine,
+        version=version,
+        date=start.date or t("undated"),
+    )

@@ -1,0 +1,211 @@
+"""The catalogues as rows of tables, with sources and dates, and as the facts next to a name where people choose."""
+
+from __future__ import annotations
+
+from functools import cache, lru_cache
+from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from kvcore import catalogue
+from kvcore.base.errors import KvPlannerError
+from kvcore.base.quantity import Grade
+from kvcore.base.units import GIB, KIB
+from kvcore.base.words import Words, count, msg
+from kvcore.catalogue.accelerators import Accelerator, Interconnect
+from kvcore.catalogue.documented import license_of
+from kvcore.catalogue.models import Checkpoint, ModelEntry, find_model
+from kvcore.engine.rooms import engines
+from kvcore.engine.vllm.switches import V1Engine
+from kvcore.engine.vllm.versions import releases_of, switches_of, vllm_releases
+from kvcore.model.architecture import Architecture, elements
+from kvcore.model.config import ModelConfig
+from kvcore.model.families import read_architecture
+from kvcore.model.rope import derived_max_model_len
+from kvcore.planning import plan
+from kvcore.wire.request import scenario_from_request
+
+LARGEST_CARD_GIB: Final = 1024.0
+"""Of the card that models are read on for the table: everything fits."""
+LINK_NAMES: Final = {
+    Interconnect.NVLINK: "NVLink",
+    Interconnect.XGMI: "xGMI",
+    Interconnect.HCCS: "HCCS",
+    Interconnect.PCIE: "PCIe",
+    Interconnect.NONE: msg("single card"),
+}
+SEPARATOR: Final = " · "
+
+
+class ModelRow(Struct, frozen=True, kw_only=True):
+    """One model. Figures are None where the engine refuses the model on one GPU."""
+
+    id: str
+    model_type: str
+    layers: int | None = None
+    heads: int | None = None
+    kv_heads: int | None = None
+    attention: str = ""
+    context_tokens: int | None = None
+    weights_gib: float | None = None
+    """On one GPU, as loaded."""
+    kv_kib_per_token: float | None = None
+    """On one GPU, as the newest version stores it by default."""
+    source: str
+    checked: str
+
+
+class AcceleratorRow(Struct, frozen=True, kw_only=True):
+    """One kind of card."""
+
+    id: str
+    name: str
+    vendor: str
+    memory_gib: float
+    is_exact: bool
+    bandwidth_gb_s: float | None
+    interconnect: str
+    capability: str
+    source: str
+    checked: str
+
+
+class VersionRow(Struct, frozen=True, kw_only=True):
+    """One release that is known."""
+
+    engine: str
+    version: str
+    runs_on: str
+    """The vLLM behind a plug-in."""
+    generation: str
+    utilization: float
+    source: str
+
+
+@cache
+def model_rows() -> tuple[ModelRow, ...]:
+    """All bundled models, by name. Takes seconds the first time: every config is read and planned."""
+    return tuple(_model_row(find_model(model)) for model in catalogue.model_ids())
+
+
+def _model_row(entry: ModelEntry) -> ModelRow:
+    request = {"model": entry.id, "accelerator": {"memory_gib": LARGEST_CARD_GIB, "vendor": "nvidia"}}
+    model_type = str(entry.config.raw.get("model_type", ""))
+    named = ModelRow(id=entry.id, model_type=model_type, source=entry.source, checked=entry.checked)
+    try:
+        planned = plan(scenario_from_request(request))
+    except KvPlannerError:
+        return named
+    architecture, cache_plan = planned.architecture, planned.cache
+    kinds = sorted({spec.kind.value for specs in planned.specs for spec in specs})
+    return replace(
+        named,
+        model_type=architecture.model_type,
+        layers=architecture.num_layers,
+        heads=architecture.num_attention_heads,
+        kv_heads=architecture.num_kv_heads,
+        attention=" + ".join(kind.removesuffix("_attention") for kind in kinds),
+        context_tokens=planned.resolved.derived_max_model_len,
+        weights_gib=round(planned.loaded_weights.value / GIB, 2),
+        kv_kib_per_token=round(cache_plan.bytes_per_token / KIB, 2) if cache_plan is not None else None,
+    )
+
+
+@cache
+def accelerator_rows() -> tuple[AcceleratorRow, ...]:
+    """All bundled accelerators, by vendor and memory."""
+    return tuple(
+        AcceleratorRow(
+            id=card.id,
+            name=card.name,
+            vendor=card.vendor.value,
+            memory_gib=card.memory_gib,
+            is_exact=card.memory_grade is Grade.EXACT,
+            bandwidth_gb_s=card.memory_bandwidth_gb_s,
+            interconnect=card.interconnect.value,
+            capability=".".join(map(str, card.compute_capability or ())),
+            source=card.source,
+            checked=card.checked,
+        )
+        for card in catalogue.load_accelerators()
+    )
+
+
+@cache
+def version_rows() -> tuple[VersionRow, ...]:
+    """Every known release, newest first, vLLM before its plug-ins."""
+    return tuple(
+        VersionRow(
+            engine=engine.name,
+            version=str(own),
+            runs_on=str(host) if engine.releases else "",
+            generation="V0" if switches_of(host).v1_engine in (V1Engine.NEVER, V1Engine.OPT_IN) else "V1",
+            utilization=switches_of(host).gpu_memory_utilization,
+            source=engine.source,
+        )
+        for engine in engines()
+        for own, host in reversed(releases_of(engine.name))
+    )
+
+
+def model_facts(config: ModelConfig, checkpoint: Checkpoint, license_name: str, t: Words) -> str:
+    """Parameters, longest context and license, as far as they are known; "" where the config cannot be read.
+
+    Example:
+        >>> from kvcore.base.words import Language, words
+        >>> entry = find_model("Qwen/Qwen3-32B")
+        >>> model_facts(entry.config, entry.checkpoint, "Apache-2.0", words(Language.ENGLISH))
+        '32.8B · 40,960 tokens · Apache-2.0'
+    """
+    try:
+        architecture = read_architecture(config)
+    except KvPlannerError:
+        return license_name
+    total = checkpoint.total_parameters or parameters(architecture)
+    length = derived_max_model_len(architecture.context, vllm_releases()[-1])
+    parts = [short_count(total), t("{tokens} tokens", tokens=count(length)), license_name]
+    return SEPARATOR.join(part for part in parts if part)
+
+
+@lru_cache(maxsize=2048)
+def bundled_facts(model: str, t: Words) -> str:
+    """The same of a bundled model."""
+    entry = find_model(model)
+    return model_facts(entry.config, entry.checkpoint, license_of(model), t)
+
+
+def accelerator_facts(card: Accelerator, t: Words) -> str:
+    """Memory, link and memory bandwidth.
+
+    Example:
+        >>> from kvcore.catalogue import find_accelerator
+        >>> from kvcore.base.words import Language, words
+        >>> accelerator_facts(find_accelerator("H100-80GB"), words(Language.ENGLISH))
+        '79.19 GiB · NVLink · 3,350 GB/s'
+    """
+    bandwidth = card.memory_bandwidth_gb_s
+    parts = [f"{card.memory_gib:g} GiB", t(LINK_NAMES[card.interconnect])]
+    if bandwidth is not None:
+        parts.append(f"{count(round(bandwidth))} GB/s")
+    return SEPARATOR.join(parts)
+
+
+def parameters(architecture: Architecture) -> int:
+    """Numbers in the weights of the whole model."""
+    per_layer = {id(layer): sum(map(elements, layer.modules)) for layer in architecture.layers}
+    around = (*architecture.first, *architecture.every, *architecture.last)
+    return sum(per_layer[id(layer)] for layer in architecture.layers) + sum(map(elements, around))
+
+
+def short_count(total: int) -> str:
+    """A number of parameters as names of models have it.
+
+    Example:
+        >>> short_count(32_762_123_264), short_count(751_632_384), short_count(1_026_900_000_000)
+        ('32.8B', '752M', '1.03T')
+    """
+    for unit, size in (("T", 10**12), ("B", 10**9), ("M", 10**6)):
+        if total >= size:
+            return f"{total / size:.3g}{unit}"
+    return count(total)

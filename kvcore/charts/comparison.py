@@ -1,0 +1,364 @@
+"""Comparisons in words and figures: a start against its prediction, and one setting at each of its values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Final
+
+from msgspec import Struct
+
+from kvcore.advice.vary import Variant, Varied
+from kvcore.base.errors import KvPlannerError
+from kvcore.base.units import GIB, gib
+from kvcore.base.words import DASH, Words, concurrency_text, count, gib_text, listed, real_minus, spread_text
+from kvcore.charts.memory_bars import MARGIN, axis_title, part_piece
+from kvcore.charts.stack import CAPACITY, Bar, Note, Piece, Stack
+from kvcore.charts.summary import waiting_seats
+from kvcore.evidence.calibration import Comparison, FigureComparison, PartComparison
+from kvcore.evidence.log.figures import Reading
+from kvcore.planning import Plan, Verdict
+from kvcore.scenario import Parallel, SpeculativeConfig
+from kvcore.texts import LABELS, palette
+
+LEAST_GROWTH_GIB: Final = 0.05
+"""Of a part that is named as a reason."""
+DECIDING_SHARE: Final = 0.1
+"""Of the largest reason: what is less decides nothing next to it."""
+
+PART_LABELS: Final = LABELS["compared-parts"]
+
+ORIGIN_LABELS: Final = LABELS["origins"]
+
+FIGURE_LABELS: Final = LABELS["log-figures"]
+
+BORROWED_LABELS: Final = LABELS["borrowed"]
+
+
+class PartRow(Struct, frozen=True, kw_only=True):
+    """One part, ready to be shown."""
+
+    label: str
+    predicted: str
+    interval: str
+    measured: str
+    difference: str
+    judgement: str
+    is_outside: bool
+    causes: tuple[str, ...]
+
+
+def part_rows(comparison: Comparison, t: Words) -> tuple[PartRow, ...]:
+    """The parts in the order of the memory bar, in GiB with two decimals as the engine prints them."""
+    return tuple(_part_row(part, t) for part in comparison.parts)
+
+
+def _part_row(part: PartComparison, t: Words) -> PartRow:
+    spread = ""
+    if part.interval_gib is not None:
+        low, high = part.interval_gib
+        spread = spread_text((part.predicted_gib - low) * GIB, (high - part.predicted_gib) * GIB)
+    return PartRow(
+        label=t(PART_LABELS[part.part]),
+        predicted=real_minus(f"{part.predicted_gib:.2f}"),
+        interval=spread,
+        measured=DASH if part.measured_gib is None else real_minus(f"{part.measured_gib:.2f}"),
+        difference=DASH if part.difference_gib is None else signed_gib(part.difference_gib),
+        judgement=_judgement(part, t),
+        is_outside=part.is_inside is False,
+        causes=tuple(t.error(cause) for cause in part.causes),
+    )
+
+
+def _judgement(part: PartComparison, t: Words) -> str:
+    if part.is_inside is None:
+        return t("not in the log")
+    same, other = (t("the same"), t("differs")) if part.interval_gib is None else (t("inside"), t("outside"))
+    return same if part.is_inside else other
+
+
+def signed_gib(difference_gib: float) -> str:
+    """A difference with its sign, a real minus.
+
+    Example:
+        >>> signed_gib(-0.306), signed_gib(0.5), signed_gib(0.001)
+        ('−0.31', '+0.50', '0.00')
+    """
+    text = f"{abs(difference_gib):.2f}"
+    if text == "0.00":
+        return text
+    return ("+" if difference_gib > 0 else "\N{MINUS SIGN}") + text
+
+
+def figure_sentences(comparison: Comparison, t: Words) -> tuple[str, ...]:
+    """Tokens and concurrency: planned, printed, and planned again from the KV memory that was measured."""
+    lines = []
+    for figure in comparison.figures:
+        show = count if figure.figure == "kv_tokens" else concurrency_text
+        line = t(
+            "{figure}: predicted {predicted}, printed {printed}",
+            figure=t(FIGURE_LABELS[figure.figure]),
+            predicted=DASH if figure.predicted is None else show(figure.predicted),
+            printed=show(figure.measured),
+        )
+        if figure.from_measured_kv is not None:
+            line += t("; computed from the KV memory of the log {again}", again=show(figure.from_measured_kv))
+        lines.append(line)
+    return tuple(lines)
+
+
+class Headline(Struct, frozen=True, kw_only=True):
+    """What a start had for requests, against the prediction."""
+
+    text: str
+    is_lost: bool
+    """Whether it had less than the estimate's error allows for."""
+
+
+def headline(comparison: Comparison, t: Words, *, is_same_model: bool = True) -> Headline | None:
+    """KV memory, tokens and requests of a start, each with what was gained or lost; None where the log gives none.
+
+    Where the plan is of another model, the figures stand alone.
+    """
+    kv = next((part for part in comparison.measured_parts if part.part == "available_kv"), None)
+    figures = [_figure(figure, t, is_compared=is_same_model) for figure in comparison.figures]
+    if kv is not None and kv.measured_gib is not None:
+        figures.insert(0, t("{size} GiB of KV memory", size=real_minus(f"{kv.measured_gib:.2f}")))
+    if not figures:
+        return None
+    difference = kv.difference_gib if kv is not None and is_same_model else None
+    what = "printed"
+    if difference is not None:
+        what = "same" if signed_gib(difference) == "0.00" else "more" if difference > 0 else "less"
+    text = t(LABELS["headlines"][what], size=f"{abs(difference or 0.0):.2f}", figures=" · ".join(figures))
+    return Headline(text=text, is_lost=what == "less" and kv is not None and kv.is_inside is False)
+
+
+def _figure(figure: FigureComparison, t: Words, *, is_compared: bool) -> str:
+    """A figure as printed, with what it is more or less than predicted."""
+    show = count if figure.figure == "kv_tokens" else concurrency_text
+    printed = show(figure.measured)
+    if is_compared and figure.predicted is not None:
+        more = figure.measured - figure.predicted
+        sign = "" if show(abs(more)) == show(0.0) else "+" if more > 0 else "\N{MINUS SIGN}"
+        printed += f" ({sign}{show(abs(more))})"
+    if figure.figure == "kv_tokens":
+        return t("{number} tokens", number=printed)
+    return t("{number} {number:request|requests} of the full length at once", number=printed)
+
+
+def advice(comparison: Comparison, t: Words) -> str:
+    """What to do about the largest difference; without one, how much of the plan the log confirms."""
+    texts, largest = LABELS["log-advice"], comparison.largest
+    if not comparison.measured_parts:
+        return t(texts["nothing"])
+    if largest is None:
+        missing = [t(PART_LABELS[part.part]) for part in comparison.parts if part.measured_gib is None]
+        right = "right" if comparison.names_card else "borrowed-card"
+        if missing:
+            right = "right-so-far" if comparison.names_card else "borrowed-card-so-far"
+        return t(texts[right], missing=listed(t, missing))
+    return t(
+        texts["off"],
+        part=t(PART_LABELS[largest.part]),
+        difference=signed_gib(largest.difference_gib or 0.0),
+        step=t.next_step(largest.causes[0]).rstrip("。."),
+    )
+
+
+def reading_text(reading: Reading) -> str:
+    """A figure with its unit.
+
+    Example:
+        >>> reading_text(Reading(figure="weights_gib", value=15.2683, unit="GiB", line_number=1, line=""))
+        '15.2683 GiB'
+        >>> reading_text(Reading(figure="available_kv_gib", value=-52.8, unit="GiB", line_number=1, line=""))
+        '−52.8 GiB'
+        >>> reading_text(Reading(figure="kv_tokens", value=94784.0, unit="tokens", line_number=1, line=""))
+        '94,784 tokens'
+    """
+    number = f"{reading.value:,.0f}" if reading.value.is_integer() else f"{reading.value:,.6g}"
+    return f"{real_minus(number)} {reading.unit}".strip()
+
+
+def comparison_bar(comparison: Comparison, planned: Plan, t: Words) -> Stack:
+    """Predicted above measured, the same colours, the card's total as a line.
+
+    A part that the log does not give stands in the lower bar as predicted, faint.
+    """
+    known = _by_name(comparison)
+    rows: dict[str, list[Piece]] = {"predicted": [], "measured": []}
+    ends = dict.fromkeys(rows, 0.0)
+    for part in compared_parts(comparison):
+        compared = known[part.name]
+        sizes = {"predicted": compared.predicted_gib, "measured": compared.measured_gib}
+        for row, pieces in rows.items():
+            size = sizes[row]
+            width = max(0.0, compared.predicted_gib if size is None else size)
+            if width > 0:
+                pieces.append(_part_piece(part, ends[row], width, size is None, t))
+            ends[row] += width
+    total = gib(planned.memory.total.value) if planned.memory is not None else max(ends.values())
+    line = Piece(look=CAPACITY, start=total, size=0.0)
+    names = {"predicted": t("Predicted"), "measured": t("Measured")}
+    return Stack(
+        bars=tuple(
+            Bar(name=names[row], pieces=tuple(pieces), across=(line,)) for row, pieces in rows.items()
+        ),
+        end=max(total, *ends.values()) * MARGIN,
+        axis=axis_title(planned, t),
+        notes=(Note(at=total, text=t("card {size}", size=gib_text(total * GIB))),),
+    )
+
+
+def compared_parts(comparison: Comparison) -> tuple[palette.Part, ...]:
+    """The parts of both bars, in the order of the bar."""
+    known = _by_name(comparison)
+    return tuple(part for part in palette.PARTS if part.name in known)
+
+
+def _by_name(comparison: Comparison) -> dict[str, PartComparison]:
+    """The compared parts by their names in the palette, where memory for the KV cache is the cache itself."""
+    return {"kv_cache" if part.part == "available_kv" else part.part: part for part in comparison.parts}
+
+
+def _part_piece(part: palette.Part, start: float, width: float, is_faint: bool, t: Words) -> Piece:
+    label, size = t(part.label), gib_text(width * GIB)
+    if not is_faint:
+        return part_piece(part, start, width, (label, size), f"{label} {size}")
+    title = t("{part} {size}, not in the log: as predicted", part=label, size=size)
+    return Piece(look=f"kv-{part.name} kv-faint", start=start, size=width, title=title)
+
+
+VARIED_NAMES: Final[Mapping[str, str]] = {
+    Varied.TENSOR_PARALLEL: "TP",
+    Varied.PIPELINE_PARALLEL: "PP",
+    Varied.DATA_PARALLEL: "DP",
+    **LABELS["varied"],
+}
+
+
+def verdict_word(variant: Variant, t: Words) -> str:
+    """The verdict as a sign and a word."""
+    return t(LABELS["verdict-signs"][variant.plan.verdict]) if variant.plan is not None else t("✖ refused")
+
+
+def refusal_text(error: KvPlannerError | None, t: Words) -> str:
+    """Why the engine refuses a position; "" where it does not."""
+    return "" if error is None else t.error(error)
+
+
+def position_name(varied: Varied, variant: Variant, t: Words) -> str:
+    """One value of a setting as buttons and axes name it."""
+    value = variant.value
+    match varied:
+        case Varied.TENSOR_PARALLEL | Varied.PIPELINE_PARALLEL | Varied.DATA_PARALLEL:
+            return f"{VARIED_NAMES[varied]} {value}"
+        case Varied.SPLIT if isinstance(value, Parallel):
+            return split_name(value)
+        case Varied.ACCELERATOR if variant.scenario.accelerator is not None:
+            return t.card(variant.scenario.accelerator.name)
+        case Varied.LENGTH | Varied.BATCHED_TOKENS if isinstance(value, int):
+            return t("{tokens} tokens", tokens=count(value))
+        case Varied.UTILIZATION:
+            return f"{value:g}"
+        case Varied.INSTANCES:
+            return t("{count} per card", count=str(value))
+        case Varied.BLOCK_SIZE:
+            return t("default") if value is None else t("{size} tokens", size=str(value))
+        case Varied.EAGER:
+            return t("eager, no graphs") if value else t("with graphs")
+        case Varied.SPECULATIVE if isinstance(value, SpeculativeConfig):
+            return f"{value.method} × {value.num_speculative_tokens or 1}"
+        case Varied.SPECULATIVE:
+            return t("none")
+        case _:
+            return "auto" if value is None else str(value)
+
+
+def split_name(parallel: Parallel) -> str:
+    """How GPUs are cut: `TP 4 × DP 2, DCP 2, EP`."""
+    name = f"TP {parallel.tensor_parallel_size}"
+    if parallel.data_parallel_size > 1:
+        name += f" × DP {parallel.data_parallel_size}"
+    if parallel.pipeline_parallel_size > 1:
+        name += f" × PP {parallel.pipeline_parallel_size}"
+    if parallel.decode_context_parallel_size > 1:
+        name += f", DCP {parallel.decode_context_parallel_size}"
+    return name + (", EP" if parallel.enable_expert_parallel else "")
+
+
+def seats_note(variant: Variant, t: Words) -> str:
+    """How many run at once where `max_num_seqs` admits fewer requests than fit in the KV cache; "" elsewhere."""
+    seats = waiting_seats(variant.plan) if variant.plan is not None and variant.starts else None
+    return "" if seats is None else t("max_num_seqs runs {seats}", seats=count(seats))
+
+
+def limit_note(variant: Variant, t: Words) -> str:
+    """What limits the requests on all replicas and on each GPU where that is not the KV cache; "" elsewhere."""
+    return t("limited by max_num_seqs") if seats_note(variant, t) else ""
+
+
+def first_failures(named: Sequence[tuple[str, Variant]], t: Words) -> Iterator[str]:
+    """Where a position fails right after one that starts: what decides it of a rank's memory, the largest first."""
+    for (before, starts), (name, fails) in pairwise(named):
+        if starts.plan is None or fails.plan is None or not starts.starts or fails.starts:
+            continue
+        lost = _lost_bytes(starts.plan, fails.plan)
+        least = max(LEAST_GROWTH_GIB * GIB, DECIDING_SHARE * max(lost.values(), default=0.0))
+        deciding = sorted((part for part in lost if lost[part] >= least), key=lambda part: -lost[part])
+        if not deciding:
+            continue
+        parts = [
+            f"{t(LABELS['deciding'][part])} "
+            f"{signed_gib(gib(lost[part] if part in _TAKES else -lost[part]))} GiB"
+            for part in deciding
+        ]
+        said = t(
+            "{name} fails where {before} starts, of each GPU: {parts}",
+            name=name, before=before, parts=listed(t, parts),
+        )  # fmt: skip
+        memory = fails.plan.memory
+        if memory is not None and fails.plan.verdict is Verdict.WEIGHTS_DO_NOT_FIT:
+            said += t(
+                "; the weights alone take {weights} of a budget of {budget}",
+                weights=gib_text(memory.weights.value),
+                budget=gib_text(memory.budget.value),
+            )
+        yield said
+
+
+_TAKES: Final = ("weights", "activations", "framework", "counted_graphs", "request")
+"""What takes memory; of everything else there is less."""
+
+
+def _lost_bytes(starts: Plan, fails: Plan) -> dict[str, float]:
+    """By what, on the worst rank of each, the second plan has less for its requests than the first; in bytes.
+
+    The memory of the card stands for the budget where the card is a smaller one.
+    """
+    then, now = starts.memory, fails.memory
+    if now is None or then is None:
+        return {}
+    lost = {part: getattr(now, part).value - getattr(then, part).value for part in _TAKES[:-1]}
+    if now.total.value < then.total.value:
+        lost["total"] = then.total.value - now.total.value
+    else:
+        lost["budget"] = then.budget.value - now.budget.value
+    if starts.cache is not None and fails.cache is not None:
+        lost["request"] = fails.cache.needed_bytes - starts.cache.needed_bytes
+    return lost
+
+
+def figures_of(variant: Variant) -> tuple[str, ...]:
+    """The cells of the table after the verdict: requests, tokens, GPUs, replicas, requests on all, for each GPU."""
+    cache = variant.plan.cache if variant.plan is not None else None
+    starts = variant.starts
+    return (
+        concurrency_text(variant.max_concurrency) if starts else DASH,
+        count(cache.tokens) if cache is not None and cache.num_blocks > 0 else DASH,
+        str(variant.gpus),
+        str(variant.replicas),
+        concurrency_text(variant.all_requests) if starts else DASH,
+        concurrency_text(variant.requests_per_gpu) if starts else DASH,
+    )

@@ -1,0 +1,26 @@
+"""Drawings of a plan for a class: heads, lengths, cards, pages, each made of the plan's own numbers.
+
+A drawing is HTML whose boxes are styled by pages/ui/learn/drawings.css. What it shows is said in words as well: nobody
+needs to see it.
+"""
+
+from kvcore.charts.drawings.blocks import last_block_drawing, pool_drawing
+from kvcore.charts.drawings.cards import cards_drawing
+from kvcore.charts.drawings.drawing import Drawing
+from kvcore.charts.drawings.heads import heads_drawing
+from kvcore.charts.drawings.lengths import lengths_drawing
+from kvcore.charts.drawings.pages import pages_drawing
+from kvcore.charts.drawings.quality import quality_drawing
+from kvcore.charts.drawings.timeline import timeline_drawing
+
+__all__ = [
+    "Drawing",
+    "cards_drawing",
+    "heads_drawing",
+    "last_block_drawing",
+    "lengths_drawing",
+    "pages_drawing",
+    "pool_drawing",
+    "quality_drawing",
+    "timeline_drawing",
+]

@@ -1,0 +1,109 @@
+"""Blocks: the pool of a small load after each step, token by token; and what the last block of a request wastes."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import Final
+
+from kvcore.base.units import ceil_div
+from kvcore.base.words import Words, count, listed, msg
+from kvcore.charts.drawings.drawing import Drawing, box, words_box
+from kvcore.course.classroom import BLOCK_TOKENS, POOL_BLOCKS, Cell, Classroom, Frame, State
+
+STATES: Final = {
+    State.AWAY: msg("not here"),
+    State.WAITING: msg("waits"),
+    State.PREFILL: msg("prefill"),
+    State.DECODE: msg("decode"),
+    State.PREEMPTED: msg("preempted: its blocks are gone"),
+}
+BLOCK_SIZES: Final = (16, 32, 64, 128)
+
+
+def pool_drawing(room: Classroom, step: int, t: Words) -> Drawing:
+    """The 13 blocks after one step with the requests that own them, and the block table of each request."""
+    frame = room.frames[min(step, len(room.frames) - 1)]
+    owners = _owners(frame)
+    blocks = "".join(_block(number, owners.get(number, {}), t) for number in range(POOL_BLOCKS))
+    rows = "".join(_row(name, cell, t) for name, cell in frame.cells.items())
+    said = [_said(name, cell, t) for name, cell in frame.cells.items()]
+    said.append(
+        t(
+            "{count} of {all} blocks {count:is|are} free",
+            count=count(frame.free_blocks),
+            all=count(POOL_BLOCKS),
+        )
+    )
+    return Drawing(
+        title=t(
+            "Step {number}: the pool, {size} tokens a block", number=str(frame.step), size=str(BLOCK_TOKENS)
+        ),
+        html=box("kv-pool", blocks) + box("kv-tables", rows) + words_box("kv-soft", said[-1]),
+        alternative=listed(t, said),
+    )
+
+
+def last_block_drawing(tokens: int, t: Words) -> Drawing:
+    """What a request of `tokens` tokens leaves empty at each size of a block."""
+    rows, said = [], []
+    for size in BLOCK_SIZES:
+        blocks = ceil_div(tokens, size)
+        empty = blocks * size - tokens
+        text = t(
+            "blocks of {size}: {blocks} {blocks:block|blocks}, {empty} {empty:slot|slots} empty, "
+            "{of_block} % of the last block, {of_request} % of the request",
+            size=str(size),
+            blocks=count(blocks),
+            empty=count(empty),
+            of_block=f"{100 * empty / size:.3g}",
+            of_request=f"{100 * empty / (blocks * size):.2g}",
+        )
+        said.append(text)
+        full = box("kv-full", variables=f"--share:{1 - empty / size:.4f}")
+        rows.append(box("kv-last-block", full) + words_box("kv-card-line", text))
+    return Drawing(
+        title=t("The last block of a request of {tokens} tokens", tokens=count(tokens)),
+        html=box("kv-last-blocks", "".join(rows)),
+        alternative=listed(t, said),
+    )
+
+
+def _owners(frame: Frame) -> dict[int, dict[str, int]]:
+    """Of each block the requests that have it, and how many tokens of each are in it."""
+    found: dict[int, dict[str, int]] = {}
+    for name, cell in frame.cells.items():
+        for at, number in enumerate(cell.blocks):
+            tokens = min(BLOCK_TOKENS, cell.cached_tokens - at * BLOCK_TOKENS)
+            found.setdefault(number, {})[name] = max(0, tokens)
+    return found
+
+
+def _block(number: int, owners: dict[str, int], t: Words) -> str:
+    letters = "".join(owners) or t("free")
+    filled = max(owners.values(), default=0)
+    style = f"kv-of-{next(iter(owners))}" if len(owners) == 1 else "kv-of-several" if owners else ""
+    cells = f'<i class="kv-token {style}"></i>' * filled + '<i class="kv-token"></i>' * (
+        BLOCK_TOKENS - filled
+    )
+    head = f'<div class="kv-block-name">{number} <b>{escape(letters)}</b></div>'
+    return box("kv-block" if owners else "kv-block kv-free", head + box("kv-tokens", cells))
+
+
+def _row(name: str, cell: Cell, t: Words) -> str:
+    return box(f"kv-request-name kv-of-{name}", escape(name)) + words_box("kv-card-line", _doing(cell, t))
+
+
+def _doing(cell: Cell, t: Words) -> str:
+    state = t(STATES[cell.state])
+    if not cell.cached_tokens:
+        return state
+    table = ", ".join(map(str, cell.blocks))
+    parts = [t("{state}, tokens computed: {tokens}", state=state, tokens=count(cell.tokens))]
+    if cell.hit_tokens:
+        parts.append(t("{tokens} found in the cache", tokens=count(cell.hit_tokens)))
+    parts.append(t("{tokens} in blocks {table}", tokens=count(cell.cached_tokens), table=table))
+    return " · ".join(parts)
+
+
+def _said(name: str, cell: Cell, t: Words) -> str:
+    return f"{name}: {_doing(cell, t)}"

@@ -1,0 +1,113 @@
+"""Pages: how the groups of a model lie in one pool, and which blocks one request takes of it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from msgspec import Struct
+
+from kvcore.base.quantity import format_bytes
+from kvcore.base.words import Words, count, listed
+from kvcore.cache.spec import CacheKind
+from kvcore.charts.drawings.drawing import KINDS, Drawing, box, words_box
+from kvcore.planning import Plan
+
+MOST_CELLS: Final = 60
+"""Blocks of a request that are drawn one by one; of a longer one a cell stands for several."""
+
+
+class GroupRow(Struct, frozen=True, kw_only=True):
+    """Layers that share block numbers: what their pages take of one block, blocks of one request."""
+
+    kind: CacheKind
+    layers: int
+    pages: tuple[tuple[int, int], ...]
+    """Pages of a size in one block, and that size in bytes."""
+    rest_bytes: int
+    """Of a block that a wider group sets, what this one leaves empty."""
+    block_size: int
+    blocks: int
+
+
+def group_rows(plan: Plan) -> tuple[GroupRow, ...]:
+    """The groups of the stage that the figures are of; empty without a pool.
+
+    A block is as wide as the widest group: rest_bytes = bytes_per_block − Σ pages × page size.
+
+    Source: vllm/v1/core/kv_cache_utils.py:get_kv_cache_config_from_groups (0.11.0 to 0.33.0).
+    """
+    cache = plan.cache
+    if cache is None or not cache.groups or plan.resolved.is_v0:
+        return ()
+    return tuple(
+        GroupRow(
+            kind=group.kind,
+            layers=group.layers,
+            pages=group.pages,
+            rest_bytes=max(0, cache.bytes_per_block - sum(number * size for number, size in group.pages)),
+            block_size=group.block_size,
+            blocks=taken.blocks_per_request,
+        )
+        for group, taken in zip(cache.trace.groups, cache.groups, strict=True)
+    )
+
+
+def layers_note(plan: Plan, t: Words) -> str:
+    """Why the layers of all groups are more than the model has; "" where each layer keeps one kind of state."""
+    if all(len(layer.caches) < 2 for layer in plan.architecture.layers):
+        return ""
+    return t(
+        "Some of the model's {layers} layers keep several kinds of state: such a layer counts once for each.",
+        layers=count(plan.architecture.num_layers),
+    )
+
+
+def pages_drawing(plan: Plan, t: Words) -> Drawing | None:
+    """Each group with its layers in a block, then the blocks that one request takes; None without a pool."""
+    rows = group_rows(plan)
+    if not rows or plan.cache is None:
+        return None
+    in_all = sum(row.blocks for row in rows)
+    a_cell = -(-in_all // MOST_CELLS)
+    drawn = "".join(_group(number, row, t) for number, row in enumerate(rows, 1))
+    cells = "".join(
+        f'<i class="kv-cell kv-kind-{row.kind}"></i>' * max(1, round(row.blocks / a_cell)) for row in rows
+    )
+    size = format_bytes(plan.cache.bytes_per_block)
+    legend = t("one cell: {count} blocks", count=count(a_cell)) if a_cell > 1 else t("one cell: one block")
+    taken = t(
+        "Blocks of one request of {tokens} tokens: {count}",
+        tokens=count(plan.resolved.max_model_len),
+        count=count(in_all),
+    )
+    note = layers_note(plan, t)
+    said = [*(_said(row, t) for row in rows), *([note] if note else [])]
+    return Drawing(
+        title=t("How the layers lie in the pool: one block is {size} on each GPU", size=size),
+        html=box("kv-groups", drawn)
+        + (words_box("kv-soft", note) if note else "")
+        + words_box("kv-row-name", taken)
+        + box("kv-cells", cells)
+        + words_box("kv-soft", legend),
+        alternative=listed(t, said),
+    )
+
+
+def _group(number: int, row: GroupRow, t: Words) -> str:
+    slots = "".join(
+        f'<i class="kv-slot kv-kind-{row.kind}" style="flex-grow:{size}"></i>' * pages
+        for pages, size in row.pages
+    )
+    if row.rest_bytes:
+        slots += f'<i class="kv-slot kv-rest" style="flex-grow:{row.rest_bytes}"></i>'
+    name = t("group {number}: {kind}", number=str(number), kind=t(KINDS[row.kind]))
+    return words_box("kv-row-name", name) + box("kv-slots-row", slots) + words_box("kv-size", _said(row, t))
+
+
+def _said(row: GroupRow, t: Words) -> str:
+    return t(
+        "{layers} {layers:layer|layers}, {size} tokens a block, {blocks} {blocks:block|blocks} of a request",
+        layers=count(row.layers),
+        size=count(row.block_size),
+        blocks=count(row.blocks),
+    )

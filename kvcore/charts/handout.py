@@ -1,0 +1,102 @@
+"""A lesson to print: a handout with questions and room for answers, and the teacher's sheet with the solutions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+from typing import Final
+
+from msgspec import Struct
+
+from kvcore.base.words import Words, count
+from kvcore.charts import summary
+from kvcore.charts.plan_report import document, memory_svg
+from kvcore.course import Step, step_of
+from kvcore.course.course import Route
+from kvcore.course.facts import variant
+from kvcore.course.lesson import Prediction, answer_text, prose
+from kvcore.course.questions import Asked, questions
+from kvcore.planning import Plan
+
+SLIPS: Final = 4
+"""Of a question, named on the teacher's sheet."""
+
+
+class Links(Struct, frozen=True, kw_only=True):
+    """Addresses that stand on the sheets."""
+
+    students: str
+    solutions: str
+
+
+def handout_html(plan: Plan, route: Route, seed: int, links: Links, t: Words, *, solved: bool) -> str:
+    """The steps of a route about `plan`, with questions of `seed`; with the solutions where `solved`."""
+    title = t("Teacher’s sheet") if solved else t("Handout")
+    varied = variant(plan, seed)
+    parts = [
+        f"<h1>{escape(title)}: {escape(route.title(t))}</h1>",
+        _line(plan.scenario.model, *summary.scenario_line(plan, t)),
+        _links(links, t, solved=solved),
+        memory_svg(plan, t) if solved else "",
+    ]
+    if seed:
+        parts.append(
+            _line(t("Questions: variant {seed}", seed=count(seed)), *summary.scenario_line(varied, t))
+        )
+    for number, name in enumerate(route.steps, 1):
+        asked = questions(varied, name, seed, t)
+        parts.append(_step(number, step_of(plan, name, t), asked, t, solved=solved))
+    return document(f"KV Planner: {title}", "\n".join(filter(None, parts)), t)
+
+
+def _line(*texts: str) -> str:
+    return f'<p class="soft">{escape(" · ".join(texts))}</p>'
+
+
+def _links(links: Links, t: Words, *, solved: bool) -> str:
+    if not solved:
+        return f"<p>{escape(t('To follow along:'))} <code>{escape(links.students)}</code></p>"
+    return (
+        f"<p>{escape(t('For the students (a number after seed= for each of them):'))} "
+        f"<code>{escape(links.students)}</code></p>"
+        f"<p>{escape(t('With all solutions:'))} <code>{escape(links.solutions)}</code></p>"
+    )
+
+
+def _step(number: int, step: Step, asked: Sequence[Asked], t: Words, *, solved: bool) -> str:
+    content = step.content
+    body = [f"<p>{prose(content.idea, t)}</p>"]
+    body += [f"<p>{escape(content.missing)}</p>"] if content.missing else []
+    guess = _solution_of(content.prediction) if solved else ""
+    items = [_question(content.prediction, guess, solved=solved)]
+    for one in asked:
+        items.append(_question(one.prediction, one.worked if solved else "", solved=solved))
+        if solved:
+            items[-1] += _slips(one)
+    body.append(f"<ol>{''.join(f'<li>{item}</li>' for item in items)}</ol>")
+    if solved:
+        body += [f"<p>{prose(text, t)}</p>" for text in content.remarks]
+    return f"<section><h2>{number} · {escape(content.question)}</h2>{''.join(body)}</section>"
+
+
+def _question(prediction: Prediction, solution: str, *, solved: bool) -> str:
+    text = f"<b>{escape(prediction.question)}</b>"
+    if solved:
+        return f"{text}<br>{escape(solution)}" if solution else text
+    if prediction.options:
+        return text + "".join(f"<br>☐ {escape(option.label)}" for option in prediction.options)
+    return f'{text}<br><span class="blank"></span> {escape(prediction.unit)}'
+
+
+def _solution_of(prediction: Prediction) -> str:
+    if prediction.options:
+        return next((one.label for one in prediction.options if one.name == prediction.answer_option), "")
+    return "" if prediction.answer is None else f"{answer_text(prediction.answer)} {prediction.unit}"
+
+
+def _slips(one: Asked) -> str:
+    """The typical wrong answers, each reason once, with what is said of them."""
+    reasons = {slip.reason: slip for slip in reversed(one.prediction.slips)}
+    unit = one.prediction.unit
+    said = [f"{answer_text(slip.value)} {unit}: {slip.reason}" for slip in reversed(reasons.values())]
+    return f'<div class="soft">{"<br>".join(map(escape, said[:SLIPS]))}</div>' if said else ""

@@ -1,0 +1,288 @@
+"""A sweep in words and rows: for the Explore page, as JSON lines for scripts, as a table for a terminal."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Final, Literal, TypeAlias
+
+from msgspec import Struct, field
+from msgspec.json import Encoder
+
+from kvcore.advice.sweep import SweptModel
+from kvcore.advice.sweep_cell import Cell, Cost, cost_of, serves, smallest
+from kvcore.base.units import rounded
+from kvcore.base.words import Words, concurrency_text, count, msg, short_number
+from kvcore.catalogue.accelerators import Accelerator, Vendor
+from kvcore.planning import Verdict
+from kvcore.scenario.page_parameters import MEMORY_BANDS, Order
+from kvcore.texts import LABELS
+
+Row: TypeAlias = tuple[Accelerator, tuple[Cell, ...]]
+
+VENDOR_NAMES: Final[Mapping[Vendor, str]] = {
+    Vendor.NVIDIA: "NVIDIA",
+    Vendor.AMD: "AMD",
+    Vendor.INTEL: "Intel",
+    Vendor.HUAWEI: msg("Huawei"),
+    Vendor.OTHER: msg("Others"),
+}
+FAILURE_WORDS: Final = LABELS["failures"]
+BAND_NAMES: Final[Mapping[str, str]] = {
+    "up-to-24": "≤ 24",
+    "25-48": "25–48",
+    "49-96": "49–96",
+    "above-96": "> 96",
+}
+ORDER_NAMES: Final = LABELS["orders"]
+
+
+class Filters(Struct, frozen=True, kw_only=True):
+    """Which cards and sizes a person wants to see; empty means all."""
+
+    vendors: Collection[str] = ()
+    memory_bands: Collection[str] = ()
+    with_failing: bool = False
+    """Also cards on which nothing starts."""
+    order: Order = Order.VENDOR
+
+
+class Target(Struct, frozen=True, kw_only=True):
+    """What the deployment is for: requests at once, and the prices that a person pays per GPU and hour."""
+
+    wanted: float
+    prices: Mapping[str, float] = field(default_factory=dict)
+    """By the id of the card, in a currency of the person's own."""
+    max_num_seqs: int | None = None
+    spreads: Mapping[str, Cell] = field(default_factory=dict)
+    """By the id of the card, the fewest whose replicas share out the experts of a mixture."""
+
+    def smallest(self, row: Row) -> Cell | None:
+        """The fewest GPUs of a row's card that store the wanted requests."""
+        serving = (cell for cell in self.cells(row) if self.is_met(cell, row[0]))
+        return min(serving, key=lambda cell: cell.gpus, default=None)
+
+    def cells(self, row: Row) -> tuple[Cell, ...]:
+        """Those of a row, and the replicas of its card that share out the experts."""
+        spread = self.spreads.get(row[0].id)
+        return row[1] if spread is None else (*row[1], spread)
+
+    def cost(self, row: Row) -> Cost | None:
+        """Of the smallest deployment of a row, where its card has a price."""
+        price = self.prices.get(row[0].id)
+        cell = None if price is None else self.smallest(row)
+        return None if cell is None or price is None else cost_of(cell, price, self.max_num_seqs)
+
+    def is_met(self, cell: Cell, card: Accelerator) -> bool:
+        """Whether a deployment stores the wanted requests."""
+        return serves(cell, card, self.wanted)
+
+    def misses_alone(self, rows: Iterable[Row]) -> bool:
+        """Whether a cell stores the wanted requests and is not met, because its cards stand alone in their machines."""
+        return any(
+            cell.starts and cell.requests >= self.wanted and not self.is_met(cell, card)
+            for card, cells in rows
+            for cell in cells
+        )
+
+
+def chosen_cards(cards: Iterable[Accelerator], filters: Filters) -> tuple[Accelerator, ...]:
+    """The cards that the filters let through."""
+    bands = [MEMORY_BANDS[band] for band in filters.memory_bands]
+    return tuple(
+        card
+        for card in cards
+        if (not filters.vendors or card.vendor in filters.vendors)
+        and (not bands or any(low <= card.memory_gib < high for low, high in bands))
+    )
+
+
+def matrix_rows(
+    cells: Iterable[Cell],
+    cards: Sequence[Accelerator],
+    sizes: Sequence[int],
+    filters: Filters,
+    target: Target,
+) -> tuple[Row, ...]:
+    """The cells of `cards` at `sizes`, in the order asked for; cards on which nothing starts only when asked for."""
+    found = {(cell.accelerator, cell.tensor_parallel_size): cell for cell in cells}
+    rows = [(card, tuple(found[card.id, size] for size in sizes)) for card in cards]
+    if not filters.with_failing:
+        rows = [row for row in rows if any(cell.starts for cell in row[1])]
+    vendors = list(Vendor)
+    rows.sort(key=lambda row: (vendors.index(row[0].vendor), -row[0].memory_gib, row[0].id))
+    if filters.order is not Order.VENDOR:
+        rows.sort(key=lambda row: _rank(row, filters.order, target))
+    return tuple(rows)
+
+
+def _rank(row: Row, order: Order, target: Target) -> float:
+    """Where a row stands: the best first, and what has no figure last."""
+    cells = [cell for cell in row[1] if cell.starts]
+    smallest_cell, cost = target.smallest(row), target.cost(row)
+    match order:
+        case Order.REQUESTS:
+            return -max((cell.requests for cell in cells), default=-1.0)
+        case Order.PER_GPU:
+            return -max((cell.requests_per_gpu for cell in cells), default=-1.0)
+        case Order.COST:
+            return math.inf if cost is None else cost.per_hour
+        case Order.COST_PER_SLOT:
+            return math.inf if cost is None else cost.per_slot_hour
+        case _:
+            return math.inf if smallest_cell is None else smallest_cell.gpus
+
+
+class Answer(Struct, frozen=True, kw_only=True):
+    """The sentence above the matrix, and the cells that it names."""
+
+    text: str
+    cells: tuple[Cell, ...]
+
+    @property
+    def is_tight(self) -> bool:
+        """Whether no deployment that it names surely starts."""
+        return bool(self.cells) and all(cell.verdict is Verdict.TIGHT for cell in self.cells)
+
+
+def smallest_answer(
+    rows: Iterable[Row], cards: Mapping[str, Accelerator], target: Target, tokens: int, t: Words
+) -> Answer:
+    """The smallest deployment that serves the wanted requests, by number of GPUs and by memory in all."""
+    wanted = target.wanted
+    found = smallest((cell for row in rows for cell in target.cells(row)), cards, wanted)
+    texts, few, least = LABELS["answers"], found.fewest_gpus, found.least_memory
+    facts = {"wanted": count(wanted), "tokens": count(tokens)}
+    if few is None or least is None:
+        return Answer(text=t(texts["none"], **facts), cells=())
+    first = t(texts["smallest"], **_deployment(few, cards, t), **facts)
+    if least == few:
+        return Answer(text=first, cells=(few,))
+    second = t(texts["least-memory"], **_deployment(least, cards, t))
+    return Answer(text=t("{first}; {second}", first=first, second=second), cells=(few, least))
+
+
+def _deployment(cell: Cell, cards: Mapping[str, Accelerator], t: Words) -> dict[str, str]:
+    requests = concurrency_text(cell.requests)
+    return {"deployment": deployment_name(cell, cards, t), "requests": requests}
+
+
+def cheapest_answer(
+    rows: Iterable[Row], cards: Mapping[str, Accelerator], target: Target, t: Words
+) -> Answer | None:
+    """The cheapest deployment among the smallest of each card that has a price; None where no price is given."""
+    priced = [(cost.per_hour, row, cost) for row in rows if (cost := target.cost(row)) is not None]
+    if not priced:
+        return None
+    _, row, cost = min(priced, key=lambda one: one[0])
+    cell = target.smallest(row)
+    assert cell is not None
+    text = t(
+        LABELS["answers"]["cheapest"],
+        deployment=deployment_name(cell, cards, t),
+        hour=money(cost.per_hour),
+        slot=money(cost.per_slot_hour),
+    )
+    return Answer(text=text, cells=(cell,))
+
+
+def money(amount: float) -> str:
+    """An amount in any currency, with as many digits as tell amounts apart.
+
+    Example:
+        >>> money(1234.5), money(12.5), money(0.0421), money(0.000019)
+        ('1,234.50', '12.50', '0.042', '0.000019')
+    """
+    return f"{amount:,.2f}" if amount >= 1 else short_number(amount, 2)
+
+
+def deployment_name(cell: Cell, cards: Mapping[str, Accelerator], t: Words) -> str:
+    """A cell as a deployment, `4 × H200 SXM 141GB`, whose number stays on the line of the name."""
+    return f"{cell.gpus}\N{NO-BREAK SPACE}×\N{NO-BREAK SPACE}{t.card(cards[cell.accelerator].name)}"
+
+
+class ModelRow(Struct, frozen=True, kw_only=True):
+    """A model that the chosen hardware runs, with the fewest GPUs that do."""
+
+    model: str
+    max_model_len: int
+    cell: Cell
+
+
+def model_row(swept: SweptModel, sizes: Collection[int], wanted: float) -> ModelRow | None:
+    """Of tensor parallel `sizes` the smallest that stores `wanted` requests at once, else the largest that starts.
+
+    None where none starts.
+    """
+    starting = [cell for cell in swept.cells if cell.starts and cell.tensor_parallel_size in sizes]
+    if not starting:
+        return None
+    serving = [cell for cell in starting if cell.requests >= wanted] or starting[-1:]
+    return ModelRow(model=swept.model, max_model_len=swept.max_model_len, cell=serving[0])
+
+
+class _JsonRow(Struct, frozen=True, gc=False, omit_defaults=True):
+    """A cell in the words of docs/contract.md: with its figures, or with the code of its refusal."""
+
+    model: str
+    max_model_len: int
+    accelerator: str
+    tensor_parallel_size: int
+    status: Literal["ok", "error"]
+    code: str = ""
+    verdict: Verdict | None = None
+    max_concurrency: float | None = None
+    tokens: int | None = None
+    longest_request_tokens: int | None = None
+    kv_cache_gib: float | None = None
+    weights_gib: float | None = None
+    gpus: int | None = None
+    requests_per_gpu: float | None = None
+
+
+_JSON: Final = Encoder()
+
+
+def json_lines(swept: SweptModel) -> Iterator[str]:
+    """One JSON object for each cell, in the words of docs/contract.md."""
+    for cell in swept.cells:
+        yield _JSON.encode(_json_row(swept, cell)).decode()
+
+
+def _json_row(swept: SweptModel, cell: Cell) -> _JsonRow:
+    model, length, card, size = swept.model, swept.max_model_len, cell.accelerator, cell.tensor_parallel_size
+    if cell.verdict is None:
+        return _JsonRow(model, length, card, size, "error", cell.refusal)
+    return _JsonRow(
+        model,
+        length,
+        card,
+        size,
+        "ok",
+        verdict=cell.verdict,
+        max_concurrency=cell.max_concurrency,
+        tokens=cell.tokens,
+        longest_request_tokens=cell.longest_request_tokens,
+        kv_cache_gib=rounded(cell.kv_cache_gib),
+        weights_gib=rounded(cell.weights_gib),
+        gpus=cell.gpus,
+        requests_per_gpu=cell.requests_per_gpu,
+    )
+
+
+def table_lines(swept: SweptModel, sizes: Sequence[int]) -> Iterator[str]:
+    """A line for each accelerator: requests at once at each tensor parallel size, or in a word why none."""
+    yield f"{swept.model}, {swept.max_model_len:,} tokens"
+    width = max((len(cell.accelerator) for cell in swept.cells), default=0)
+    yield "  " + "".ljust(width) + "".join(f"TP {size}".rjust(12) for size in sizes)
+    for start in range(0, len(swept.cells), len(sizes)):
+        row = swept.cells[start : start + len(sizes)]
+        yield f"  {row[0].accelerator.ljust(width)}" + "".join(_word(cell).rjust(12) for cell in row)
+
+
+def _word(cell: Cell) -> str:
+    if cell.verdict is None:
+        return "refused"
+    if not cell.starts:
+        return FAILURE_WORDS[cell.verdict]
+    return f"{cell.max_concurrency:,.2f}" + (" tight" if cell.verdict is Verdict.TIGHT else "")

@@ -1,0 +1,151 @@
+"""The bars of memory: one card with what is missing, several cards on one GiB axis. The page draws the legend."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Final
+
+from kvcore.advice.vary import Variant
+from kvcore.base.units import GIB, gib
+from kvcore.base.words import Words, gib_text
+from kvcore.charts import stack
+from kvcore.charts.bar import (
+    Segment,
+    Stretch,
+    budget_end_gib,
+    budget_label,
+    end_gib,
+    overlap,
+    segments,
+    shortage,
+)
+from kvcore.charts.stack import Bar, Note, Piece, Stack
+from kvcore.planning import Plan, Verdict
+from kvcore.texts import palette
+
+NARROW: Final = 0.3
+"""A shortage of a smaller share of the bar is named above it: on a phone its name is wider than it."""
+MARGIN: Final = 1.01
+"""How far the axis goes past the longest bar: its end is a line that has a width."""
+
+
+def memory_bar(plan: Plan, t: Words, explained: Collection[str] | None = None) -> Stack:
+    """One card's memory as a stacked bar, with the lines of budget and capacity; what is missing is hatched.
+
+    With `explained` only the parts of these names are coloured and named; "budget" stands for its line, and the
+    shortage comes with the KV cache.
+    """
+    memory = plan.memory
+    if memory is None:
+        return Stack(bars=(), end=1.0, axis="")
+    total, budget = gib(memory.total.value), budget_end_gib(plan)
+    missing = shortage(plan) if explained is None or "kv_cache" in explained else None
+    end, under = end_gib(plan, missing), overlap(plan)
+    pieces: list[Piece] = []
+    for segment in segments(plan):
+        covering = missing or (under if under is not None and segment.start < under.end else None)
+        owner = "unused" if segment.part is palette.AFTER_POOL else segment.part.name
+        if explained is None or owner in explained:
+            pieces += _named_pieces(segment, covering, t)
+        else:
+            pieces.append(Piece(look=stack.UNEXPLAINED, start=segment.start, size=segment.size))
+    notes = [Note(at=total, text=t("card {size}", size=gib_text(memory.total.value)))]
+    across = [Piece(look=stack.CAPACITY, start=total, size=0.0)]
+    if explained is None or "budget" in explained:
+        notes.append(Note(at=budget, text=budget_label(plan, t)))
+        system = gib(memory.system.value)
+        across += [
+            Piece(look=stack.BUDGET, start=budget, size=0.0),
+            # Along the top of the bar, from where to where the budget is measured.
+            Piece(look=stack.SPAN, start=system, size=budget - system),
+        ]
+    labels: list[tuple[Stretch, str]] = []
+    if under is not None and explained is None:
+        pieces.append(_overlapping(under, t))
+        if missing is None:
+            labels.append((under, t("parts estimated {size} too high", size=gib_text(under.size * GIB))))
+    if missing is not None:
+        label = t("{size} missing", size=gib_text(missing.size * GIB))
+        pieces.append(Piece(look=stack.MISSING, start=missing.start, size=missing.size, title=label))
+        labels.append((missing, label))
+    on_it: list[Note] = []
+    for stretch, label in labels:
+        note = Note(at=stretch.start + stretch.size / 2, text=label, is_warning=True)
+        (notes if stretch.size < NARROW * end else on_it).append(note)
+    bar = Bar(pieces=tuple(pieces), across=tuple(across), notes=tuple(on_it))
+    return Stack(bars=(bar,), end=end * MARGIN, axis=axis_title(plan, t), notes=tuple(notes))
+
+
+def axis_title(plan: Plan, t: Words) -> str:
+    """What the axis counts."""
+    stages, card = plan.scenario.parallel.pipeline_parallel_size, t.card(plan.accelerator.name)
+    if stages == 1:
+        return t("GiB of one {card}", card=card)
+    return t(
+        "GiB of one {card} of pipeline stage {stage} of {stages}, the one that decides",
+        card=card,
+        stage=str(plan.stage + 1),
+        stages=str(stages),
+    )
+
+
+def part_piece(part: palette.Part, start: float, size: float, said: tuple[str, ...], title: str) -> Piece:
+    """A part of memory in its colour and pattern."""
+    return Piece(look=f"kv-{part.name}", start=start, size=size, said=said, title=title)
+
+
+def _named_pieces(
+    segment: Segment, missing: Stretch | None, t: Words, *, is_sized: bool = False
+) -> list[Piece]:
+    """The segment with its name on the part that the shortage does not cover; with its size alone where `is_sized`."""
+    start, end, name = segment.start, segment.end, t(segment.part.label)
+    size = gib_text(segment.figure * GIB)
+    said, title = (size,) if is_sized else (name, size), f"{name} {size}"
+    if missing is None or end <= missing.start:
+        return [part_piece(segment.part, start, segment.size, said, title)]
+    if segment.part.name in ("unused", "kv_cache") and missing.end < end:
+        cut = min(end, max(start, missing.end))
+        cuts = [(start, cut, ()), (cut, end, said)]
+    else:
+        cut = max(start, missing.start)
+        cuts = [(start, cut, said), (cut, end, ())]
+    return [
+        part_piece(segment.part, left, right - left, text, title)
+        for left, right, text in cuts
+        if right > left
+    ]
+
+
+def _overlapping(reaching: Stretch, t: Words) -> Piece:
+    """The hatching over a given KV memory that the estimated parts reach into."""
+    title = f"{t(palette.OVERESTIMATED)} {gib_text(reaching.size * GIB)}"
+    return Piece(look=stack.OVERLAP, start=reaching.start, size=reaching.size, title=title)
+
+
+def small_multiples(named: Sequence[tuple[str, Variant]], t: Words) -> Stack:
+    """One GPU of each deployment as a stacked bar with its capacity as a line; past it stands what is missing."""
+    plans = [variant.plan for _, variant in named]
+    end = max((end_gib(plan, shortage(plan)) for plan in plans if plan is not None), default=1.0)
+    bars = []
+    for name, variant in named:
+        plan = variant.plan
+        if plan is None:
+            refused = Note(at=0.0, text=t("refused by the engine"), is_warning=True)
+            bars.append(Bar(name=name, notes=(refused,)))
+            continue
+        missing, reaching = shortage(plan), overlap(plan)
+        pieces = [
+            piece for segment in segments(plan) for piece in _named_pieces(segment, missing, t, is_sized=True)
+        ]
+        above: tuple[Note, ...] = ()
+        if reaching is not None:
+            pieces.append(_overlapping(reaching, t))
+        if missing is not None:
+            size = gib_text(-missing.size * GIB, signed=True)
+            label = size if plan.verdict is Verdict.TIGHT else t("OOM {size}", size=size)
+            pieces.append(Piece(look=stack.MISSING, start=missing.start, size=missing.size, title=label))
+            above = (Note(at=missing.end, text=label, is_warning=True),)
+        total = gib(plan.memory.total.value) if plan.memory is not None else 0.0
+        line = Piece(look=stack.CAPACITY, start=total, size=0.0)
+        bars.append(Bar(name=name, pieces=tuple(pieces), across=(line,), above=above))
+    return Stack(bars=tuple(bars), end=end * MARGIN, axis=t("GiB of one GPU"))

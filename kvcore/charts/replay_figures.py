@@ -1,0 +1,218 @@
+"""A replay as data: a chart over time, cards, rows of a comparison, JSON and a table for the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from typing import Any, Final
+
+from msgspec.structs import replace
+
+from kvcore.advice.roofline import peak_flops, token_flops
+from kvcore.advice.vary import decode_bound
+from kvcore.base.errors import KvPlannerError, WorkloadError
+from kvcore.base.units import rounded
+from kvcore.base.words import DASH, Words, concurrency_text, count, short_number
+from kvcore.charts import plotting as draw
+from kvcore.charts.summary import Card
+from kvcore.charts.workload_summary import share_text
+from kvcore.evidence.carry import carried_over
+from kvcore.planning import Plan, plan
+from kvcore.replay.clock import BoundClock, Clock, FittedClock
+from kvcore.replay.planned import settings_of
+from kvcore.replay.series import Latency, Replay, Replays, over_replicas
+from kvcore.replay.trace import TraceRequest
+from kvcore.scenario import Scenario
+from kvcore.texts import palette
+
+HEIGHT: Final = 420
+WAITING_COLOR: Final = "#E69F00"
+_MANY_TOKENS: Final = 1_000_000
+REPLICAS: Final = "replicas"
+FIELDS: Final = ("max_num_seqs", "gpu_memory_utilization", "tensor_parallel_size", "kv_cache_dtype", REPLICAS)
+"""What the same trace is replayed over; replicas take the requests in turn."""
+REPLICA_COUNTS: Final = (1, 2, 4, 8)
+OTHER_ENGINES: Final = frozenset({"tensor_parallel_size", "kv_cache_dtype"})
+"""Of FIELDS, those that make an engine that a benchmark of the first one says nothing of."""
+
+
+def bound_clock(planned: Plan) -> BoundClock:
+    """A step takes as long as reading its weights and the keys and values of who runs, or as computing its tokens.
+
+    Raises WorkloadError `replay-no-bandwidth` without the card's bandwidth.
+    """
+    bound = decode_bound(planned, 1, _MANY_TOKENS)
+    if bound is None:
+        raise WorkloadError("replay-no-bandwidth", field="accelerator", value=planned.accelerator.id)
+    return BoundClock(
+        weight_bytes=bound.weight_bytes,
+        kv_bytes_per_token=bound.kv_bytes / _MANY_TOKENS,
+        bandwidth=bound.bandwidth_bytes_per_second,
+        flops_per_token=token_flops(planned),
+        peak_flops=peak_flops(planned),
+    )
+
+
+def variants(base: Scenario, field: str) -> tuple[tuple[str, Scenario], ...]:
+    """The scenario at other values of one of FIELDS, each with its name.
+
+    Example:
+        >>> from kvcore.wire.request import scenario_from_request
+        >>> base = scenario_from_request({"model": "Qwen/Qwen3-32B", "accelerator": "H100-80GB"})
+        >>> [name for name, _ in variants(base, "tensor_parallel_size")]
+        ['1', '2', '4', '8']
+    """
+    values: tuple[Any, ...]
+    match field:
+        case "tensor_parallel_size":
+            values = (1, 2, 4, 8)
+            made = [
+                replace(base, parallel=replace(base.parallel, tensor_parallel_size=value)) for value in values
+            ]
+        case "kv_cache_dtype":
+            values = ("auto", "fp8")
+            made = [replace(base, kv_cache_dtype=value) for value in values]
+        case "gpu_memory_utilization":
+            values = (0.8, 0.85, 0.9, 0.95)
+            made = [replace(base, gpu_memory_utilization=value) for value in values]
+        case _:
+            values = (16, 32, 64, 128, 256, 512)
+            made = [replace(base, max_num_seqs=value) for value in values]
+    return tuple((str(value), carried_over(base, one)) for value, one in zip(values, made, strict=True))
+
+
+Compared = list[tuple[str, Replays | KvPlannerError]]
+
+
+def comparing(
+    planned: Plan, requests: Sequence[TraceRequest], clock: Clock, field: str
+) -> Generator[tuple[int, int], None, Compared]:
+    """The same trace over the values of one of FIELDS, each with its name and what came of it, or why nothing did.
+
+    A bound is that of each engine; rates and a fit are kept, but a fit not for OTHER_ENGINES.
+    """
+    keeps_clock = not isinstance(clock, BoundClock) and not (
+        isinstance(clock, FittedClock) and field in OTHER_ENGINES
+    )
+    found: Compared = []
+    if field == REPLICAS:
+        cases = [(str(number), planned.scenario, number) for number in REPLICA_COUNTS]
+    else:
+        cases = [(name, scenario, 1) for name, scenario in variants(planned.scenario, field)]
+    for name, scenario, replicas in cases:
+        try:
+            one = planned if field == REPLICAS else plan(scenario)
+            used = clock if keeps_clock else bound_clock(one)
+            found.append((name, (yield from over_replicas(requests, settings_of(one), used, replicas))))
+        except KvPlannerError as error:
+            found.append((name, error))
+    return found
+
+
+def replay_report(found: Replay) -> dict[str, Any]:
+    """The whole replay as JSON."""
+    points = [
+        {
+            "seconds": rounded(point.start),
+            "kv_usage": rounded(point.used / point.seconds / found.usable_blocks),
+            "kv_usage_most": rounded(point.most_used / found.usable_blocks),
+            "running": rounded(point.running / point.seconds),
+            "waiting": rounded(point.waiting / point.seconds),
+            "preemptions": point.preempted,
+        }
+        for point in found.points
+        if point.seconds
+    ]
+    return {
+        "clock": found.clock.value,
+        "requests": found.requests,
+        "seconds": rounded(found.seconds),
+        "steps": found.steps,
+        "kv_usage_most": rounded(found.peak_usage),
+        "mean_running": rounded(found.mean_running),
+        "preemptions": found.preemptions,
+        "first_preemption_seconds": found.first_preemption,
+        "prefix_hit_rate": rounded(found.hit_rate),
+        "answers_cut": found.answers_cut,
+        "ttft_seconds": _latency(found.ttft),
+        "tpot_seconds": _latency(found.tpot),
+        "series": points,
+    }
+
+
+def _latency(found: Latency | None) -> dict[str, float] | None:
+    return None if found is None else {"p50": found.p50, "p95": found.p95, "p99": found.p99}
+
+
+def replay_table(found: Replay) -> str:
+    """The sums for people."""
+    rows = [
+        ("clock", found.clock.value),
+        ("requests", f"{found.requests:,}"),
+        ("seconds", f"{found.seconds:,.1f}"),
+        ("steps", f"{found.steps:,}"),
+        ("KV use at most", f"{100 * found.peak_usage:.1f} %"),
+        ("running on average", f"{found.mean_running:.1f}"),
+        ("preemptions", f"{found.preemptions:,}"),
+        ("prefix hit rate", f"{100 * found.hit_rate:.1f} %"),
+    ]
+    for name, latency in (("TTFT", found.ttft), ("TPOT", found.tpot)):
+        if latency is not None:
+            rows.append(
+                (
+                    f"{name} P50 / P95 / P99",
+                    " / ".join(map(short_number, (latency.p50, latency.p95, latency.p99))) + " s",
+                )
+            )
+    return "\n".join(f"{name:<24}{value:>16}" for name, value in rows)
+
+
+def replay_cards(found: Replay, t: Words) -> tuple[Card, ...]:
+    """What a replay comes to."""
+    first = found.first_preemption
+    cards = [
+        (t("KV use at most"), share_text(found.peak_usage, t),
+         t("of {blocks} blocks", blocks=count(found.usable_blocks))),
+        (t("Running on average"), concurrency_text(found.mean_running),
+         t("{requests} {requests:request|requests} in all", requests=count(found.requests))),
+        (t("Preemptions"), count(found.preemptions),
+         t("none") if first is None else t("the first after {seconds} s", seconds=f"{first:,.1f}")),
+        (t("Prefix hit rate"), share_text(found.hit_rate, t) if found.query_tokens else DASH,
+         t("of the prompt tokens that were looked up")),
+    ]  # fmt: skip
+    if found.ttft is not None and found.tpot is not None:
+        cards.append((t("TTFT, P95"), t("{seconds} s", seconds=short_number(found.ttft.p95)),
+                      t("by the clock that you gave: an estimate")))  # fmt: skip
+        cards.append((t("TPOT, P95"), t("{seconds} s", seconds=short_number(found.tpot.p95)),
+                      t("by the clock that you gave: an estimate")))  # fmt: skip
+    return tuple(Card(label=label, value=value, note=note) for label, value, note in cards)
+
+
+def replay_chart(found: Replay, t: Words) -> draw.Figure:
+    """KV use above, requests that run and wait below, and preemptions as marks, over time."""
+    points = [point for point in found.points if point.seconds]
+    times = [point.start for point in points]
+    usage = [100 * point.most_used / found.usable_blocks for point in points]
+    running = [point.running / point.seconds for point in points]
+    waiting = [point.waiting / point.seconds for point in points]
+    hit = [at for at, point in enumerate(points) if point.preempted]
+    data = [
+        draw.scatter("lines", times, usage, t("KV use {value} %", value="%{y:.1f}"), name="kv", yaxis="y2",
+                     line=draw.stroke(palette.CURRENT_LINE, 2)),
+        draw.scatter("lines", times, running, t("running {value}", value="%{y:.1f}"), name="running",
+                     line=draw.stroke("#009E73", 2)),
+        draw.scatter("lines", times, waiting, t("waiting {value}", value="%{y:.1f}"), name="waiting",
+                     line=draw.stroke(WAITING_COLOR, 2, "dash")),
+        draw.scatter("markers", [times[at] for at in hit], [usage[at] for at in hit],
+                     [t("{count} preempted", count=count(points[at].preempted)) for at in hit], name="preempted",
+                     yaxis="y2", marker={"color": palette.CAPACITY, "symbol": "x", "size": 7}),
+    ]  # fmt: skip
+    return draw.figure(
+        data,
+        HEIGHT,
+        (56, 16, 16, 46),
+        showlegend=False,
+        hovermode="closest",
+        xaxis=draw.axis(t("seconds"), 6, anchor="y"),
+        yaxis=draw.axis(t("requests"), 8, domain=[0, 0.46], rangemode="tozero"),
+        yaxis2=draw.axis(t("KV use, %"), 8, domain=[0.54, 1], range=[0, 105]),
+    )

@@ -1,0 +1,94 @@
+"""The source documents as stories: the steps of one, and the figures of a step as rows of a table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from msgspec import Struct
+
+from kvcore.base.quantity import Quantity, Unit, format_bytes
+from kvcore.base.words import DASH, Words, count
+from kvcore.explain.documents import figures
+from kvcore.explain.documents.recomputed import Recomputed, link_params, planned
+from kvcore.explain.reference import facts, truth
+from kvcore.texts import CORRECTIONS, STORIES, STORY_FIGURES, Source, StoryStep
+
+ORDER: Final = (Source.RULE_OF_THUMB, Source.POST_MORTEM, Source.ASCEND_TUNING, Source.PARAMETERS)
+"""From the shortest chain of figures to the longest list."""
+
+
+class StoryRow(Struct, frozen=True, kw_only=True):
+    """A figure as text: what it is, as the document writes it, by the document's own rule, as the engine has it."""
+
+    label: str
+    written: str
+    own: str
+    formula: str
+    """The rule with its numbers; "" for a figure that is read or assumed."""
+    engine: str
+
+
+class Corrected(Struct, frozen=True, kw_only=True):
+    """A claim of the document, and what is true."""
+
+    claim: str
+    truth: str
+
+
+def steps_of(story: Source) -> tuple[StoryStep, ...]:
+    """The steps of a document in their order.
+
+    Example:
+        >>> steps_of(Source.RULE_OF_THUMB)[3].title
+        'The whole machine: 144, 64, 40, 40'
+    """
+    return tuple(step for step in STORIES.values() if step.story is story)
+
+
+def step_at(story: Source, number: int) -> tuple[int, StoryStep]:
+    """A step by its number from one, and the number itself; the last one for a number above it."""
+    steps = steps_of(story)
+    number = min(number, len(steps))
+    return number, steps[number - 1]
+
+
+def rows_of(step: StoryStep, t: Words) -> tuple[StoryRow, ...]:
+    """The figures of a step."""
+    found = figures(step.story)
+    return tuple(_row(f"{step.story}/{name}", found.get(name, Recomputed()), t) for name in step.figures)
+
+
+def _row(name: str, found: Recomputed, t: Words) -> StoryRow:
+    figure, own = STORY_FIGURES[name], found.own
+    return StoryRow(
+        label=t(figure.label),
+        written=figure.written or DASH,
+        own=_text(own),
+        formula="" if own is None else own.substituted.replace(f" {Unit.TOKENS}", ""),
+        engine=_text(found.engine),
+    )
+
+
+def _text(quantity: Quantity | None) -> str:
+    if quantity is None:
+        return DASH
+    if quantity.unit is Unit.BYTES:
+        return format_bytes(quantity.value)
+    if quantity.unit is Unit.TOKENS or float(quantity.value).is_integer():
+        return count(quantity.value)
+    return f"{quantity.value:,.4g}"
+
+
+def corrections_of(step: StoryStep, t: Words) -> tuple[Corrected, ...]:
+    """What the document gets wrong in this step, with the figures of the step's own start."""
+    known: Mapping[str, Mapping[str, str]] = facts(planned(step.scenario)) if step.corrections else {}
+    return tuple(
+        Corrected(claim=t(CORRECTIONS[name].claim), truth=truth(CORRECTIONS[name], known, t))
+        for name in step.corrections
+    )
+
+
+def opened(step: StoryStep) -> dict[str, str]:
+    """The start that a step is about, as the parameters of a link."""
+    return link_params(step.scenario)

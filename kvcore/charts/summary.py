@@ -1,0 +1,291 @@
+"""The plan in one line, one sentence and four cards."""
+
+from __future__ import annotations
+
+import math
+import re
+from enum import StrEnum
+from typing import Final
+
+from msgspec import Struct
+
+from kvcore.advice.fixes import Fix, FixPair, starts_lower
+from kvcore.advice.vary import ConcurrencyCurve
+from kvcore.base.quantity import Quantity
+from kvcore.base.words import DASH, Words, concurrency_text, count, gib_text, kib_text, whole_requests
+from kvcore.cache.spec import CacheKind
+from kvcore.controls.settings import settings_in_force
+from kvcore.evidence.calibration import fields_by_origin
+from kvcore.explain.numbers import any_cache, bytes_per_token_in_all
+from kvcore.memory.parts import TOO_LITTLE_FREE
+from kvcore.planning import Plan, Tightness, Verdict
+from kvcore.scenario import Origin, Scenario
+from kvcore.texts import LABELS
+from kvcore.wire.request import UNNAMED_MODEL
+from kvcore.workload.limits import is_above_model
+
+
+class Outcome(StrEnum):
+    """What a person has to do: nothing, look again, or change something."""
+
+    FITS = "fits"
+    CAUTION = "caution"
+    FAILS = "fails"
+
+
+class Sentence(Struct, frozen=True, kw_only=True):
+    """The verdict in words."""
+
+    outcome: Outcome
+    text: str
+
+
+class Card(Struct, frozen=True, kw_only=True):
+    """One figure: its name, value, what it is per and how sure, and where it comes from."""
+
+    label: str
+    value: str
+    note: str
+    help: str = ""
+
+
+_MODEL_ID: Final = re.compile(r"[\w./: -]{1,200}", re.ASCII)
+_OUTCOMES: Final = {
+    Verdict.FITS: Outcome.FITS,
+    Verdict.TIGHT: Outcome.CAUTION,
+    Verdict.CONTEXT_TOO_LONG: Outcome.CAUTION,
+    Verdict.NO_KV_MEMORY: Outcome.FAILS,
+    Verdict.WEIGHTS_DO_NOT_FIT: Outcome.FAILS,
+}
+
+
+def waiting_seats(plan: Plan) -> int | None:
+    """`max_num_seqs` where it, and not the KV cache, bounds the requests at once on one replica; None elsewhere."""
+    seats = plan.resolved.max_num_seqs
+    if plan.cache is None or not any(plan.specs) or plan.cache.max_concurrency <= seats:
+        return None
+    return seats
+
+
+def requests_at_once(plan: Plan) -> float:
+    """Requests of full length that run at once on one replica: what fits in the KV cache, at most `max_num_seqs`.
+
+    The engine prints the first of the two alone.
+    """
+    held = plan.cache.max_concurrency if plan.cache is not None else 0.0
+    return min(held, plan.resolved.max_num_seqs)
+
+
+def verdict_sentence(plan: Plan, t: Words) -> Sentence:
+    """Whether it fits, how many requests at once, and by how much; first what it starts only with."""
+    outcome, text = _OUTCOMES[plan.verdict], _verdict_text(plan, t)
+    if plan.verdict in (Verdict.FITS, Verdict.TIGHT) and is_above_model(plan):
+        limit = count(plan.resolved.derived_max_model_len)
+        outcome, text = Outcome.CAUTION, t(LABELS["verdicts"]["above-model"], limit=limit, verdict=text)
+    return Sentence(outcome=outcome, text=text)
+
+
+def _verdict_text(plan: Plan, t: Words) -> str:
+    # KV memory on one rank beyond what one request needs; negative when that much is missing.
+    spare = (plan.available_kv_bytes or 0) - (plan.cache.needed_bytes if plan.cache is not None else 0)
+    keeps_nothing = plan.verdict is Verdict.FITS and not any(plan.specs)
+    memory = plan.memory
+    text = LABELS["verdicts"]["keeps-nothing" if keeps_nothing else plan.verdict]
+    if plan.tight_by is Tightness.START:
+        return t(text, reason=_start_text(plan, t))
+    said = t(
+        text if plan.tight_by is None else LABELS["tight"][plan.tight_by],
+        requests=requests_words(plan, t),
+        spare=gib_text(max(0.0, spare)),
+        missing=gib_text(max(0.0, -spare)),
+        longest=count(plan.cache.longest_request_tokens if plan.cache is not None else 0),
+        tokens=count(plan.resolved.max_model_len),
+        blocks=count(plan.cache.num_blocks if plan.cache is not None else 0),
+        seats=count(plan.resolved.max_num_seqs),
+        room=gib_text(max(0.0, memory.unused.value - memory.after_pool.value) if memory is not None else 0),
+        short=gib_text(max(0.0, -memory.least_room) if memory is not None else 0),
+    )
+    return said if plan.tight_by is None else t(text, reason=said)
+
+
+def _start_text(plan: Plan, t: Words) -> str:
+    """How much less is free than the engine asks for, and the utilization that works, or the most that is free."""
+    noticed = next(one for one in plan.notices if one.code == TOO_LITTLE_FREE)
+    starts = starts_lower(plan)
+    if starts is not None:
+        shown = {"utilization": f"{starts.value:g}", "requests": requests_words(starts.plan, t)}
+        advice = t(LABELS["start"]["works"], **shown)
+    else:
+        share = float(noticed.params["free"]) / float(noticed.params["total"])
+        advice = t(LABELS["start"]["lower"], utilization=f"{math.floor(100 * share) / 100:g}")
+    return t(LABELS["tight"][Tightness.START], advice=advice, **noticed.params)
+
+
+def requests_words(plan: Plan, t: Words) -> str:
+    """How many requests of full length run at once, and in brackets the figure that the engine prints."""
+    held = plan.cache.max_concurrency if plan.cache is not None else 0.0
+    seats, whole = waiting_seats(plan), whole_requests(held)
+    what = "seats" if seats is not None else "one" if whole == 1 else "many"
+    requests = t(
+        LABELS["requests"][what],
+        requests=count(whole if seats is None else seats),
+        printed=concurrency_text(held),
+    )
+    replicas = plan.scenario.parallel.data_parallel_size
+    if replicas == 1:
+        return requests
+    return t("{requests} on each of {replicas} replicas", requests=requests, replicas=count(replicas))
+
+
+def model_name(scenario: Scenario) -> str:
+    """The model as every page calls it: its id, or `config.json` where a name could be read as markup.
+
+    Example:
+        >>> from kvcore.wire.request import scenario_from_request
+        >>> model_name(scenario_from_request({"model": "Qwen/Qwen3-8B"}))
+        'Qwen/Qwen3-8B'
+    """
+    return scenario.model if _MODEL_ID.fullmatch(scenario.model) else UNNAMED_MODEL
+
+
+def scenario_line(plan: Plan, t: Words) -> tuple[str, ...]:
+    """What is set, after the model's name: the head, and every other setting that is not the engine's own."""
+    origins = fields_by_origin(plan.scenario.measured)
+    least_sure = next(
+        (one for one in (Origin.CARRIED, Origin.FITTED, Origin.MEASURED) if one in origins), None
+    )
+    measured = () if least_sure is None else (t(LABELS["measured"][least_sure]),)
+    settings = (setting.text for setting in settings_in_force(plan.scenario, t))
+    return (*scenario_head(plan, t), *settings, *measured)
+
+
+def scenario_head(plan: Plan, t: Words) -> tuple[str, ...]:
+    """Card and count, replicas, length, utilization, KV dtype, engine."""
+    parallel, resolved = plan.scenario.parallel, plan.resolved
+    cards = parallel.ranks_per_replica
+    return (
+        f"{t.card(plan.accelerator.name)} × {cards}",
+        *((t("{count} replicas", count=str(parallel.data_parallel_size)),) if parallel.data_parallel_size > 1 else ()),
+        t("{tokens} tokens", tokens=count(resolved.max_model_len)),
+        t("utilization {share}", share=f"{resolved.gpu_memory_utilization:g}"),
+        t("KV {dtype}", dtype=resolved.kv_cache_dtype),
+        f"{resolved.engine} {resolved.engine_version}",
+    )  # fmt: skip
+
+
+def refused_line(scenario: Scenario, t: Words) -> tuple[str, ...]:
+    """What is set where there is no plan: card and count, length, engine, as far as they are given."""
+    card, tokens, version = scenario.accelerator, scenario.max_model_len, scenario.engine_version
+    return (
+        *((f"{t.card(card.name)} × {scenario.parallel.ranks_per_replica}",) if card is not None else ()),
+        *((t("{tokens} tokens", tokens=count(tokens)),) if tokens is not None and tokens > 0 else ()),
+        f"{scenario.engine} {version}" if version else f"{scenario.engine}",
+    )
+
+
+def cards(plan: Plan, curve: ConcurrencyCurve | None, t: Words) -> tuple[Card, ...]:
+    """Concurrency, KV cache tokens, KV per token, longest single request."""
+    cache, resolved = plan.cache, plan.resolved
+    pool = cache if cache is not None and cache.num_blocks > 0 else None
+    ample = any_cache(plan)
+    figures = pool.figures if pool is not None else None
+    per_token = ample.figures.bytes_per_token if ample is not None else None
+    stops = t("the engine may stop at start") if plan.tight_by else t("the engine stops at start")
+    requests, note, missing = DASH, stops, t("no memory is left")
+    if pool is not None and pool.fits:
+        requests, note = concurrency_text(requests_at_once(plan)), _concurrency_note(plan, curve, t)
+    if not any(plan.specs):
+        requests, note = DASH, t("nothing is kept of a request")
+    in_all = t("per GPU")
+    if plan.scenario.parallel.ranks_per_replica > 1:
+        in_all = t("per GPU, {size} in all", size=kib_text(bytes_per_token_in_all(plan).value))
+    tokens = longest = DASH
+    if pool is not None:
+        tokens = count(pool.tokens)
+    if cache is not None and cache.longest_request_tokens:
+        longest = count(cache.longest_request_tokens)
+    limit = t("model limit {tokens}", tokens=count(resolved.derived_max_model_len))
+    each = kib_text(per_token.value) if per_token is not None and per_token.value else DASH
+    ran, kept, largest = (
+        (figures.concurrency, figures.tokens, figures.longest) if figures else (None, None, None)
+    )
+    rows = (
+        ("requests", t("Requests at once"), requests, note, ran),
+        ("tokens", t("KV cache tokens"), tokens, t("per replica") if pool is not None else missing, kept),
+        ("per-token", t("KV per token"), each, in_all, per_token),
+        ("longest", t("Longest request"), longest, limit if pool is not None else missing, largest),
+    )
+    return tuple(
+        Card(label=label, value=value, note=said, help=_help(name, quantity, plan, t))
+        for name, label, value, said, quantity in rows
+    )
+
+
+def _concurrency_note(plan: Plan, curve: ConcurrencyCurve | None, t: Words) -> str:
+    now = plan.resolved.max_model_len
+    if waiting_seats(plan) is not None and plan.cache is not None:
+        held = concurrency_text(plan.cache.max_concurrency)
+        return t("per replica, by max_num_seqs; the KV cache has room for {held}", held=held)
+    if curve is None or now not in curve.lengths:
+        return t("per replica")
+    index = curve.lengths.index(now)
+    low, high = curve.low[index], curve.high[index]
+    if math.isclose(low, high, rel_tol=5e-3):
+        return t("per replica")
+    return t("per replica, {low}–{high}", low=concurrency_text(low), high=concurrency_text(high))
+
+
+def _help(card: str, quantity: Quantity | None, plan: Plan, t: Words) -> str:
+    meaning = t(LABELS["card-help"][card], seats=count(plan.resolved.max_num_seqs))
+    if quantity is None or not quantity.formula:
+        return meaning
+    return f"{meaning}\n\n`{quantity.symbolic}`\n\n`= {quantity.substituted}`"
+
+
+_COUNTED: Final = ("max_model_len", "max_num_batched_tokens", "max_cudagraph_capture_size")
+
+
+def fix_label(fix: Fix, t: Words) -> str:
+    """What a fix changes, as a button says it."""
+    return t(LABELS["fixes"][fix.field], value=_new_value(fix, t))
+
+
+def accepted_label(accepted: Fix, t: Words) -> str:
+    """The same of a change after which the engine accepts a deployment."""
+    labels = LABELS["accepted"]
+    if accepted.field == "quantization" and accepted.value is not None:
+        return t(labels["other-checkpoint"], value=f"{accepted.value}")
+    return t(labels.get(accepted.field, labels["other"]), value=_new_value(accepted, t), field=accepted.field)
+
+
+def _new_value(fix: Fix, t: Words) -> str:
+    if fix.field == "accelerator":
+        return t.card(fix.plan.accelerator.name)
+    return count(float(fix.value or 0)) if fix.field in _COUNTED else f"{fix.value}"
+
+
+def pair_label(pair: FixPair, t: Words) -> str:
+    """What a pair of fixes changes, as one button says it."""
+    field, value = pair.first
+    first = fix_label(Fix(field=field, value=value, plan=pair.second.plan), t)
+    return t("{first} + {second}", first=first, second=fix_label(pair.second, t))
+
+
+def fix_result(fix: Fix, t: Words) -> str:
+    """What comes of it."""
+    if fix.plan.cache is None:
+        return ""
+    if not any(fix.plan.specs):
+        return t("fits")
+    requests = count(whole_requests(requests_at_once(fix.plan)))
+    if fix.verdict is Verdict.TIGHT:
+        return t("tight, {requests} at once", requests=requests)
+    return t("{requests} at once", requests=requests)
+
+
+def state_mode_text(plan: Plan, t: Words) -> str:
+    """One sentence on the Mamba cache mode that is in force; "" for a model without recurrent states."""
+    spec = next((spec for specs in plan.specs for spec in specs if spec.kind is CacheKind.MAMBA), None)
+    if spec is None:
+        return ""
+    return t(LABELS["state-modes"][plan.resolved.mamba_cache_mode], size=count(spec.block_size))

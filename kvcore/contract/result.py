@@ -1,0 +1,101 @@
+"""A Plan becomes the JSON result that scripts, scorers and CI read. See docs/contract.md."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Final
+
+from kvcore.base.errors import KvPlannerError
+from kvcore.base.quantity import Quantity
+from kvcore.base.units import rounded_gib
+from kvcore.contract.assumed import assumed_surroundings
+from kvcore.deploy.launch import launch_command
+from kvcore.memory.parts import RankMemory
+from kvcore.planning import Plan, Verdict
+
+if TYPE_CHECKING:
+    from kvcore.advice.fixes import Fix
+
+PARTS: Final = (
+    "total", "system", "framework", "weights", "activations", "cuda_graphs", "kv_cache", "unused",
+)  # fmt: skip
+"""Of one rank; all but the first sum to it, with `unaccounted` where the KV memory is given."""
+UNACCOUNTED: Final = "unaccounted"
+RESOLVED: Final = (
+    "max_model_len", "max_num_seqs", "max_num_batched_tokens", "block_size", "dtype", "kv_cache_dtype",
+    "max_cudagraph_capture_size", "cudagraph_mode", "mamba_cache_mode", "gpu_memory_utilization", "engine_version",
+)  # fmt: skip
+FIGURES: Final = {
+    "bytes_per_token": "bytes_per_token",
+    "num_blocks": "blocks",
+    "tokens": "tokens",
+    "max_concurrency": "concurrency",
+}
+"""Of the cache, by their names in a plan."""
+GROUP: Final = ("kind", "layers", "block_size", "page_size_bytes", "blocks_per_request")
+MESSAGE: Final = ("code", "field", "message", "next_step")
+
+
+def result_of(plan: Plan, request_id: object = None, fixes: tuple[Fix, ...] = ()) -> dict[str, Any]:
+    """The contract's result for one plan; figures that need an unknown card are null."""
+    resolved, memory, cache = plan.resolved, plan.memory, plan.cache
+    given = plan.scenario.measured
+    parts: dict[str, float | None] = dict.fromkeys(PARTS)
+    parts["weights"] = rounded_gib(plan.loaded_weights.value)
+    if memory is not None:
+        own = (UNACCOUNTED,) if given.available_kv_gib is not None else ()
+        parts = {name: rounded_gib(getattr(memory, name).value) for name in (*PARTS, *own)}
+    kv: dict[str, Any] = {"available_bytes": plan.available_kv_bytes}
+    if cache is not None:
+        figures = cache.figures
+        kv |= {name: getattr(figures, own).value for name, own in FIGURES.items()}
+        kv["groups"] = [_facts(group, GROUP) for group in cache.groups]
+        kv["request_fixed_bytes"] = figures.request_fixed.value
+        kv["longest_request_tokens"] = figures.longest.value
+    origins = {part: given.origin(part).value for part in given.values()}
+    return {
+        "id": request_id,
+        "status": "ok",
+        "verdict": plan.verdict.value,
+        "resolved": _facts(resolved, RESOLVED),
+        "per_rank_gib": parts,
+        **({"pipeline_stage": plan.stage + 1} if len(plan.specs) > 1 else {}),
+        "after_pool_gib": None if memory is None else _with_interval(memory.after_pool),
+        "interval_gib": None if memory is None else _intervals(memory),
+        "assumed_surroundings": assumed_surroundings(plan),
+        **({"origins": origins} if origins else {}),
+        "kv": kv,
+        "weights_bytes_per_rank": plan.parameter_bytes_per_rank,
+        "warnings": [_facts(notice, MESSAGE) for notice in plan.notices],
+        "fixes": [_facts(fix, ("field", "value", "verdict")) for fix in fixes],
+        "launch": launch_command(plan),
+    }
+
+
+def _intervals(memory: RankMemory) -> dict[str, list[float]]:
+    """The 80 % intervals, in GiB, of all parts that have one, and of the KV cache also where a flag fixes it."""
+    pool = memory.kv_cache
+    quantities = ((name, getattr(memory, name)) for name in (*PARTS, UNACCOUNTED))
+    bounds = {name: quantity.interval for name, quantity in quantities if quantity.interval is not None}
+    bounds["kv_cache"] = pool.interval or (pool.value, pool.value)
+    return {name: [rounded_gib(low), rounded_gib(high)] for name, (low, high) in bounds.items()}
+
+
+def _with_interval(quantity: Quantity) -> dict[str, Any]:
+    return {"value": rounded_gib(quantity.value), "interval": [rounded_gib(end) for end in quantity.bounds]}
+
+
+def needs_fixes(plan: Plan) -> bool:
+    """Whether a result should carry fixes."""
+    return plan.verdict is not Verdict.FITS
+
+
+def error_of(error: KvPlannerError, request_id: object = None) -> dict[str, Any]:
+    """The contract's result for a request that cannot be planned."""
+    return {"id": request_id, "status": "error", "error": _facts(error, MESSAGE)}
+
+
+def _facts(owner: object, names: tuple[str, ...]) -> dict[str, Any]:
+    """The attributes of those names, as JSON has them."""
+    values = {name: getattr(owner, name) for name in names}
+    return {name: value.value if isinstance(value, Enum) else value for name, value in values.items()}

@@ -1,0 +1,258 @@
+"""A quantity as an equation: with letters, with today's numbers, and its value.
+
+The formula is the quantity's own, so that the derivation and the table of all numbers cannot disagree.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from msgspec import Struct
+
+from kvcore.base.quantity import Grade, Quantity, Scope, Unit, placeholders
+from kvcore.base.units import GIB, KIB, MIB
+from kvcore.base.words import Words
+from kvcore.texts import LETTERS
+
+_PLACEHOLDER: Final = re.compile(r"\{(\w+)\}")
+_FRACTION: Final = re.compile(
+    r"(?P<opened>[⌊⌈]?)(?P<top>[^/⌊⌈⌉⌋]+) / (?P<bottom>\{\w+\})(?P<closed>[⌉⌋]?)(?P<more>( [+×] .+)?)"
+)
+"""One fraction, bare or in brackets, and what follows it."""
+_PAIR: Final = re.compile(r"\{(\w+)\} / \{(\w+)\}")
+_SIGNS: Final = {"×": r"\times", "−": "-", "⌊": r"\left\lfloor ", "⌋": r"\right\rfloor", "⌈": r"\left\lceil ",
+                 "⌉": r"\right\rceil", "max(": r"\max(", "min(": r"\min("}  # fmt: skip
+_BRACKETS: Final = {"⌊": "⌋", "⌈": "⌉"}
+LINE_LENGTH: Final = 34
+"""A sum is broken before it has more signs in a line, for a phone."""
+TALL: Final = r"\\[6pt]"
+"""The end of a line with a fraction."""
+SMALLEST_IN_GIB: Final = GIB // 100
+MILLION, BILLION = 10**6, 10**9
+_BLOCKS_OF_BYTES: Final = ("bytes_per_block", "stage_block_bytes", "checked_block_bytes")
+_PER_TOKEN: Final = ("layer_token_bytes", "bytes_per_token", "other_bytes_per_token")
+
+
+class Symbol(Struct, frozen=True, kw_only=True):
+    """A letter in LaTeX, and what it stands for in the reader's language."""
+
+    latex: str
+    meaning: str
+
+
+class Equation(Struct, frozen=True, kw_only=True):
+    """One line of the derivation. `formula` and `substituted` are the right-hand sides in LaTeX, "" where given."""
+
+    name: str
+    symbol: str
+    meaning: str
+    formula: str
+    substituted: str
+    value: float
+    unit: Unit
+    scope: Scope
+    grade: Grade
+    source: str
+    interval: tuple[float, float] | None
+    result: str
+    """The value in LaTeX, with its unit."""
+    terms: tuple[Symbol, ...]
+    """The letters on the right-hand side, with their meaning in the reader's language."""
+
+    @property
+    def latex(self) -> str:
+        """Letters, numbers and result under each other."""
+        rows = []
+        for side in (self.formula, self.substituted, self.result):
+            first, *more = _lines(side)
+            rows += [f"&= {first}", *(rf"&\quad {line}" for line in more)] if first else []
+        ends = [TALL if r"\frac" in row else r"\\" for row in rows[:-1]]
+        body = " ".join(f"{row} {end}" for row, end in zip(rows, [*ends, ""], strict=True)).strip()
+        return rf"\begin{{aligned}} {self.symbol} {body} \end{{aligned}}"
+
+
+def equations(t: Words, *quantities: Quantity) -> tuple[Equation, ...]:
+    """Of each quantity."""
+    return tuple(equation(quantity, t) for quantity in quantities)
+
+
+def equation(quantity: Quantity, t: Words) -> Equation:
+    """`quantity` with its formula in letters and in today's numbers."""
+    own = symbol_of(quantity, "", t)
+    letters = {part.name: symbol_of(part, quantity.name, t) for part in quantity.inputs}
+    used = placeholders(quantity.formula)
+    formula = rf"\texttt{{{escaped(quantity.formula)}}}" if quantity.formula else ""
+    substituted = ""
+    if used:
+        formula = _latex(quantity.formula, {name: letter.latex for name, letter in letters.items()})
+        numbers = {part.name: number(part, context=quantity) for part in quantity.inputs}
+        substituted = _latex(quantity.formula, numbers)
+    return Equation(
+        name=quantity.name,
+        symbol=own.latex,
+        meaning=own.meaning,
+        formula=formula,
+        substituted=substituted,
+        value=quantity.value,
+        unit=quantity.unit,
+        scope=quantity.scope,
+        grade=quantity.grade,
+        source=quantity.source,
+        interval=quantity.interval,
+        result=_result(quantity),
+        terms=tuple(letters[name] for name in used if name in letters),
+    )
+
+
+def symbol_of(quantity: Quantity, parent: str, t: Words) -> Symbol:
+    """The letter of an input of `parent`, from letters.toml; what has none stands under its own name.
+
+    Example:
+        >>> from kvcore.base.words import Language, words
+        >>> t = words(Language.ENGLISH)
+        >>> symbol_of(Quantity(name="layers", value=2, unit=Unit.BYTES), "activations", t).latex
+        'A_{l}'
+        >>> symbol_of(Quantity(name="odd_one", value=2), "weights", t).latex
+        '\\\\mathit{odd\\\\_one}'
+    """
+    name = quantity.name
+    found = LETTERS.get(f"{parent}.{name}") or LETTERS.get(name)
+    if found is not None:
+        return Symbol(latex=found.latex, meaning=t(found.meaning))
+    kind, _, number = name.rpartition("_")
+    found = LETTERS.get(kind)
+    if found is not None and number.isdecimal():
+        return Symbol(latex=_indexed(found.latex, number), meaning=f"{t(found.meaning)} ({number})")
+    return Symbol(latex=rf"\mathit{{{escaped(name)}}}", meaning=t(name))
+
+
+def _indexed(latex: str, number: str) -> str:
+    """The letter with a number in its index, behind what stands there."""
+    return f"{latex[:-1]},{number}}}" if latex.endswith("}") else f"{latex}_{{{number}}}"
+
+
+def escaped(text: str) -> str:
+    """Letters, digits and a few signs for LaTeX; anything else is dropped.
+
+    Example:
+        >>> escaped("--max_len $x$")
+        '--max\\\\_len x'
+    """
+    kept = "".join(sign for sign in text if sign.isascii() and (sign.isalnum() or sign in " -_.,"))
+    return kept.replace("_", r"\_")
+
+
+def _result(quantity: Quantity) -> str:
+    """The value; what a token takes in bytes first, so that it can be checked by hand."""
+    text = number(quantity)
+    if quantity.name not in _PER_TOKEN or not KIB <= quantity.value < MIB:
+        return text
+    return f"{_bytes(quantity.value)} = {text}"
+
+
+def number(quantity: Quantity, context: Quantity | None = None) -> str:
+    """A value with its unit in LaTeX; a part of a sum in the unit of the sum, what is cut into blocks in theirs.
+
+    Example:
+        >>> number(Quantity(name="budget", value=72.5 * GIB, unit=Unit.BYTES))
+        '72.50\\\\,\\\\text{GiB}'
+        >>> number(Quantity(name="tokens", value=163840, unit=Unit.TOKENS))
+        '163{,}840'
+    """
+    if quantity.name == "layer_token_bytes" and context is not None:
+        return _bytes(quantity.value)
+    if quantity.name in _BLOCKS_OF_BYTES and context is not None:
+        return _exact(quantity.value, quantity.value)
+    if quantity.name == "available_kv" and context is not None and context.unit is Unit.BLOCKS:
+        block_bytes = next(part.value for part in context.inputs if part.name in _BLOCKS_OF_BYTES)
+        return _exact(quantity.value, block_bytes)
+    if quantity.unit is Unit.BYTES:
+        in_gib = context is not None and context.unit is Unit.BYTES and abs(context.value) >= GIB
+        return _size(quantity.value, in_gib=in_gib and "×" not in (context.formula if context else ""))
+    if quantity.name.endswith("parameter_count"):
+        scale, power = (BILLION, 9) if quantity.value >= BILLION else (MILLION, 6)
+        return rf"{quantity.value / scale:,.2f}\times 10^{{{power}}}"
+    if float(quantity.value).is_integer():
+        return _grouped(f"{quantity.value:,.0f}")
+    if quantity.name == "bytes_per_parameter":
+        return f"{quantity.value:.6g}"
+    if quantity.unit is Unit.REQUESTS:
+        return _grouped(f"{quantity.value:,.2f}")
+    return _grouped(f"{quantity.value:,.4g}")
+
+
+def _exact(size_bytes: float, block_bytes: float) -> str:
+    """In the largest unit that shows a block to the last digit: what is multiplied or divided has to come out."""
+    in_mib = block_bytes >= MIB and (100 * block_bytes / MIB).is_integer()
+    unit, name = (MIB, "MiB") if in_mib else (KIB, "KiB")
+    return _grouped(f"{size_bytes / unit:,.2f}") + rf"\,\text{{{name}}}"
+
+
+def _size(size_bytes: float, *, in_gib: bool) -> str:
+    if not size_bytes:
+        return "0"
+    units: tuple[tuple[int, str], ...] = ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB"))
+    if in_gib and abs(size_bytes) >= SMALLEST_IN_GIB:
+        units = units[:1]
+    for unit, name in units:
+        if abs(size_bytes) >= unit or (in_gib and len(units) == 1):
+            return _grouped(f"{size_bytes / unit:,.2f}") + rf"\,\text{{{name}}}"
+    return _bytes(size_bytes)
+
+
+def _bytes(size_bytes: float) -> str:
+    return _grouped(f"{size_bytes:,.4g}" if size_bytes < KIB else f"{size_bytes:,.0f}") + r"\,\text{B}"
+
+
+def _grouped(text: str) -> str:
+    return text.replace(",", "{,}")
+
+
+def _latex(formula: str, values: dict[str, str]) -> str:
+    """A formula with its names replaced; one fraction, bare or in one pair of brackets."""
+    fraction = _FRACTION.fullmatch(formula)
+    if (
+        fraction
+        and _is_product(fraction["top"])
+        and fraction["closed"] == _BRACKETS.get(fraction["opened"], "")
+    ):
+        middle = rf"\frac{{{_latex(fraction['top'], values)}}}{{{_latex(fraction['bottom'], values)}}}"
+        opened, closed = _SIGNS.get(fraction["opened"], ""), _SIGNS.get(fraction["closed"], "")
+        return f"{opened.strip()} {middle} {closed}".strip() + _latex(fraction["more"], values)
+    text = _PAIR.sub(r"\\frac<{\1}><{\2}>", formula)
+    text = _PLACEHOLDER.sub(lambda match: _bracketed(values.get(match[1], escaped(match[1])), formula), text)
+    text = text.replace("<", "{").replace(">", "}")
+    for sign, latex in _SIGNS.items():
+        text = text.replace(sign, latex)
+    return text
+
+
+def _is_product(top: str) -> bool:
+    """Whether all of it is above the line: of a sum only the last term would be."""
+    outside = re.sub(r"\([^()]*\)", "", top)
+    return " + " not in outside and " − " not in outside
+
+
+def _bracketed(value: str, formula: str) -> str:
+    """A negative number inside a formula stands in brackets."""
+    return f"({value})" if value.startswith("-") and ("−" in formula or "+" in formula) else value
+
+
+def _lines(side: str) -> list[str]:
+    """A sum of numbers in lines of a few terms; anything else stays whole."""
+    if r"\text" not in side or r"\frac" in side:
+        return [side]
+    first, *terms = re.split(r" (?=[+-] )", side)
+    lines = [first]
+    for term in terms:
+        if _length(f"{lines[-1]} {term}") > LINE_LENGTH:
+            lines.append(term)
+        else:
+            lines[-1] += f" {term}"
+    return lines
+
+
+def _length(latex: str) -> int:
+    """Signs of a line as they are read."""
+    return len(re.sub(r"\\text\{(\w+)\}|\\(\w)\w*|\\,|[{}]", r"\1\2", latex))

@@ -1,0 +1,278 @@
+"""What a step of the derivation is made of, and how far off a guess was."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from html import escape
+from typing import Any, Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from kvcore.base.words import Words, msg
+from kvcore.course.equation import Equation
+from kvcore.planning import Plan
+from kvcore.scenario import Scenario
+from kvcore.texts import LESSONS
+from kvcore.texts.palette import AFTER_POOL, PARTS
+
+
+class StepName(StrEnum):
+    """The steps, in their order."""
+
+    PARTS = "parts"
+    BUDGET = "budget"
+    WEIGHTS = "weights"
+    ACTIVATIONS = "activations"
+    FRAMEWORK = "framework"
+    TOKEN = "token"
+    POOL = "pool"
+    BLOCKS = "blocks"
+    BATCHING = "batching"
+    REQUESTS = "requests"
+    LIMITS = "limits"
+    CARDS = "cards"
+    WEIGHT_BITS = "weight_bits"
+    CACHE_BITS = "cache_bits"
+    QUALITY = "quality"
+    DRAFT = "draft"
+    GAIN = "gain"
+    LOG = "log"
+
+
+STEPS: Final = tuple(StepName)
+BUDGET_LINE: Final = "budget"
+"""The line of the budget on the memory bar, next to the names of its parts."""
+OUTSIDE: Final = frozenset(("system", "unused", BUDGET_LINE))
+_WITH_WEIGHTS: Final = OUTSIDE | {"weights"}
+_WITH_ACTIVATIONS: Final = _WITH_WEIGHTS | {"activations"}
+_WITH_OVERHEADS: Final = _WITH_ACTIVATIONS | {"framework", "cuda_graphs"}
+EXPLAINED: Final = {
+    StepName.PARTS: frozenset((*(part.name for part in PARTS), BUDGET_LINE)),
+    StepName.BUDGET: OUTSIDE,
+    StepName.WEIGHTS: _WITH_WEIGHTS,
+    StepName.ACTIVATIONS: _WITH_ACTIVATIONS,
+    StepName.FRAMEWORK: _WITH_OVERHEADS,
+    StepName.TOKEN: _WITH_OVERHEADS,
+    **dict.fromkeys(STEPS[STEPS.index(StepName.POOL) :], _WITH_OVERHEADS | {"kv_cache"}),
+}
+"""What of the memory bar a step has explained; the first shows it all at once, the others build it up again."""
+
+CLOSE: Final = 0.02
+"""A guess this near is right."""
+FAR: Final = 2.0
+"""From this factor on a guess is off by a factor, not by per cent."""
+
+
+class Option(Struct, frozen=True, kw_only=True):
+    """One answer to choose."""
+
+    name: str
+    label: str
+
+
+class Slip(Struct, frozen=True, kw_only=True):
+    """A wrong answer that is often given, and where it comes from."""
+
+    value: float
+    reason: str
+
+
+class Prediction(Struct, frozen=True, kw_only=True):
+    """What to guess before the formula: a number in `unit`, or one of `options`.
+
+    `answer` is None where this scenario has none.
+    """
+
+    question: str
+    unit: str = ""
+    answer: float | None = None
+    slips: tuple[Slip, ...] = ()
+    options: tuple[Option, ...] = ()
+    answer_option: str = ""
+
+
+class Effect(Struct, frozen=True, kw_only=True):
+    """One figure before and after an experiment."""
+
+    meaning: str
+    before: str
+    after: str
+
+
+class Experiment(Struct, frozen=True, kw_only=True):
+    """One control of the sidebar to move, and what happens then."""
+
+    field: str
+    value: object
+    control: str
+    before: str
+    after: str
+    effects: tuple[Effect, ...]
+    scenario: Scenario
+
+
+class Exercise(Struct, frozen=True, kw_only=True):
+    """A question about this scenario, with its answer."""
+
+    question: str
+    answer: str
+
+
+class Content(Struct, frozen=True, kw_only=True):
+    """What one step says of one plan."""
+
+    question: str
+    idea: str
+    prediction: Prediction
+    points: tuple[str, ...] = ()
+    equations: tuple[Equation, ...] = ()
+    remarks: tuple[str, ...] = ()
+    """What follows from the equations."""
+    missing: str = ""
+    """Why there are no numbers."""
+    exercises: tuple[Exercise, ...] = ()
+
+    def answered(self, **changes: Any) -> Content:
+        """The same with fields of its prediction changed."""
+        return replace(self, prediction=replace(self.prediction, **changes))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Step:
+    """One page of the derivation."""
+
+    name: StepName
+    content: Content
+    experiment: Experiment | None
+    corrections: tuple[str, ...] = ()
+    """Names of the corrections that belong here."""
+    plan: Plan = field(repr=False)
+
+    @property
+    def number(self) -> int:
+        """From one."""
+        return STEPS.index(self.name) + 1
+
+    def explained(self, *, revealed: bool) -> frozenset[str]:
+        """Parts of the memory bar that are coloured: this step's own only after its answer."""
+        if revealed:
+            return EXPLAINED[self.name]
+        if self.name in (StepName.PARTS, StepName.BUDGET):
+            return frozenset()
+        return EXPLAINED[STEPS[self.number - 2]]
+
+
+class Lesson(Struct, frozen=True, kw_only=True):
+    """One plan, explained in one language."""
+
+    plan: Plan
+    t: Words
+
+    def say(self, key: str, /, **figures: str) -> str:
+        """The sentence `key` of lessons.toml, with the marks of the parts of memory."""
+        return self.t(LESSONS[key].text, **MARKS, **figures)
+
+    def slip(self, value: float, key: str, /, **figures: str) -> Slip:
+        """A wrong answer with its reason."""
+        return Slip(value=value, reason=self.say(key, **figures))
+
+    def content(
+        self, name: StepName, *, unit: str = "", options: Iterable[str] = (), **figures: str
+    ) -> Content:
+        """What a step says of every plan: its question, its idea, and what to guess."""
+        return Content(
+            question=self.say(f"{name}-question"),
+            idea=self.say(f"{name}-idea", **figures),
+            prediction=Prediction(
+                question=self.say(f"{name}-guess", **figures),
+                unit=unit,
+                options=tuple(Option(name=one, label=self.say(f"{name}-{one}")) for one in options),
+            ),
+        )
+
+
+def part(name: str) -> str:
+    """The mark of a part of memory inside a text; `prose` makes it a word in the part's colour."""
+    return f"\x02{name}\x03"
+
+
+MARKS: Final = {one.name: part(one.name) for one in (*PARTS, AFTER_POOL)}
+
+
+def prose(text: str, t: Words) -> str:
+    """A text as HTML: everything escaped, marks of parts as words with their colour, `code` as code.
+
+    Example:
+        >>> from kvcore.base.words import Language, words
+        >>> prose("a < b, `--x`", words(Language.ENGLISH))
+        'a &lt; b, <code>--x</code>'
+    """
+    labels = {part.name: t(part.label) for part in (*PARTS, AFTER_POOL)}
+
+    def word(match: re.Match[str]) -> str:
+        name = match[1]
+        return f'<span class="kv-word"><span class="kv-swatch kv-{name}"></span>{escape(labels[name])}</span>'
+
+    html = re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text))
+    return re.sub("\x02([a-z_]+)\x03", word, html)
+
+
+def answer_text(value: float) -> str:
+    """A guess or an answer as people write it.
+
+    Example:
+        >>> answer_text(163840), answer_text(2.125), answer_text(0.14)
+        ('163,840', '2.125', '0.14')
+    """
+    if value >= 1000 or value == round(value):
+        return f"{value:,.0f}"
+    return f"{value:,.4g}" if value >= 1 else f"{value:,.3g}"
+
+
+def judgement(prediction: Prediction, guess: float, t: Words) -> str:
+    """How far off a guessed number was, and where the slip may lie."""
+    answer = prediction.answer
+    if answer is None:
+        return ""
+    if math.isclose(guess, answer, rel_tol=CLOSE, abs_tol=1e-9):
+        return t("Right.")
+    slip = next((one for one in prediction.slips if math.isclose(guess, one.value, rel_tol=CLOSE)), None)
+    off = _distance(guess, answer, t)
+    return f"{off} {slip.reason}" if slip is not None else off
+
+
+def _distance(guess: float, answer: float, t: Words) -> str:
+    if answer <= 0 or guess <= 0:
+        return t("Too high.") if guess > answer else t("Too low.")
+    ratio = guess / answer
+    if ratio >= FAR:
+        return t("{factor} times too high.", factor=_factor(ratio))
+    if ratio <= 1 / FAR:
+        return t("{factor} times too low.", factor=_factor(1 / ratio))
+    percent = f"{abs(ratio - 1) * 100:.0f}"
+    return (
+        t("{percent} % too high.", percent=percent)
+        if ratio > 1
+        else t("{percent} % too low.", percent=percent)
+    )
+
+
+def _factor(ratio: float) -> str:
+    return f"{ratio:,.1f}".removesuffix(".0") if ratio < 100 else f"{ratio:,.0f}"
+
+
+LOOKS: Final = {
+    "system": msg("grey, striped"),
+    "framework": msg("sky blue"),
+    "weights": msg("blue"),
+    "activations": msg("orange, crossed"),
+    "cuda_graphs": msg("yellow, dotted"),
+    "kv_cache": msg("green"),
+    "unused": msg("pale"),
+}
+"""Colour and pattern of each part, in words."""

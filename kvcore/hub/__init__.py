@@ -1,0 +1,317 @@
+"""The Hugging Face Hub: config.json, side files and weight sizes of a model, never its weights or its code; of a class
+that nobody reads, the headers of its weight files.
+
+Answers are kept for a while, in so many bytes, and asked for once at a time. What the Hub says of a model is the same
+for every visitor, so they are shared. What it has not is kept briefly: whoever asks again and again costs one question
+a minute, and a model that has just been published is found.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import re
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from kvcore.base.errors import HubError, KvPlannerError
+from kvcore.base.kept import size_of
+from kvcore.catalogue.models import Checkpoint
+from kvcore.hub.requests import (
+    INDEX,
+    TIME_LIMIT_SECONDS,
+    Lookup,
+    check_owner,
+    is_offline,
+    malformed,
+    parsed,
+    within,
+)
+from kvcore.model.config import ModelConfig
+from kvcore.model.families import find_name, is_planned
+from kvcore.model.headers import DTYPE_BITS
+
+_PART: Final = r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,94}[A-Za-z0-9_])?"
+ID: Final = re.compile(rf"{_PART}/{_PART}")
+"""Source: huggingface_hub/utils/_validators.py:validate_repo_id (2.4), with the owner required."""
+REVISION: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,199}")
+HF_QUANT_CONFIG: Final = "hf_quant_config.json"
+OLD_GPTQ_CONFIG: Final = "quantize_config.json"
+MODELSLIM: Final = "quant_model_description.json"
+MODELSLIM_LIMIT_BYTES: Final = 16 << 20
+SIDE_FILES: Final = (HF_QUANT_CONFIG, MODELSLIM, OLD_GPTQ_CONFIG)
+WEIGHTS: Final = re.compile(r"(?:pytorch_)?model(?:-\d{5}-of-\d{5})?\.safetensors")
+"""What transformers calls the files of a checkpoint; consolidated ones are copies."""
+SENTENCE_TRANSFORMERS: Final = "modules.json"
+
+PACKED_DTYPES: Final = frozenset(("F4", "BOOL", "U8", "I8", "I16", "U16", "I32", "U32", "I64", "U64"))
+"""Of these one stored element is not one parameter: quantized checkpoints pack several into it."""
+
+KEPT_SECONDS: Final = 6 * 3600.0
+REFUSED_SECONDS: Final = 60.0
+UNREACHED_SECONDS: Final = 10.0
+"""After a time limit or a broken connection."""
+UNREACHED: Final = frozenset(("hub-timeout", "hub-unreachable"))
+NEVER_KEPT: Final = frozenset(
+    ("hub-busy", "hub-off", "hub-owner-not-allowed", "hub-offline", "hub-invalid-id")
+)
+MAX_BYTES: Final = 64 << 20
+REFUSAL_BYTES: Final = 2000
+
+
+class HubModel(Struct, frozen=True, kw_only=True):
+    """What the Hub says of a model."""
+
+    id: str
+    config: ModelConfig
+    checkpoint: Checkpoint
+    revision: str
+    """The commit that was read; "" from the local cache."""
+    fetched: datetime.datetime
+    """In UTC."""
+
+
+def fetch_model(
+    model: str,
+    *,
+    revision: str | None = None,
+    time_limit_seconds: float = TIME_LIMIT_SECONDS,
+    asker: str = "",
+) -> HubModel:
+    """config.json, quantization side file and checkpoint size of a model on the Hub, asked for by `asker`.
+
+    Raises HubError: hub-invalid-id, hub-invalid-revision, hub-not-found, hub-gated, hub-no-config, hub-offline,
+    hub-off, hub-owner-not-allowed, hub-busy, hub-unreachable, hub-timeout, hub-too-large, hub-malformed.
+    """
+    if ID.fullmatch(model) is None or ".." in model or "--" in model:
+        raise HubError("hub-invalid-id", field="model", value=model)
+    if revision is not None and (REVISION.fullmatch(revision) is None or ".." in revision):
+        raise HubError("hub-invalid-revision", field="model", value=revision)
+    check_owner(model)
+    if is_offline():
+        return _from_cache(model, revision)
+    lookup = Lookup(model, revision, time_limit_seconds)
+    return within(lookup, asker, lambda: _from_hub(lookup))
+
+
+def _from_hub(lookup: Lookup) -> HubModel:
+    with lookup.opened():
+        facts = lookup.description()
+        if facts is None:
+            raise lookup.refused("hub-not-found")
+        name = facts.get("id")
+        if isinstance(name, str) and name != lookup.model:
+            check_owner(name)
+        commit = _commit(lookup, facts)
+        names = _file_names(facts)
+        config = lookup.file("config.json", commit)
+        if config is None:
+            raise lookup.refused("hub-no-config")
+        sides = {name: _side_file(lookup, name, commit) if name in names else None for name in SIDE_FILES}
+        checkpoint = _counted(facts.get("safetensors"))
+        if checkpoint.total_size is None and INDEX in names:
+            checkpoint = replace(checkpoint, total_size=lookup.index_size(commit))
+        if SENTENCE_TRANSFORMERS in names:
+            checkpoint = replace(checkpoint, sentence_transformers=True)
+        model = _model(lookup.model, config, sides, checkpoint, commit)
+        return model if find_name(model.config) else _with_headers(lookup, model, names)
+
+
+def _side_file(lookup: Lookup, name: str, commit: str) -> dict[str, Any] | None:
+    """A side file; ModelSlim's names every tensor, and is left out where it is too large even so."""
+    if name != MODELSLIM:
+        return lookup.file(name, commit)
+    try:
+        return lookup.file(name, commit, MODELSLIM_LIMIT_BYTES)
+    except HubError as error:
+        if error.code != "hub-too-large":
+            raise
+        return None
+
+
+def _with_headers(lookup: Lookup, model: HubModel, names: frozenset[str]) -> HubModel:
+    """The model with the headers of its weight files, by which a class is planned that nobody reads.
+
+    Raises HubError where they cannot be read and the config alone is not enough either.
+    """
+    weights = sorted(filter(WEIGHTS.fullmatch, names))
+    if not weights:
+        return model
+    try:
+        headers = lookup.headers(weights, model.revision)
+    except KvPlannerError as error:
+        if is_planned(model.config):
+            return model
+        raise (
+            error if isinstance(error, HubError) else malformed(lookup.model, weights[0], str(error))
+        ) from None
+    return replace(
+        model,
+        config=dataclasses.replace(model.config, headers=headers),
+        checkpoint=replace(model.checkpoint, total_size=model.checkpoint.total_size or headers.stored_bytes),
+    )
+
+
+def _from_cache(model: str, revision: str | None) -> HubModel:
+    """What the local Hub cache has, for servers that are offline on purpose."""
+    from huggingface_hub import try_to_load_from_cache
+
+    files: dict[str, dict[str, Any] | None] = {}
+    for name in ("config.json", *SIDE_FILES):
+        path = try_to_load_from_cache(model, name, revision=revision)
+        text = Path(path).read_text("utf-8", "replace") if isinstance(path, str) else None
+        files[name] = None if text is None else parsed(model, name, text)
+    config = files["config.json"]
+    if config is None:
+        raise HubError("hub-offline", field="model")
+    listed = try_to_load_from_cache(model, SENTENCE_TRANSFORMERS, revision=revision)
+    checkpoint = Checkpoint(sentence_transformers=True if isinstance(listed, str) else None)
+    return _model(model, config, files, checkpoint, "")
+
+
+def _model(
+    model: str,
+    config: Mapping[str, Any],
+    sides: Mapping[str, Mapping[str, Any] | None],
+    checkpoint: Checkpoint,
+    revision: str,
+) -> HubModel:
+    old_gptq = sides[OLD_GPTQ_CONFIG]
+    if old_gptq is not None and "quantization_config" not in config:
+        config = {**config, "quantization_config": {"quant_method": "gptq", **old_gptq}}
+    try:
+        read = ModelConfig.from_mapping(config, sides[HF_QUANT_CONFIG] or sides[MODELSLIM])
+    except KvPlannerError as error:
+        raise malformed(model, "config.json", str(error)) from None
+    now = datetime.datetime.now(datetime.UTC)
+    return HubModel(id=model, config=read, checkpoint=checkpoint, revision=revision, fetched=now)
+
+
+def _commit(lookup: Lookup, facts: Mapping[str, Any]) -> str:
+    commit = facts.get("sha") or lookup.revision or "main"
+    if not isinstance(commit, str) or REVISION.fullmatch(commit) is None or ".." in commit:
+        raise malformed(lookup.model, "", "it has no commit")
+    return commit
+
+
+def _file_names(facts: Mapping[str, Any]) -> frozenset[str]:
+    siblings = facts.get("siblings")
+    if not isinstance(siblings, list):
+        return frozenset()
+    return frozenset(str(sibling.get("rfilename")) for sibling in siblings if isinstance(sibling, dict))
+
+
+def _counted(safetensors: Any) -> Checkpoint:
+    """Sizes from the elements by dtype that the Hub counted in the headers of the weight files."""
+    counts = safetensors.get("parameters") if isinstance(safetensors, dict) else None
+    if not isinstance(counts, dict) or not all(type(count) is int and count > 0 for count in counts.values()):
+        return Checkpoint()
+    bits = sum(count * DTYPE_BITS.get(dtype, 0) for dtype, count in counts.items())
+    return Checkpoint(
+        total_size=bits // 8 or None if counts.keys() <= DTYPE_BITS.keys() else None,
+        total_parameters=None if PACKED_DTYPES & counts.keys() else sum(counts.values()) or None,
+    )
+
+
+@dataclass(slots=True)
+class Answer:
+    """What the Hub said, and until when it counts; being asked for while `is_ready` is not set."""
+
+    model: HubModel | None = None
+    error: HubError | None = None
+    until: float = 0.0
+    bytes: int = REFUSAL_BYTES
+    is_ready: threading.Event = field(default_factory=threading.Event)
+
+    def given(self) -> HubModel:
+        """The model. Raises the HubError."""
+        if self.error is not None:
+            # A new one each time: what was raised refers to the frames of whoever it was raised to.
+            facts = {name: text for name, text in self.error.params.items() if name != "value"}
+            raise HubError(self.error.code, field=self.error.field, value=self.error.value, **facts)
+        assert self.model is not None
+        return self.model
+
+
+class Lookups:
+    """Answers of the Hub, for all who ask."""
+
+    def __init__(
+        self,
+        fetch: Callable[..., HubModel] = fetch_model,
+        most_bytes: int = MAX_BYTES,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._fetch, self._most_bytes, self._clock = fetch, most_bytes, clock
+        self._lock = threading.Lock()
+        self._answers: OrderedDict[str, Answer] = OrderedDict()
+        self._going: dict[str, Answer] = {}
+        self.bytes = 0
+
+    def look_up(self, model: str, *, asker: str) -> HubModel:
+        """The Hub's model of that id. Raises HubError as `fetch_model` does."""
+        check_owner(model)
+        with self._lock:
+            answer = self._answers.get(model)
+            if answer is not None and answer.until > self._clock():
+                self._answers.move_to_end(model)
+                return answer.given()
+            going = self._going.get(model)
+            if going is None:
+                answer = self._going[model] = Answer()
+        if going is not None:
+            going.is_ready.wait()
+            return going.given()
+        assert answer is not None
+        return self._ask(model, asker, answer)
+
+    def clear(self) -> None:
+        """Forgets every answer."""
+        with self._lock:
+            self._answers.clear()
+            self.bytes = 0
+
+    def _ask(self, model: str, asker: str, answer: Answer) -> HubModel:
+        try:
+            answer.model = self._fetch(model, asker=asker)
+            answer.until = self._clock() + KEPT_SECONDS
+            config = answer.model.config
+            answer.bytes = REFUSAL_BYTES + size_of(
+                (config.text, config.raw, config.hf_quant_config, config.headers)
+            )
+        except HubError as error:
+            answer.error = error.with_traceback(None)
+            error.__context__ = None
+            if error.code not in NEVER_KEPT:
+                seconds = UNREACHED_SECONDS if error.code in UNREACHED else REFUSED_SECONDS
+                answer.until = self._clock() + seconds
+        except BaseException:
+            answer.error = HubError("hub-unreachable", field="model", value=model, reason="internal error")
+            raise
+        finally:
+            self._keep(model, answer)
+            answer.is_ready.set()
+        return answer.given()
+
+    def _keep(self, model: str, answer: Answer) -> None:
+        with self._lock:
+            del self._going[model]
+            old = self._answers.pop(model, None)
+            self.bytes -= old.bytes if old is not None else 0
+            if answer.until and answer.bytes <= self._most_bytes:
+                self._answers[model] = answer
+                self.bytes += answer.bytes
+            while self.bytes > self._most_bytes:
+                self.bytes -= self._answers.popitem(last=False)[1].bytes
+
+
+LOOKUPS: Final = Lookups()
+"""Of the process."""

@@ -1,0 +1,136 @@
+"""Beginnings of files on the Hub, read while they arrive: the size in an index, the header of a file of weights."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Final
+
+from kvcore.base.units import MIB
+
+HEADER_LIMIT_BYTES: Final = 8 * MIB
+"""Of one safetensors file's header."""
+FIRST_BYTES: Final = 128 << 10
+"""What is asked of a safetensors file at first: most headers end within it."""
+LENGTH_BYTES: Final = 8
+"""Of the header's length, before the header."""
+KEY: Final = b"metadata"
+MAX_BYTES: Final = 1 << 16
+"""Of an index: of the object with the size, and of one text."""
+MAX_SPACES: Final = 64
+MAX_OBJECTS: Final = 10_000
+"""An index has two, and what is in its metadata."""
+_TOKEN: Final = re.compile(rb'"([^"\\]*(?:\\.[^"\\]*)*)"(\s{0,%d}:)?|["{}\[\]]' % MAX_SPACES, re.DOTALL)
+
+_TEXTS: Final = re.compile(rb'(?:[^"{}\[\]]++|"[^"\\]*+(?:\\.[^"\\]*+)*+")*+', re.DOTALL)
+"""Whatever has no bracket: all names of the weights at once."""
+
+
+class HeaderReader:
+    """Takes the beginning of a safetensors file, until its header is complete.
+
+    Source: the safetensors format, README.md: eight bytes with the header's length, then its JSON (0.6).
+
+    Example:
+        >>> reader = HeaderReader()
+        >>> reader.feed((2).to_bytes(8, "little") + b"{"), reader.feed(b"}rest"), reader.text
+        (False, True, '{}')
+    """
+
+    def __init__(self) -> None:
+        self.body = bytearray()
+
+    @property
+    def end(self) -> int:
+        """Up to where it reaches: a first guess before its length is there."""
+        return (
+            LENGTH_BYTES + int.from_bytes(self.body[:LENGTH_BYTES], "little")
+            if self._has_length
+            else FIRST_BYTES
+        )
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all of it is there."""
+        return self._has_length and len(self.body) >= self.end
+
+    @property
+    def text(self) -> str:
+        """The JSON."""
+        return self.body[LENGTH_BYTES : self.end].decode("utf-8", "replace")
+
+    @property
+    def _has_length(self) -> bool:
+        return len(self.body) >= LENGTH_BYTES
+
+    def feed(self, piece: bytes) -> bool:
+        """Takes the next piece; whether nothing more is needed."""
+        self.body += piece
+        return self.is_whole or self.end > HEADER_LIMIT_BYTES
+
+
+class IndexReader:
+    """Takes an index piece by piece, until its `metadata` is complete.
+
+    Example:
+        >>> reader = IndexReader()
+        >>> reader.feed(b'{"weight_map": {}, "metadata": {"total_'), reader.feed(b'size": 12}, "x": [')
+        (False, True)
+        >>> reader.total_size
+        12
+    """
+
+    def __init__(self) -> None:
+        self.total_size: int | None = None
+        self._left = b""
+        """What began and has not ended."""
+        self._depth = 0
+        self._objects = 0
+        self._follows_key = False
+        self._metadata: bytes | None = None
+
+    def feed(self, piece: bytes) -> bool:
+        """Takes the next piece; whether nothing more is needed: the size is known, or never will be."""
+        text = self._left + piece
+        begun, position = 0, 0
+        while token := self._next(text, position):
+            is_last = len(text) - token.end() <= MAX_SPACES and not text[token.end() :].strip()
+            if token[0] == b'"' or (is_last and token[1] is not None and token[2] is None):
+                # A text without an end, or perhaps a key whose colon is still to come.
+                position = token.start()
+                break
+            position = token.end()
+            if token[0] in b"{[":
+                if self._follows_key:
+                    self._metadata, begun = b"", token.start()
+                self._depth += 1
+                self._objects += 1
+            elif token[0] in b"}]":
+                self._depth -= 1
+                if self._metadata is not None and self._depth == 1:
+                    self._read(self._metadata + text[begun : token.end()])
+                    return True
+                if self._depth <= 0 or self._objects > MAX_OBJECTS:
+                    return True
+            self._follows_key = self._depth == 1 and token[1] == KEY and token[2] is not None
+        else:
+            position = len(text)
+        if self._metadata is not None:
+            self._metadata += text[begun:position]
+        self._left = text[position:]
+        return max(len(self._left), len(self._metadata or b"")) > MAX_BYTES or self._objects > MAX_OBJECTS
+
+    def _next(self, text: bytes, position: int) -> re.Match[bytes] | None:
+        if self._depth > 1 and self._metadata is None:
+            skipped = _TEXTS.match(text, position)
+            position = skipped.end() if skipped else position
+        return _TOKEN.search(text, position)
+
+    def _read(self, metadata: bytes) -> None:
+        try:
+            read = json.loads(metadata)
+        except (ValueError, RecursionError):
+            return
+        size = read.get("total_size") if isinstance(read, dict) else None
+        if isinstance(size, int) and not isinstance(size, bool) and size > 0:
+            self.total_size = size

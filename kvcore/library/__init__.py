@@ -1,0 +1,262 @@
+"""What a Python program calls: `plan`, `load_scenario` and `sweep`, as `import kvcore` offers them."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, overload
+
+from msgspec import Struct
+
+from kvcore import catalogue, planning
+from kvcore.base.errors import ScenarioError, invalid
+from kvcore.base.untrusted import utf8_text
+from kvcore.planning import Plan
+from kvcore.scenario import Scenario
+from kvcore.wire.fields import Json
+from kvcore.wire.request import parse_request, scenario_from_request
+
+if TYPE_CHECKING:
+    from kvcore.advice.sweep import SweptModel
+    from kvcore.hub import HubModel
+
+SIZES: Final = (1, 2, 4, 8)
+"""Tensor parallel sizes of a sweep."""
+MAX_SIZES: Final = 16
+LARGEST_SIZE: Final = 1024
+MAX_NAMES: Final = 512
+"""Models, or accelerators, of a sweep that names them."""
+LEAST_CELLS: Final = 8192
+"""For which another process is worth its start."""
+TURNS: Final = 4
+"""Shares of the models that each process takes, one after the other."""
+VARIED: Final = (
+    "model",
+    "config",
+    "hf_quant_config",
+    "headers",
+    "checkpoint",
+    "accelerator",
+    "tensor_parallel_size",
+    "measured",
+)
+"""Fields that a sweep sets itself or leaves out."""
+
+
+@overload
+def plan(scenario: Scenario, /) -> Plan: ...
+
+
+@overload
+def plan(*, model: str, accelerator: str | Mapping[str, object] | None = None, **flags: object) -> Plan: ...
+
+
+@overload
+def plan(*, config: Mapping[str, object], **flags: object) -> Plan: ...
+
+
+def plan(scenario: Scenario | None = None, /, **flags: object) -> Plan:
+    """The memory plan of one deployment: of a scenario, or of the fields of a request (docs/contract.md).
+
+    A model that is not bundled is looked up on the Hugging Face Hub, unless HF_HUB_OFFLINE=1.
+
+    Raises KvPlannerError with the code, the field and a next step. A deployment that does not fit is no error but a
+    plan with its verdict.
+
+    Example:
+        >>> found = plan(model="Qwen/Qwen3-32B", accelerator="H100-80GB", tensor_parallel_size=2)
+        >>> found.verdict.value
+        'fits'
+        >>> plan(found.scenario) == found
+        True
+    """
+    if scenario is None:
+        scenario = load_scenario(flags)
+    elif flags:
+        raise TypeError("a scenario carries its own flags: change it with msgspec.structs.replace")
+    return planning.plan(scenario)
+
+
+def load_scenario(source: str | os.PathLike[str] | Mapping[str, object]) -> Scenario:
+    """The scenario of a request, given as a mapping or as the path of a JSON file.
+
+    Raises KvPlannerError, and OSError for a file that cannot be read.
+
+    Example:
+        >>> load_scenario({"model": "Qwen/Qwen3-8B", "max_model_len": "auto"}).max_model_len
+        -1
+    """
+    if isinstance(source, Mapping):
+        return scenario_from_request(_as_json(source), from_hub)
+    return scenario_from_request(parse_request(utf8_text(Path(source).read_bytes())), from_hub)
+
+
+def sweep(
+    *,
+    models: Iterable[str] = (),
+    accelerators: Iterable[str] = (),
+    tensor_parallel_sizes: Sequence[int] = SIZES,
+    **flags: object,
+) -> Iterator[SweptModel]:
+    """Each of `models` on each of `accelerators` at each size, all with the same flags; catalogue ids, or none for all.
+
+    Raises KvPlannerError; a combination that the engine refuses is a cell with its code.
+
+    Example:
+        >>> [swept] = sweep(models=["Qwen/Qwen3-32B"], accelerators=["H100-80GB"], max_model_len=8192)
+        >>> [(cell.tensor_parallel_size, cell.verdict.value) for cell in swept.cells][:2]
+        [(1, 'fits'), (2, 'fits')]
+    """
+    asked = _AskedSweep.of(models, accelerators, tensor_parallel_sizes, flags)
+    return asked.swept(asked.models)
+
+
+def sweep_side_by_side(
+    processes: int,
+    *,
+    models: Iterable[str] = (),
+    accelerators: Iterable[str] = (),
+    tensor_parallel_sizes: Sequence[int] = SIZES,
+    **flags: object,
+) -> Iterator[SweptModel]:
+    """`sweep` with its models shared out among as many as `processes`, where they are worth their start; 0: one a CPU.
+
+    Each of them imports the program that asks, which must therefore guard what it does by
+    `if __name__ == "__main__":`.
+
+    Raises KvPlannerError as `sweep`, and for processes that are no whole number.
+    """
+    if type(processes) is not int or processes < 0:
+        raise invalid("processes", processes, "it must be a whole number, or 0 for one on each CPU")
+    asked = _AskedSweep.of(models, accelerators, tensor_parallel_sizes, flags)
+    workers = min(processes or cpus(), asked.cells // LEAST_CELLS)
+    return asked.shared_out(workers) if workers > 1 else asked.swept(asked.models)
+
+
+def checked_sizes(found: object) -> tuple[int, ...]:
+    """The tensor parallel sizes of a sweep, each once. Raises ScenarioError.
+
+    Example:
+        >>> checked_sizes([8, 1, 8])
+        (8, 1)
+    """
+    sizes = found if isinstance(found, Sequence) and len(found) <= MAX_SIZES else ()
+    if not sizes or not all(type(size) is int and 1 <= size <= LARGEST_SIZE for size in sizes):
+        raise invalid(
+            "tensor_parallel_sizes",
+            found,
+            f"it must be a list of at most {MAX_SIZES} whole numbers from 1 to {LARGEST_SIZE}",
+        )
+    return tuple(dict.fromkeys(sizes))
+
+
+def checked_names(field: str, found: object) -> tuple[str, ...]:
+    """The models or accelerators that a sweep names, each once. Raises ScenarioError.
+
+    Example:
+        >>> checked_names("accelerators", iter(["L4-24GB"]))
+        ('L4-24GB',)
+    """
+    # Text and objects of JSON are iterables of text too, which nobody means.
+    given = None if isinstance(found, str | bytes | Mapping) or not isinstance(found, Iterable) else found
+    names = [] if given is None else [*islice(given, MAX_NAMES + 1)]
+    if given is None or len(names) > MAX_NAMES or not all(isinstance(name, str) for name in names):
+        raise invalid(field, names or found, f"it must be a list of at most {MAX_NAMES} catalogue ids")
+    return tuple(dict.fromkeys(names))
+
+
+def cpus() -> int:
+    """How many CPUs this process may use, as far as the system tells: a container may be bound to some."""
+    if hasattr(os, "process_cpu_count"):  # from Python 3.13 on
+        return os.process_cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0)) or 1
+    return os.cpu_count() or 1
+
+
+class _AskedSweep(Struct, frozen=True, kw_only=True):
+    """A sweep as it is handed to another process."""
+
+    request: Json
+    models: Sequence[str]
+    accelerators: Sequence[str]
+    sizes: Sequence[int]
+
+    @classmethod
+    def of(
+        cls,
+        models: Iterable[str],
+        accelerators: Iterable[str],
+        sizes: Sequence[int],
+        flags: Mapping[str, object],
+    ) -> _AskedSweep:
+        """Raises KvPlannerError for what cannot be swept."""
+        for name in VARIED:
+            if name in flags:
+                raise ScenarioError("unknown-field", field=name)
+        sizes = checked_sizes(sizes)
+        named = checked_names("models", models) or catalogue.model_ids()
+        known = [catalogue.find_model(name).id for name in named]
+        cards = [catalogue.find_accelerator(name) for name in checked_names("accelerators", accelerators)]
+        cards = cards or [*catalogue.load_accelerators()]
+        asked = cls(
+            request=_as_json({"model": known[0], **flags}),
+            models=known,
+            accelerators=[card.id for card in cards],
+            sizes=sizes,
+        )
+        scenario_from_request(asked.request)
+        return asked
+
+    @property
+    def cells(self) -> int:
+        """How many it has."""
+        return len(self.models) * len(self.accelerators) * len(self.sizes)
+
+    def swept(self, models: Sequence[str]) -> Iterator[SweptModel]:
+        """The rows of some of its models."""
+        from kvcore.advice import sweep as rows
+
+        entries = [catalogue.find_model(name) for name in models]
+        cards = [catalogue.find_accelerator(name) for name in self.accelerators]
+        return rows.sweep(scenario_from_request(self.request), entries, cards, tuple(self.sizes))
+
+    def listed(self, models: Sequence[str]) -> list[SweptModel]:
+        """The same as another process hands it back."""
+        return list(self.swept(models))
+
+    def shared_out(self, workers: int) -> Iterator[SweptModel]:
+        """The rows of all models in their order, each of `workers` processes at some of them at a time."""
+        from concurrent.futures import ProcessPoolExecutor
+        from multiprocessing import get_context
+
+        share = math.ceil(len(self.models) / (workers * TURNS))
+        shares = [self.models[first : first + share] for first in range(0, len(self.models), share)]
+        with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
+            for found in pool.map(self.listed, shares):
+                yield from found
+
+
+def from_hub(model: str) -> HubModel:
+    """What the Hugging Face Hub says of a model that is not bundled. Raises HubError."""
+    from kvcore.hub import fetch_model
+
+    return fetch_model(model)
+
+
+def _as_json(request: Mapping[str, object]) -> Json:
+    """`request` as it would come from a file, with the same bounds."""
+    for name, value in request.items():
+        try:
+            json.dumps({name: value})
+        except (TypeError, ValueError, RecursionError):
+            raise invalid(
+                str(name),
+                type(value).__name__,
+                "it must be what JSON can write: text, a number, true, false, a list or an object",
+            ) from None
+    return parse_request(json.dumps(dict(request)))

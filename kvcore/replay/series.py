@@ -1,0 +1,293 @@
+"""A trace with its arrival times through the scheduler: KV use, who runs and waits, what is preempted, over time."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from kvcore.base.errors import WorkloadError
+from kvcore.replay.clock import Clock, ClockKind
+from kvcore.replay.hybrid import scheduler_of
+from kvcore.replay.settings import Settings
+from kvcore.replay.steps import MAX_STEPS, check_fits
+from kvcore.replay.trace import TraceRequest
+
+POINTS: Final = 480
+"""Points of a series; twice as many are kept on the way, and then each two become one."""
+SLICE: Final = 2000
+"""Steps from one sign of progress to the next."""
+
+
+@dataclass(slots=True)
+class Point:
+    """A stretch of time: sums over its steps, weighted by their duration, and the most of each."""
+
+    start: float
+    seconds: float = 0.0
+    used: float = 0.0
+    running: float = 0.0
+    waiting: float = 0.0
+    most_used: int = 0
+    most_waiting: int = 0
+    preempted: int = 0
+
+    def add(self, other: Point) -> None:
+        """Takes the next stretch in."""
+        self.seconds += other.seconds
+        self.used += other.used
+        self.running += other.running
+        self.waiting += other.waiting
+        self.most_used = max(self.most_used, other.most_used)
+        self.most_waiting = max(self.most_waiting, other.most_waiting)
+        self.preempted += other.preempted
+
+
+class Latency(Struct, frozen=True, kw_only=True):
+    """Percentiles over the requests, in seconds."""
+
+    p50: float
+    p95: float
+    p99: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Latency | None:
+        """By nearest rank; None of nothing.
+
+        Example:
+            >>> Latency.of([3.0, 1.0, 2.0]).p50
+            2.0
+        """
+        if not values:
+            return None
+        ordered = sorted(values)
+        p50, p95, p99 = (ordered[max(0, -(-percent * len(ordered) // 100) - 1)] for percent in (50, 95, 99))
+        return cls(p50=p50, p95=p95, p99=p99)
+
+
+class Replay(Struct, frozen=True, kw_only=True):
+    """What a replica did with a trace."""
+
+    clock: ClockKind
+    requests: int
+    seconds: float
+    steps: int
+    usable_blocks: int
+    points: tuple[Point, ...]
+    preemptions: int
+    first_preemption: float | None
+    """Seconds after the first arrival."""
+    query_tokens: int
+    hit_tokens: int
+    answers_cut: int
+    ttft: Latency | None
+    """Arrival to first token; only of a clock that was measured."""
+    tpot: Latency | None
+    """Seconds a token after the first."""
+
+    @property
+    def hit_rate(self) -> float:
+        """Prompt tokens that the cache had, as a share of those that were looked up."""
+        return self.hit_tokens / self.query_tokens if self.query_tokens else 0.0
+
+    @property
+    def peak_usage(self) -> float:
+        """The largest share of the blocks that was in use."""
+        return max((point.most_used for point in self.points), default=0) / self.usable_blocks
+
+    @property
+    def mean_running(self) -> float:
+        """Requests that run at a random moment."""
+        total = sum(point.seconds for point in self.points)
+        return sum(point.running for point in self.points) / total if total else 0.0
+
+
+class Replays(Struct, frozen=True, kw_only=True):
+    """What one replica, or several together, did with a trace."""
+
+    parts: tuple[Replay, ...]
+
+    @property
+    def peak_usage(self) -> float:
+        """The largest share of the blocks of any replica that was in use."""
+        return max((part.peak_usage for part in self.parts), default=0.0)
+
+    @property
+    def mean_running(self) -> float:
+        """Requests that run on one replica while it works."""
+        points = [point for part in self.parts for point in part.points]
+        total = sum(point.seconds for point in points)
+        return sum(point.running for point in points) / total if total else 0.0
+
+    @property
+    def preemptions(self) -> int:
+        """Of all replicas."""
+        return sum(part.preemptions for part in self.parts)
+
+    @property
+    def hit_rate(self) -> float:
+        """Prompt tokens that the caches had, as a share of those that were looked up."""
+        query = sum(part.query_tokens for part in self.parts)
+        return sum(part.hit_tokens for part in self.parts) / query if query else 0.0
+
+    @property
+    def has_looked_up(self) -> bool:
+        """Whether any prompt was looked up in a cache."""
+        return any(part.query_tokens for part in self.parts)
+
+    @property
+    def seconds(self) -> float:
+        """From the first arrival until the last replica is done."""
+        return max((part.seconds for part in self.parts), default=0.0)
+
+
+def replayed(requests: Sequence[TraceRequest], settings: Settings, clock: Clock) -> Replay:
+    """The whole replay at once. Raises WorkloadError as `replaying`."""
+    work = replaying(requests, settings, clock)
+    while True:
+        try:
+            next(work)
+        except StopIteration as stopped:
+            found: Replay = stopped.value
+            return found
+
+
+def replaying(
+    requests: Sequence[TraceRequest], settings: Settings, clock: Clock, *, starts: float | None = None
+) -> Generator[tuple[int, int], None, Replay]:
+    """A replay in slices: yields how many requests have ended, and how many there are.
+
+    `starts` is when time 0 is; without it the first arrival.
+
+    Raises WorkloadError `replay-never-fits`, `replay-prompt-too-long` and `replay-too-long`.
+    """
+    trace = tuple(requests)
+    check_fits(settings, trace)
+    scheduler = scheduler_of(settings, trace)
+    if starts is None:
+        starts = min((request.arrival for request in trace), default=0.0)
+    now = 0.0
+    ended = steps = at = 0
+    points = [Point(0.0)]
+    width = 0.0
+    first_tokens: list[float] = [0.0] * len(trace)
+    ttfts: list[float] = []
+    tpots: list[float] = []
+    first_preemption: float | None = None
+    while at < len(trace) or scheduler.running or scheduler.waiting:
+        if not scheduler.running and not scheduler.waiting:
+            now = max(now, trace[at].arrival - starts)
+        while at < len(trace) and trace[at].arrival - starts <= now:
+            scheduler.add(at, trace[at])
+            at += 1
+        scheduler.step()
+        seconds = clock.seconds(scheduler) if scheduler.tokens else 0.0
+        if scheduler.preempted and first_preemption is None:
+            first_preemption = now
+        used, running, waiting = scheduler.used_blocks, scheduler.running_requests, scheduler.waiting_requests
+        point = points[-1]
+        if now - point.start >= width and point.seconds:
+            point = Point(now)
+            points.append(point)
+            if len(points) > 2 * POINTS:
+                width = max(2 * width, (now + seconds) / POINTS)
+                points = _halved(points)
+                point = points[-1]
+        point.seconds += seconds
+        point.used += used * seconds
+        point.running += running * seconds
+        point.waiting += waiting * seconds
+        point.most_used = max(point.most_used, used)
+        point.most_waiting = max(point.most_waiting, waiting)
+        point.preempted += scheduler.preempted
+        now += seconds
+        for request in scheduler.started:
+            first_tokens[request.at] = now
+            ttfts.append(now - (request.trace.arrival - starts))
+        for request in scheduler.finished:
+            ended += 1
+            if request.trace.answer_tokens > 1:
+                tpots.append((now - first_tokens[request.at]) / (request.trace.answer_tokens - 1))
+        steps += 1
+        if steps % SLICE == 0:
+            yield ended, len(trace)
+            if steps > MAX_STEPS:
+                raise WorkloadError("replay-too-long", field="requests", limit=f"{MAX_STEPS:,}")
+    totals = scheduler.totals
+    is_measured = clock.kind is not ClockKind.BOUND
+    return Replay(
+        clock=clock.kind,
+        requests=len(trace),
+        seconds=now,
+        steps=steps,
+        usable_blocks=settings.usable_blocks,
+        points=tuple(points),
+        preemptions=totals.preemptions,
+        first_preemption=first_preemption,
+        query_tokens=totals.query_tokens,
+        hit_tokens=totals.hit_tokens,
+        answers_cut=totals.answers_cut,
+        ttft=Latency.of(ttfts) if is_measured else None,
+        tpot=Latency.of(tpots) if is_measured else None,
+    )
+
+
+def over_replicas(
+    requests: Sequence[TraceRequest], settings: Settings, clock: Clock, replicas: int
+) -> Generator[tuple[int, int], None, Replays]:
+    """The same trace over several replicas, which take the requests in turn; each replays its own part.
+
+    Raises WorkloadError as `replaying`.
+    """
+    found: list[Replay] = []
+    done = 0
+    for first in range(replicas):
+        part = requests[first::replicas]
+        if not part:
+            continue
+        work = replaying(part, settings, clock, starts=requests[0].arrival)
+        while True:
+            try:
+                ended, _ = next(work)
+            except StopIteration as stopped:
+                found.append(stopped.value)
+                break
+            yield done + ended, len(requests)
+        done += len(part)
+    return Replays(parts=tuple(found))
+
+
+def _halved(points: list[Point]) -> list[Point]:
+    """Each two points as one."""
+    found = points[::2]
+    for point, after in zip(found, points[1::2], strict=False):
+        point.add(after)
+    return found
+
+
+def sped_up(requests: Sequence[TraceRequest], factor: float) -> tuple[TraceRequest, ...]:
+    """The same requests, coming `factor` times as fast.
+
+    Example:
+        >>> one = TraceRequest(id="a", arrival=10.0, prompt=(("a", 5),), answer_tokens=2)
+        >>> sped_up([one], 4)[0].arrival
+        2.5
+    """
+    return tuple(replace(request, arrival=request.arrival / factor) for request in requests)
+
+
+def most_rate(
+    requests: Sequence[TraceRequest], settings: Settings, clock: Clock, factors: Sequence[float]
+) -> Generator[tuple[int, int], None, float | None]:
+    """The largest of the rising `factors` at which nothing is preempted; None where even the first one preempts."""
+    low, high = 0, len(factors)
+    tried = 0
+    while low < high:
+        middle = (low + high) // 2
+        found = yield from replaying(sped_up(requests, factors[middle]), settings, clock)
+        tried += 1
+        low, high = (low, middle) if found.preemptions else (middle + 1, high)
+    return factors[low - 1] if low else None

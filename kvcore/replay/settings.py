@@ -1,0 +1,190 @@
+"""What a replay is run with: the scheduler's settings in the engine's own names, and its rules by release."""
+
+from __future__ import annotations
+
+import math
+from enum import StrEnum
+from typing import Final
+
+from msgspec import Struct
+from packaging.version import Version
+
+from kvcore.base.errors import WorkloadError
+from kvcore.cache.spec import CacheKind
+from kvcore.tables.versioned import ByRelease, Published, Reviewed, TableFile
+
+
+class FreeOrder(StrEnum):
+    """Where blocks go that nobody has any more."""
+
+    TAIL = "tail"
+    """All to the tail of the free queue."""
+    WINDOWS_UNCACHED_FIRST = "windows-uncached-first"
+    """As the next of what a window gives back, and as the first of everything else."""
+    UNCACHED_FIRST = "uncached-first"
+    """Those without a hash to its head, to be used next; those with one to its tail."""
+
+
+class Padding(StrEnum):
+    """Whose single token is filled up with drafts that nobody proposed when it is admitted, where no prompt runs."""
+
+    NOBODY = "nobody"
+    JOINING = "joining"
+    """Of a request that joins others; it waits where max_model_len leaves no room."""
+    WITH_ROOM = "with-room"
+    """Of a request that joins others, where max_model_len leaves room."""
+    AFTER_HIT = "after-hit"
+    """Also of one that joins nobody, but whose prompt was found but for a token."""
+
+
+class Rules(Struct, frozen=True, kw_only=True):
+    """What one release does; a field for each table of rules.toml, which names its source."""
+
+    free_order: FreeOrder
+    has_watermark: bool
+    spares_lone_request: bool
+    """Whether `long_prefill_token_threshold` leaves a request alone that has the engine for itself."""
+    frees_processed: bool
+    """Whether blocks leave a window only when the step that still reads them was handled."""
+    masks_windows: bool
+    """Whether only those blocks of a window are registered that a later request can find."""
+    keeps_boundaries: bool
+    """Whether windows and states are registered only where a prompt ends or parts from another."""
+    registers_aligned: bool
+    """Whether several groups register only what ends at a multiple of all their block sizes."""
+    frees_past_gaps: bool
+    """Whether a state is given back that stands before a place where there is none any more."""
+    replays_states: bool
+    """The same of states cached at block ends."""
+    replays_latent_windows: bool
+    """The same of sliding windows over latent vectors."""
+    replays_checkpoints: bool
+    """The same of states written besides the last one of a step."""
+    replays_windows: bool
+    """Whether windows and chunks were compared in this release, and it did not end with an error of its own."""
+    replays_mixes: bool
+    """The same of chunks, and of more than one kind of window."""
+    reserves_whole: bool
+    """Whether a request is admitted only where its whole prompt fits, not just the tokens of its first step."""
+    counts_resends: bool
+    """Whether the last state of a prompt leaves a token to compute."""
+    replays_drafts: bool
+    """Whether speculative decoding was compared in this release."""
+    pads_drafts: Padding
+    slots_by_request: bool
+    """Whether a drafter's slots are taken off for who is scheduled, not for `max_num_seqs` requests."""
+    renews_states: bool
+    """Whether the last state of a prompt counts as registered in every step while it is the last."""
+    caps_admission: bool
+    """Whether a request is admitted with no more blocks of a window than it ever has at once."""
+
+
+class _Tables(Reviewed, frozen=True, kw_only=True):
+    oldest: Published
+    rules: ByRelease[Rules]
+
+
+TABLE: Final = TableFile("kvcore.replay", "rules.toml", _Tables)
+
+
+def rules_of(version: Version) -> Rules:
+    """The rules of a release. Raises WorkloadError `replay-release` for one that was not read.
+
+    Example:
+        >>> rules_of(Version("0.19.1")).free_order.value, rules_of(Version("0.32.0")).free_order.value
+        ('tail', 'uncached-first')
+    """
+    tables = TABLE.load()
+    if version < tables.oldest:
+        raise WorkloadError(
+            "replay-release", field="engine_version", value=str(version), oldest=tables.oldest
+        )
+    return tables.rules.at(version)
+
+
+class Group(Struct, frozen=True, kw_only=True):
+    """One KV cache group: layers that share their blocks."""
+
+    kind: CacheKind
+    block_size: int
+    window: int = 0
+    """Tokens of the sliding window, or of a chunk of local attention."""
+    most_blocks: int | None = None
+    """Blocks of a request at once at most, where its admission counts no more."""
+    checkpoint_blocks: int = 0
+    """Blocks for the state at the last block end of a prompt, written in the same step as the last one."""
+
+
+class Drafts(Struct, frozen=True, kw_only=True):
+    """Speculative decoding."""
+
+    tokens: int
+    """`num_speculative_tokens`: the most drafts of a step."""
+    accepted: tuple[int, ...]
+    """How many of them are accepted, for one verifying step of a request after the other, over and over."""
+    proposed: tuple[int, ...] = ()
+    """How many there are, for one step of a request after the other that gives it a token; empty where always all."""
+    writes_ahead: bool = True
+    """Whether the drafter has keys and values of its own, and needs blocks for its drafts before they are verified."""
+    drops_last_block: bool = True
+    """Whether the last block found is computed again, because the drafter needs its hidden states."""
+    slots: int = 0
+    """Tokens of each request that the drafter adds to the batch."""
+
+
+class Settings(Struct, frozen=True, kw_only=True):
+    """The scheduler's settings under vLLM's own names, and the pool; `num_blocks` counts the null block."""
+
+    num_blocks: int
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    max_model_len: int
+    rules: Rules
+    block_size: int = 16
+    enable_prefix_caching: bool = True
+    async_scheduling: bool = True
+    watermark: float = 0.0
+    long_prefill_token_threshold: int = 0
+    groups: tuple[Group, ...] = ()
+    """Empty where there is one group of full attention with blocks of `block_size`."""
+    drafts: Drafts | None = None
+    retention_interval: int | None = None
+    """`prefix_cache_retention_interval`: 0 keeps windows and states only where prompts end or part."""
+
+    @property
+    def scheduler_block_size(self) -> int:
+        """What the end of a prefix hit is a multiple of.
+
+        lcm of the groups' block sizes.
+
+        Source: vllm/v1/core/kv_cache_utils.py:resolve_kv_cache_block_sizes (0.32.0).
+        """
+        return math.lcm(*(group.block_size for group in self.groups)) if self.groups else self.block_size
+
+    @property
+    def hash_block_size(self) -> int:
+        """Tokens of one hash: gcd of the groups' block sizes.
+
+        Source: vllm/v1/core/kv_cache_utils.py:resolve_kv_cache_block_sizes (0.32.0).
+        """
+        return math.gcd(*(group.block_size for group in self.groups)) if self.groups else self.block_size
+
+    @property
+    def late_tokens(self) -> int:
+        """Tokens of a request that decodes which are computed and not yet handled when its next step is scheduled."""
+        return int(self.async_scheduling and self.rules.frees_processed)
+
+    @property
+    def usable_blocks(self) -> int:
+        """Blocks that requests can have: all but the null block."""
+        return self.num_blocks - 1
+
+    @property
+    def watermark_blocks(self) -> int:
+        """Blocks that an admission leaves free while another request runs; 0 in releases without a watermark.
+
+        ⌊watermark × num_blocks⌋, the null block counted.
+
+        Source: vllm/v1/core/kv_cache_manager.py:KVCacheManager.__init__ (0.32.0).
+        """
+        return int(self.watermark * self.num_blocks) if self.rules.has_watermark else 0

@@ -1,0 +1,212 @@
+"""The step contract: a case as JSON in, all steps of the scheduler out (`python -m kvcore replay --steps -`)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, Final
+
+from packaging.version import InvalidVersion, Version
+
+from kvcore.base.errors import KvPlannerError, WorkloadError, defect, invalid
+from kvcore.base.untrusted import MAX_JSON_BYTES, parse_json_object, utf8_text
+from kvcore.replay.hybrid import scheduler_of
+from kvcore.replay.scheduler import Totals
+from kvcore.replay.settings import Settings, rules_of
+from kvcore.replay.step_drafts import with_drafts
+from kvcore.replay.step_groups import blocks_held, with_groups
+from kvcore.replay.trace import TraceRequest
+
+Row = tuple[int, int, int, int, int]
+"""Used blocks, running, waiting, tokens, preempted: right after `schedule()`."""
+MAX_LINE_BYTES: Final = MAX_JSON_BYTES
+"""Of a case; what is longer is refused in pieces."""
+MAX_STEPS: Final = 2_000_000
+MAX_REQUESTS: Final = 100_000
+MAX_COUNT: Final = 1 << 26
+"""Of every number in a case."""
+MAX_PIECES: Final = 4096
+MAX_BLOCKS_COMPUTED: Final = 20_000_000
+"""Blocks that the requests of one replay fill in all: what bounds its time and memory."""
+
+
+def case_rows(settings: Settings, requests: tuple[TraceRequest, ...]) -> tuple[list[Row], Totals]:
+    """The five numbers of every step, until all requests have ended; `arrival` is a step.
+
+    Raises WorkloadError `replay-too-long` after MAX_STEPS.
+
+    Example:
+        >>> from kvcore.replay.settings import rules_of
+        >>> settings = Settings(num_blocks=9, max_num_seqs=4, max_num_batched_tokens=64, max_model_len=64,
+        ...                     rules=rules_of(Version("0.32.0")), async_scheduling=False)
+        >>> one = TraceRequest(id="a", arrival=0, prompt=(("a", 20),), answer_tokens=2)
+        >>> case_rows(settings, (one,))[0]
+        [(2, 1, 0, 20, 0), (2, 1, 0, 1, 0)]
+    """
+    check_fits(settings, requests)
+    scheduler = scheduler_of(settings, requests)
+    rows: list[Row] = []
+    step = at = 0
+    if requests and requests[-1].arrival > MAX_STEPS:
+        raise WorkloadError("replay-too-long", field="requests", limit=f"{MAX_STEPS:,}")
+    while at < len(requests) or scheduler.running or scheduler.waiting:
+        if is_idle(rows) and not scheduler.running and not scheduler.waiting:
+            # Nothing changes until the next request comes, however far away it is.
+            idle = max(0, int(requests[at].arrival) - step)
+            scheduler.skip(idle)
+            rows += rows[-1:] * idle
+            step += idle
+        while at < len(requests) and requests[at].arrival <= step:
+            scheduler.add(at, requests[at])
+            at += 1
+        scheduler.step()
+        rows.append(
+            (scheduler.used_blocks, scheduler.running_requests, scheduler.waiting_requests, scheduler.tokens,
+             scheduler.preempted)
+        )  # fmt: skip
+        step += 1
+        if step > MAX_STEPS:
+            raise WorkloadError("replay-too-long", field="requests", limit=f"{MAX_STEPS:,}")
+    return rows, scheduler.totals
+
+
+def is_idle(rows: list[Row]) -> bool:
+    """Whether the last two steps were the same and had nothing to do: what a step ends is seen in the next one."""
+    return len(rows) > 1 and rows[-1] == rows[-2] and not any(rows[-1][1:])
+
+
+def check_fits(settings: Settings, requests: tuple[TraceRequest, ...]) -> None:
+    """Raises WorkloadError for requests that never fit into the pool, and for more work than is done for one replay."""
+    size, filled = settings.hash_block_size, 0
+    for request in requests:
+        prompt = request.prompt_tokens
+        whole = min(prompt + request.answer_tokens, settings.max_model_len)
+        filled += whole // size + 1
+        if prompt >= settings.max_model_len:
+            raise WorkloadError("replay-prompt-too-long", field="prompt", value=request.id, tokens=prompt,
+                                limit=settings.max_model_len)  # fmt: skip
+        drafts = settings.drafts
+        ahead = drafts.tokens if drafts is not None and drafts.writes_ahead else 0
+        if blocks_held(settings, min(whole - 1 + ahead, settings.max_model_len)) > settings.usable_blocks:
+            raise WorkloadError("replay-never-fits", field="num_blocks", value=request.id, tokens=whole,
+                                pool=settings.usable_blocks * size // max(1, len(settings.groups)))  # fmt: skip
+    if filled > MAX_BLOCKS_COMPUTED:
+        raise WorkloadError("replay-too-long", field="requests", limit=f"{MAX_BLOCKS_COMPUTED:,}")
+
+
+def case_answer(line: bytes) -> dict[str, Any]:
+    """The answer to one case: its rows and totals, or a coded error.
+
+    Example:
+        >>> case_answer(b"{}")["error"]["code"]
+        'invalid-value'
+    """
+    case_id: object = None
+    try:
+        case = parse_json_object(utf8_text(line))
+        case_id = case.get("id") if isinstance(case.get("id"), str) else None
+        rows, totals = case_rows(case_settings(case), case_requests(case))
+    except Exception as unexpected:  # the last net: one case must not end a batch
+        error = unexpected if isinstance(unexpected, KvPlannerError) else defect(unexpected)
+        words = {
+            "code": error.code,
+            "field": error.field,
+            "message": str(error),
+            "next_step": error.next_step,
+        }
+        return {"id": case_id, "error": words}
+    return {
+        "id": case_id,
+        "steps": rows,
+        "preemptions": totals.preemptions,
+        "prefix_query_tokens": totals.query_tokens,
+        "prefix_hit_tokens": totals.hit_tokens,
+        "resumed_query_tokens": totals.resumed_query_tokens,
+        "resumed_hit_tokens": totals.resumed_hit_tokens,
+        "answers_cut": totals.answers_cut,
+    }
+
+
+def case_settings(case: Mapping[str, Any]) -> Settings:
+    """The settings of a case. Raises WorkloadError or ScenarioError for what is no number or cannot be replayed."""
+    version = case.get("engine_version", "")
+    try:
+        rules = rules_of(Version(version))
+    except (InvalidVersion, TypeError):
+        raise invalid("engine_version", version, "it is a release such as 0.32.0") from None
+    for name in ("kv_connector", "sliding_window"):
+        if case.get(name):
+            raise WorkloadError("replay-unsupported", field=name)
+    watermark = case.get("watermark")
+    if watermark is None:
+        watermark = 0.0
+    if type(watermark) not in (int, float) or not 0 <= watermark < 1:
+        raise invalid("watermark", watermark, "it must be a share from 0 to below 1")
+    plain = Settings(
+        num_blocks=_count(case, "num_blocks", least=2),
+        block_size=_count(case, "block_size", least=1),
+        max_num_seqs=_count(case, "max_num_seqs", least=1),
+        max_num_batched_tokens=_count(case, "max_num_batched_tokens", least=1),
+        max_model_len=_count(case, "max_model_len", least=2),
+        enable_prefix_caching=_flag(case, "enable_prefix_caching"),
+        async_scheduling=_flag(case, "async_scheduling"),
+        watermark=float(watermark),
+        long_prefill_token_threshold=_count(case, "long_prefill_token_threshold", least=0, default=0),
+        rules=rules,
+    )
+    return with_drafts(with_groups(plain, case, Version(version)), case)
+
+
+def case_requests(case: Mapping[str, Any]) -> tuple[TraceRequest, ...]:
+    """The requests of a case, in order of arrival. Raises ScenarioError."""
+    given = case.get("requests")
+    if not isinstance(given, list) or len(given) > MAX_REQUESTS:
+        raise invalid("requests", None, f"it must be a list of at most {MAX_REQUESTS:,} requests")
+    found = [_request(row, f"requests[{at}]") for at, row in enumerate(given)]
+    if len({request.id for request in found}) < len(found):
+        raise invalid("requests", None, "every request needs an id of its own")
+    return tuple(sorted(found, key=lambda request: request.arrival))
+
+
+def _request(row: object, where: str) -> TraceRequest:
+    if not isinstance(row, dict) or not isinstance(row.get("id"), str):
+        raise invalid(where, None, "a request is an object with an id")
+    pieces = row.get("prompt")
+    if not isinstance(pieces, list) or len(pieces) > MAX_PIECES:
+        raise invalid(f"{where}.prompt", None, f"it must be a list of at most {MAX_PIECES} pieces")
+    prompt = tuple(_piece(piece, f"{where}.prompt") for piece in pieces)
+    if not any(tokens for _, tokens in prompt):
+        raise invalid(f"{where}.prompt", None, "it must have at least one token")
+    return TraceRequest(
+        id=row["id"],
+        arrival=_count(row, "arrival_step", least=0, where=where),
+        prompt=prompt,
+        answer_tokens=_count(row, "answer_tokens", least=1, where=where),
+    )
+
+
+def _piece(piece: object, where: str) -> tuple[str, int]:
+    if isinstance(piece, list) and len(piece) == 2 and isinstance(piece[0], str):
+        tokens = piece[1]
+        if type(tokens) is int and 0 <= tokens <= MAX_COUNT:
+            return piece[0], tokens
+    raise invalid(where, None, "a piece is a name and a number of tokens")
+
+
+def _count(
+    row: Mapping[str, Any], name: str, *, least: int, default: int | None = None, where: str = ""
+) -> int:
+    value = row.get(name, default)
+    field = f"{where}.{name}" if where else name
+    if isinstance(value, float) and math.isfinite(value) and value == int(value):
+        value = int(value)
+    if type(value) is not int or not least <= value <= MAX_COUNT:
+        raise invalid(field, value, f"it must be a whole number from {least} to {MAX_COUNT:,}")
+    return value
+
+
+def _flag(row: Mapping[str, Any], name: str) -> bool:
+    value = row.get(name)
+    if not isinstance(value, bool):
+        raise invalid(name, value, "it must be true or false")
+    return value
