@@ -135,7 +135,7 @@ def test_a_page_is_a_script_and_a_row(house: Path) -> None:
 
 def test_a_language_is_a_row_and_its_texts(house: Path) -> None:
     row = blocks("adding-a-language.md")[0]
-    insert(house / "kvcore" / "texts" / "words.py", '    CHINESE = "zh"', f"    {row.strip()}\n")
+    insert(house / "kvcore" / "base" / "words.py", '    CHINESE = "zh"', f"    {row.strip()}\n")
     done = subprocess.run(
         [sys.executable, "tools/messages.py"], cwd=house, capture_output=True, text=True, timeout=600
     )

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from kvcore import texts
+from kvcore.base import prose
 from kvcore.evidence.accuracy import Check
 from kvcore.planning import Tightness, Verdict
 from kvcore.scenario import Origin
@@ -16,7 +17,8 @@ FILES = Path(texts.__file__).parent
 
 
 def test_every_file_is_read_and_collected() -> None:
-    assert {one.file for one in ALL} == {path.name for path in FILES.glob("*.toml")}
+    files = [*FILES.glob("*.toml"), Path(prose.__file__).with_name("messages.toml")]
+    assert {one.file for one in ALL} == {path.name for path in files}
     assert all(len(one) for one in ALL)
 
 
