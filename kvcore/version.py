@@ -1,5 +1,5 @@
-"""The version of this program, said here alone: the package, the API and the tools for agents read it."""
+"""The version of this program, stated only here: the package, the API and the tools for agents read it."""
 
 from typing import Final
 
-VERSION: Final = "0.2.0"
+VERSION: Final = "0.2.0.dev0"

@@ -192,7 +192,14 @@ def test_a_command_whose_extra_is_missing_says_which(environment: Path, tmp_path
 
 
 def test_the_changelog_has_a_section_for_this_version() -> None:
+    """A release has its number and date; before it, all is in one Unreleased section that opens with ten headlines."""
     text = (ROOT / "CHANGELOG.md").read_text("utf-8")
-    versions = re.findall(r"^## \[(\d+\.\d+\.\d+)\]", text, re.MULTILINE)
-    assert versions[0] == VERSION
+    versions = re.findall(r"^## \[(\d+\.\d+\.\d+)\] - \d{4}-\d{2}-\d{2}$", text, re.MULTILINE)
     assert versions == sorted(versions, key=lambda one: tuple(map(int, one.split("."))), reverse=True)
+    assert text.count("\n## [") == len(versions) + 1
+    unreleased = text.split("\n## [Unreleased]")[1].split("\n## ")[0]
+    assert 0 < unreleased.split("\n### ")[0].count("\n- ") <= 10
+    if VERSION.endswith(".dev0"):
+        assert VERSION.removesuffix(".dev0") not in versions
+    else:
+        assert versions[0] == VERSION
