@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from kvcore.advice.vary import ConcurrencyCurve, tensor_parallel_curves
+from kvcore.base.numbers import gib_text
 from kvcore.base.units import gib
-from kvcore.base.words import Language, gib_text, words
+from kvcore.base.words import Language, words
 from kvcore.charts.bar import budget_end_gib, counted_graphs_gib, segments, shortage
 from kvcore.charts.curves import LengthMark, concurrency_chart, curve_lengths, with_length_marks
 from kvcore.charts.heat import FAINT, FAINT_GREEN

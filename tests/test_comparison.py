@@ -6,7 +6,8 @@ import pytest
 
 from kvcore import catalogue
 from kvcore.advice.vary import Varied, best_of, variants
-from kvcore.base.words import DASH, Language, words
+from kvcore.base.numbers import DASH
+from kvcore.base.words import Language, words
 from kvcore.charts.comparison import (
     VARIED_NAMES,
     figures_of,

@@ -6,7 +6,8 @@ from msgspec.structs import replace
 from kvcore import catalogue
 from kvcore.advice.sweep import sweep
 from kvcore.advice.sweep_cell import Cell, Cost, cost_of, smallest
-from kvcore.base.words import DASH, Language, words
+from kvcore.base.numbers import DASH
+from kvcore.base.words import Language, words
 from kvcore.catalogue.accelerators import Interconnect
 from kvcore.charts.heat import (
     MET,

@@ -12,7 +12,8 @@ from urllib.parse import parse_qsl
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from kvcore.base.words import DASH, Language, words
+from kvcore.base.numbers import DASH
+from kvcore.base.words import Language, words
 from kvcore.engine.vllm.versions import switches_of, vllm_releases
 from kvcore.planning import plan
 from kvcore.wire import link

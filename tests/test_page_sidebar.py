@@ -8,7 +8,7 @@ from typing import ClassVar
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from kvcore.base.words import DASH
+from kvcore.base.numbers import DASH
 from kvcore.deploy.launch import launch_command
 from kvcore.hub import LOOKUPS, REFUSED_SECONDS, Lookups
 from kvcore.planning import plan

@@ -6,7 +6,8 @@ import pytest
 
 from kvcore.advice.fixes import fixes
 from kvcore.advice.vary import concurrency_curve
-from kvcore.base.words import DASH, Language, words
+from kvcore.base.numbers import DASH
+from kvcore.base.words import Language, words
 from kvcore.charts import summary
 from kvcore.charts.curves import curve_lengths
 from kvcore.charts.plan_report import ticket_text

@@ -16,7 +16,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from kvcore.base.units import GIB, KIB, MIB
+from kvcore.base.numbers import format_bytes, significant
 
 
 class Grade(StrEnum):
@@ -126,8 +126,7 @@ class Quantity(Struct, frozen=True, kw_only=True):
         """
         if self.unit is Unit.BYTES:
             return format_bytes(self.value)
-        number = f"{self.value:,.0f}" if float(self.value).is_integer() else f"{self.value:,.4g}"
-        return f"{number} {self.unit}".strip()
+        return f"{significant(self.value)} {self.unit}".strip()
 
     def walk(self) -> Iterator[Quantity]:
         """This quantity and all it was made of, each once, in the order of first use."""
@@ -232,16 +231,3 @@ def sum_of_products(products: Iterable[tuple[Quantity, ...]]) -> tuple[str, tupl
     names = (f"{{{part.name}}}" for part in parts)
     terms = (" × ".join(islice(names, len(product))) for product in products)
     return " + ".join(terms) or "0", parts
-
-
-def format_bytes(size_bytes: float) -> str:
-    """Bytes in the largest binary unit that keeps the number at or above one.
-
-    Example:
-        >>> format_bytes(131_072), format_bytes(-5 * 2**30), format_bytes(12)
-        ('128.00 KiB', '-5.00 GiB', '12 bytes')
-    """
-    for unit_bytes, unit in ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
-        if abs(size_bytes) >= unit_bytes:
-            return f"{size_bytes / unit_bytes:,.2f} {unit}"
-    return f"{size_bytes:,.0f} bytes"

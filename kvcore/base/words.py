@@ -1,4 +1,4 @@
-"""Words of the page in one language, and numbers as a person reads them.
+"""The texts of the pages in one language.
 
 A text is looked up by its English template; parameters are filled in afterwards, so that nothing untrusted is ever
 part of a msgid. The catalogues are `locale/<name>/LC_MESSAGES/kvplanner.po`, read as they are: there is no compiled
@@ -7,7 +7,6 @@ form to forget.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable
 from enum import StrEnum
@@ -17,7 +16,7 @@ from threading import Lock
 from typing import Final
 
 from kvcore.base.errors import MESSAGES, KvPlannerError, Notice, render
-from kvcore.base.units import GIB, KIB, MIB
+from kvcore.base.numbers import count
 
 _PACKAGE: Final = Path(__file__).resolve().parents[1]
 LOCALE_ROOT: Final = next(
@@ -28,8 +27,6 @@ LOCALE_ROOT: Final = next(
 """In the package where it is installed (tools/package.py puts them there), at the top of a checkout."""
 REASON: Final = "reason"
 """The gettext context of the sentence parts that errors carry as `{reason}`."""
-MINUS: Final = "\N{MINUS SIGN}"
-DASH: Final = "\N{EM DASH}"
 _COUNTS: Final = frozenset(("max_model_len", "max_num_batched_tokens", "measured_tokens", "kv_tokens"))
 _PLACEHOLDER: Final = re.compile(r"\{(\w+)\}")
 _TAG: Final = re.compile(r"[A-Za-z]{2}(?:[-_][A-Za-z0-9]{1,8}){0,3}(?:\.[A-Za-z0-9-]{1,12})?", re.ASCII)
@@ -235,40 +232,6 @@ def _pattern(template: str) -> re.Pattern[str]:
     return re.compile(pattern + re.escape(template[position:]), re.DOTALL)
 
 
-def count(value: float) -> str:
-    """A whole number with thousands separators.
-
-    Example:
-        >>> count(163840)
-        '163,840'
-    """
-    return f"{value:,.0f}"
-
-
-def short_number(value: float, digits: int = 3) -> str:
-    """A number with so many digits that mean something, written out: never with a power of ten.
-
-    Example:
-        >>> [short_number(value) for value in (50000, 1234.5, 12.345, 0.5, 0.00001234, -3.14159, 0)]
-        ['50,000', '1,234', '12.3', '0.5', '0.0000123', '−3.14', '0']
-    """
-    if value == 0 or not math.isfinite(value):
-        return "0" if value == 0 else f"{value}"
-    decimals = max(0, digits - 1 - math.floor(math.log10(abs(value))))
-    text = f"{value:,.{decimals}f}"
-    return real_minus(text.rstrip("0").rstrip(".") if decimals else text)
-
-
-def real_minus(number: str) -> str:
-    """A formatted number with a minus sign in place of a hyphen.
-
-    Example:
-        >>> real_minus("-52.80"), real_minus("52.80")
-        ('−52.80', '52.80')
-    """
-    return MINUS + number[1:] if number.startswith("-") else number
-
-
 def sentences(t: Words, texts: Iterable[str]) -> str:
     """Sentences after each other, with the space of the language.
 
@@ -279,107 +242,10 @@ def sentences(t: Words, texts: Iterable[str]) -> str:
     return t.language.space.join(texts)
 
 
-def gib_text(size_bytes: float, *, signed: bool = False) -> str:
-    """Bytes in GiB, or in MiB below a hundredth of it; a real minus sign.
-
-    Example:
-        >>> gib_text(5 * 2**30), gib_text(-1.25 * 2**30, signed=True), gib_text(2**20)
-        ('5.0 GiB', '−1.2 GiB', '1.0 MiB')
-    """
-    if size_bytes == 0:
-        return "0 GiB"
-    unit, name = (MIB, "MiB") if 0 < abs(size_bytes) < GIB / 20 else (GIB, "GiB")
-    number = abs(size_bytes) / unit
-    figure = f"{number:,.1f}" if number >= 1 else f"{number:,.2f}"
-    sign = MINUS if size_bytes < 0 else "+" if signed else ""
-    return f"{sign}{figure} {name}"
-
-
-def spread_text(below_bytes: float, above_bytes: float) -> str:
-    """How far an interval goes on both sides of its value, in GiB; one figure where both read the same.
-
-    Example:
-        >>> spread_text(2**29, 2**29), spread_text(2**30, 2**28)
-        ('± 0.50', '−1.00 +0.25')
-    """
-    below, above = (f"{size / GIB:.2f}" for size in (below_bytes, above_bytes))
-    return f"± {above}" if below == above else f"{MINUS}{below} +{above}"
-
-
-def kib_text(size_bytes: float) -> str:
-    """Bytes per token in KiB.
-
-    Example:
-        >>> kib_text(32768), kib_text(70272)
-        ('32 KiB', '68.6 KiB')
-    """
-    return f"{size_bytes / KIB:,.1f}".removesuffix(".0") + " KiB"
-
-
-def concurrency_text(value: float) -> str:
-    """A concurrency as the engine rounds it, to the nearest hundredth; below one, where it does not start, down.
-
-    Source: vllm/v1/core/kv_cache_utils.py:update_kv_cache_capacity (0.32.0).
-
-    Example:
-        >>> concurrency_text(20.0), concurrency_text(3.749), concurrency_text(105.371), concurrency_text(0.998)
-        ('20', '3.75', '105.37', '0.99')
-    """
-    if math.isinf(value):
-        return "∞"
-    shown = math.floor(value * 100 + 1e-9) / 100 if value < 1 else value
-    return f"{shown:,.2f}".rstrip("0").rstrip(".")
-
-
-def whole_requests(value: float) -> int:
-    """Requests that really run at once: never one that is not reached, and at least the one that starts.
-
-    Example:
-        >>> whole_requests(3.749), whole_requests(6.998), whole_requests(7.0), whole_requests(0.998)
-        (3, 6, 7, 1)
-    """
-    return max(1, math.floor(value + 1e-9))
-
-
-def short_tokens(tokens: int) -> str:
-    """A length as axes show it.
-
-    Example:
-        >>> short_tokens(512), short_tokens(8192), short_tokens(1 << 20), short_tokens(40960)
-        ('512', '8K', '1M', '40K')
-    """
-    for size, name in ((1 << 20, "M"), (1 << 10, "K")):
-        if tokens >= size:
-            return f"{tokens / size:,.1f}".removesuffix(".0") + name
-    return str(tokens)
-
-
-def fine_gib_text(size_bytes: float) -> str:
-    """Bytes in GiB as tables write them, without what is only zeros; in MiB below a twentieth of a GiB.
-
-    Example:
-        >>> fine_gib_text(1.46875 * 2**30), fine_gib_text(2**31), fine_gib_text(20.5 * 2**20), fine_gib_text(0)
-        ('1.47 GiB', '2 GiB', '20.5 MiB', '0 GiB')
-    """
-    unit, name = (MIB, "MiB") if 0 < abs(size_bytes) < GIB / 20 else (GIB, "GiB")
-    return f"{size_bytes / unit:,.2f}".rstrip("0").rstrip(".") + f" {name}"
-
-
-def exact_gib_text(size_bytes: float) -> str:
-    """Bytes in GiB with up to three decimals, for figures that people check by hand.
-
-    Example:
-        >>> exact_gib_text(0.625 * 2**30), exact_gib_text(2.5 * 2**30), exact_gib_text(2**30)
-        ('0.625 GiB', '2.5 GiB', '1 GiB')
-    """
-    return f"{size_bytes / GIB:,.3f}".rstrip("0").rstrip(".") + " GiB"
-
-
 def listed(t: Words, names: Iterable[str]) -> str:
     """Names as one list.
 
     Example:
-        >>> from kvcore.base.words import words
         >>> listed(words(Language.ENGLISH), ("a", "b")), listed(words(Language.CHINESE), ("甲", "乙"))
         ('a, b', '甲、乙')
     """

@@ -10,7 +10,8 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from kvcore.base.words import DASH, Words, count
+from kvcore.base.numbers import DASH, count
+from kvcore.base.words import Words
 from kvcore.charts import plotting as draw
 from kvcore.evidence.accuracy import (
     FITTED,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from kvcore.base.numbers import gib_text
 from kvcore.base.units import gib
-from kvcore.base.words import Words, gib_text
+from kvcore.base.words import Words
 from kvcore.planning import Plan, Verdict
 from kvcore.texts import palette
 

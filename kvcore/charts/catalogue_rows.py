@@ -10,9 +10,10 @@ from msgspec.structs import replace
 
 from kvcore import catalogue
 from kvcore.base.errors import KvPlannerError
+from kvcore.base.numbers import count
 from kvcore.base.quantity import Grade
 from kvcore.base.units import GIB, KIB
-from kvcore.base.words import Words, count, msg
+from kvcore.base.words import Words, msg
 from kvcore.catalogue.accelerators import Accelerator, Interconnect
 from kvcore.catalogue.documented import license_of
 from kvcore.catalogue.models import Checkpoint, ModelEntry, find_model

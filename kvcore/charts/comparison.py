@@ -10,8 +10,9 @@ from msgspec import Struct
 
 from kvcore.advice.vary import Variant, Varied
 from kvcore.base.errors import KvPlannerError
+from kvcore.base.numbers import DASH, concurrency_text, count, gib_text, real_minus, spread_text
 from kvcore.base.units import GIB, gib
-from kvcore.base.words import DASH, Words, concurrency_text, count, gib_text, listed, real_minus, spread_text
+from kvcore.base.words import Words, listed
 from kvcore.charts.memory_bars import MARGIN, axis_title, part_piece
 from kvcore.charts.stack import CAPACITY, Bar, Note, Piece, Stack
 from kvcore.charts.summary import waiting_seats

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from kvcore.advice.vary import ConcurrencyCurve
-from kvcore.base.words import Words, concurrency_text, count, short_tokens
+from kvcore.base.numbers import concurrency_text, count, short_tokens
+from kvcore.base.words import Words
 from kvcore.charts import plotting as draw
 from kvcore.planning import Plan
 from kvcore.texts import palette

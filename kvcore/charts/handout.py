@@ -8,7 +8,8 @@ from typing import Final
 
 from msgspec import Struct
 
-from kvcore.base.words import Words, count
+from kvcore.base.numbers import count
+from kvcore.base.words import Words
 from kvcore.charts import summary
 from kvcore.charts.plan_report import document, memory_svg
 from kvcore.course import Step, step_of

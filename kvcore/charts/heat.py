@@ -15,8 +15,9 @@ from typing import Final
 from unicodedata import east_asian_width
 
 from kvcore.advice.sweep_cell import Cell
+from kvcore.base.numbers import DASH, concurrency_text, count, gib_text
 from kvcore.base.units import GIB
-from kvcore.base.words import DASH, Words, concurrency_text, count, gib_text
+from kvcore.base.words import Words
 from kvcore.catalogue.accelerators import Accelerator, Vendor
 from kvcore.charts import plotting as draw
 from kvcore.charts.matrix import FAILURE_WORDS, VENDOR_NAMES, Row, Target, money

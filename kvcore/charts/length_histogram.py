@@ -13,7 +13,8 @@ from typing import Final, NamedTuple
 
 from msgspec import Struct
 
-from kvcore.base.words import Words, count
+from kvcore.base.numbers import count
+from kvcore.base.words import Words
 from kvcore.charts import plotting as draw
 from kvcore.texts import palette
 from kvcore.workload.histogram import LengthHistogram

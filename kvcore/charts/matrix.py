@@ -11,8 +11,9 @@ from msgspec.json import Encoder
 
 from kvcore.advice.sweep import SweptModel
 from kvcore.advice.sweep_cell import Cell, Cost, cost_of, serves, smallest
+from kvcore.base.numbers import concurrency_text, count, short_number
 from kvcore.base.units import rounded
-from kvcore.base.words import Words, concurrency_text, count, msg, short_number
+from kvcore.base.words import Words, msg
 from kvcore.catalogue.accelerators import Accelerator, Vendor
 from kvcore.planning import Verdict
 from kvcore.scenario.page_parameters import MEMORY_BANDS, Order

@@ -6,8 +6,9 @@ from collections.abc import Collection, Sequence
 from typing import Final
 
 from kvcore.advice.vary import Variant
+from kvcore.base.numbers import gib_text
 from kvcore.base.units import GIB, gib
-from kvcore.base.words import Words, gib_text
+from kvcore.base.words import Words
 from kvcore.charts import stack
 from kvcore.charts.bar import (
     Segment,

@@ -17,8 +17,9 @@ from typing import Final
 import segno
 
 from kvcore.advice.vary import ConcurrencyCurve, concurrency_curve
+from kvcore.base.numbers import concurrency_text, count, gib_text, short_tokens
 from kvcore.base.units import GIB, gib
-from kvcore.base.words import Words, concurrency_text, count, gib_text, short_tokens
+from kvcore.base.words import Words
 from kvcore.charts import bar, summary
 from kvcore.charts.curves import curve_lengths
 from kvcore.controls.settings import assumed_text, override_steps

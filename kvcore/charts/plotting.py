@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, Final, TypeAlias
 
-from kvcore.base.words import short_tokens
+from kvcore.base.numbers import short_tokens
 
 Figure: TypeAlias = dict[str, Any]
 

@@ -10,8 +10,9 @@ from msgspec.structs import replace
 from kvcore.advice.roofline import peak_flops, token_flops
 from kvcore.advice.vary import decode_bound
 from kvcore.base.errors import KvPlannerError, WorkloadError
+from kvcore.base.numbers import DASH, concurrency_text, count, short_number
 from kvcore.base.units import rounded
-from kvcore.base.words import DASH, Words, concurrency_text, count, short_number
+from kvcore.base.words import Words
 from kvcore.charts import plotting as draw
 from kvcore.charts.summary import Card
 from kvcore.charts.workload_summary import share_text

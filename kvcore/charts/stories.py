@@ -7,8 +7,9 @@ from typing import Final
 
 from msgspec import Struct
 
-from kvcore.base.quantity import Quantity, Unit, format_bytes
-from kvcore.base.words import DASH, Words, count
+from kvcore.base.numbers import DASH, count, format_bytes
+from kvcore.base.quantity import Quantity, Unit
+from kvcore.base.words import Words
 from kvcore.explain.documents import figures
 from kvcore.explain.documents.recomputed import Recomputed, link_params, planned
 from kvcore.explain.reference import facts, truth

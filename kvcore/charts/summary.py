@@ -11,8 +11,9 @@ from msgspec import Struct
 
 from kvcore.advice.fixes import Fix, FixPair, starts_lower
 from kvcore.advice.vary import ConcurrencyCurve
+from kvcore.base.numbers import DASH, concurrency_text, count, gib_text, kib_text, whole_requests
 from kvcore.base.quantity import Quantity
-from kvcore.base.words import DASH, Words, concurrency_text, count, gib_text, kib_text, whole_requests
+from kvcore.base.words import Words
 from kvcore.cache.spec import CacheKind
 from kvcore.controls.settings import settings_in_force
 from kvcore.evidence.calibration import fields_by_origin

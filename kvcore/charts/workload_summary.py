@@ -10,8 +10,9 @@ from typing import Final
 
 from msgspec import Struct
 
+from kvcore.base.numbers import DASH, concurrency_text, count
 from kvcore.base.units import ceil_div, round_up
-from kvcore.base.words import DASH, Words, concurrency_text, count
+from kvcore.base.words import Words
 from kvcore.charts.summary import Card, Outcome, Sentence
 from kvcore.planning import Plan
 from kvcore.texts import LABELS

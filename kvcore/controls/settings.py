@@ -13,7 +13,8 @@ from msgspec.structs import fields, replace
 
 from kvcore import catalogue
 from kvcore.base.errors import KvPlannerError
-from kvcore.base.words import Words, count, listed
+from kvcore.base.numbers import count
+from kvcore.base.words import Words, listed
 from kvcore.catalogue.models import Checkpoint
 from kvcore.contract.assumed import assumed_surroundings
 from kvcore.controls.edit import memory_override_gib, with_field

@@ -7,9 +7,10 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from kvcore.base.quantity import Quantity, format_bytes
+from kvcore.base.numbers import count, exact_gib_text, format_bytes, gib_text, kib_text
+from kvcore.base.quantity import Quantity
 from kvcore.base.units import KIB
-from kvcore.base.words import count, exact_gib_text, gib_text, kib_text, sentences
+from kvcore.base.words import sentences
 from kvcore.cache.capacity import CachePlan
 from kvcore.cache.kv_formats import kv_format
 from kvcore.cache.spec import FULL_KINDS, WINDOW_KINDS, CacheKind, LayerSpec, demand_of

@@ -6,19 +6,18 @@ from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 from kvcore.base.errors import KvPlannerError
-from kvcore.base.quantity import format_bytes
-from kvcore.base.units import GIB, ceil_div
-from kvcore.base.words import (
+from kvcore.base.numbers import (
     DASH,
     MINUS,
     concurrency_text,
     count,
     exact_gib_text,
+    format_bytes,
     gib_text,
     kib_text,
-    msg,
-    sentences,
 )
+from kvcore.base.units import GIB, ceil_div
+from kvcore.base.words import msg, sentences
 from kvcore.controls import edit
 from kvcore.course.lesson import Effect, Exercise, Experiment, Lesson, StepName
 from kvcore.explain.numbers import any_cache

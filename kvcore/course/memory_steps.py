@@ -8,9 +8,9 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from kvcore.base.errors import KvPlannerError
+from kvcore.base.numbers import count, exact_gib_text, gib_text
 from kvcore.base.quantity import Grade, Quantity, Unit, figure, given
 from kvcore.base.units import GB, MIB, gib
-from kvcore.base.words import count, exact_gib_text, gib_text
 from kvcore.course.equation import equations
 from kvcore.course.lesson import Content, Lesson, Option, StepName
 from kvcore.engine import stage_layers

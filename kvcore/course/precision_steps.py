@@ -7,9 +7,9 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from kvcore.base.numbers import concurrency_text, count, gib_text, kib_text
 from kvcore.base.quantity import Grade, Quantity, Scope, Unit, figure, given
 from kvcore.base.units import KIB
-from kvcore.base.words import concurrency_text, count, gib_text, kib_text
 from kvcore.course.equation import equations
 from kvcore.course.experiments import changed, with_fp8_weights
 from kvcore.course.lesson import Content, Lesson, Slip, StepName

@@ -8,8 +8,8 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from kvcore.base.numbers import concurrency_text, count, gib_text, kib_text
 from kvcore.base.quantity import Grade, Quantity, Scope, Unit, figure, given
-from kvcore.base.words import concurrency_text, count, gib_text, kib_text
 from kvcore.cache.capacity import CachePlan
 from kvcore.course.cache_steps import blocks_of_a_request, filled_from
 from kvcore.course.equation import equations

@@ -6,9 +6,9 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from kvcore.base.numbers import count
 from kvcore.base.quantity import Grade, Quantity, Scope, Unit, figure, given
 from kvcore.base.units import ceil_div
-from kvcore.base.words import count
 from kvcore.cache.spec import demand_of
 from kvcore.course.equation import equations
 from kvcore.course.lesson import Content, Lesson, Slip, StepName

@@ -15,8 +15,9 @@ from typing import Any, Final
 from msgspec import Struct
 
 from kvcore.advice.vary import decode_bound
+from kvcore.base.numbers import concurrency_text, count, gib_text
 from kvcore.base.units import gib
-from kvcore.base.words import Words, concurrency_text, count, gib_text
+from kvcore.base.words import Words
 from kvcore.deploy.launch import PORT, launch_command, launch_words, served_model
 from kvcore.deploy.templates import filled, yaml_text
 from kvcore.engine.rooms import find_engine

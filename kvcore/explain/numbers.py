@@ -11,9 +11,10 @@ from typing import Final
 from msgspec import Struct
 
 from kvcore.base.errors import KvPlannerError
-from kvcore.base.quantity import Grade, Quantity, Scope, Unit, format_bytes, given, numbered, weakest
+from kvcore.base.numbers import MINUS, concurrency_text, count, format_bytes, gib_text
+from kvcore.base.quantity import Grade, Quantity, Scope, Unit, given, numbered, weakest
 from kvcore.base.units import GB
-from kvcore.base.words import Words, concurrency_text, count, gib_text, msg
+from kvcore.base.words import Words, msg
 from kvcore.cache.capacity import CachePlan, plan_cache
 from kvcore.planning import Plan
 from kvcore.texts.palette import AFTER_POOL, OVERESTIMATED, UNACCOUNTED
@@ -31,7 +32,6 @@ GRADES: Final = {
     Grade.FITTED: msg("fitted"),
     Grade.ASSUMED: msg("assumed"),
 }
-MINUS: Final = "\N{MINUS SIGN}"
 SCOPES: Final = {
     Scope.PER_RANK: msg("per GPU"),
     Scope.PER_REPLICA: msg("per replica"),

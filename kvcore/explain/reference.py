@@ -14,8 +14,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from kvcore.base.errors import KvPlannerError
+from kvcore.base.numbers import DASH, concurrency_text, count, exact_gib_text, kib_text
 from kvcore.base.units import GIB, ceil_div
-from kvcore.base.words import DASH, Words, concurrency_text, count, exact_gib_text, kib_text
+from kvcore.base.words import Words
 from kvcore.controls.edit import engine_versions, tensor_parallel_sizes, with_field
 from kvcore.deploy.going_live import expected_log_lines
 from kvcore.engine.resolved import view_of

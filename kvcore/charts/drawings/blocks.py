@@ -5,8 +5,9 @@ from __future__ import annotations
 from html import escape
 from typing import Final
 
+from kvcore.base.numbers import count
 from kvcore.base.units import ceil_div
-from kvcore.base.words import Words, count, listed, msg
+from kvcore.base.words import Words, listed, msg
 from kvcore.charts.drawings.drawing import Drawing, box, words_box
 from kvcore.course.classroom import BLOCK_TOKENS, POOL_BLOCKS, Cell, Classroom, Frame, State
 

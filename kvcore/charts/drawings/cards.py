@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from html import escape
 from typing import Final
 
-from kvcore.base.quantity import format_bytes
-from kvcore.base.words import Words, count, listed
+from kvcore.base.numbers import count, format_bytes
+from kvcore.base.words import Words, listed
 from kvcore.charts.drawings.drawing import Drawing, box, words_box
 from kvcore.engine import stage_layers
 from kvcore.memory.shares import weight_shares

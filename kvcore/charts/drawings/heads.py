@@ -7,8 +7,8 @@ from typing import Final
 
 from msgspec import Struct
 
-from kvcore.base.quantity import format_bytes
-from kvcore.base.words import Words, count, listed, msg
+from kvcore.base.numbers import count, format_bytes
+from kvcore.base.words import Words, listed, msg
 from kvcore.cache.kv_formats import kv_format
 from kvcore.charts.drawings.drawing import Drawing, box, words_box
 from kvcore.model.architecture import (

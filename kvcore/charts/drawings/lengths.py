@@ -7,8 +7,8 @@ from typing import Final
 
 from msgspec import Struct
 
-from kvcore.base.quantity import format_bytes
-from kvcore.base.words import Words, concurrency_text, count, listed, sentences
+from kvcore.base.numbers import concurrency_text, count, format_bytes
+from kvcore.base.words import Words, listed, sentences
 from kvcore.cache.capacity import CachePlan
 from kvcore.cache.spec import CacheKind, blocks_per_request
 from kvcore.charts.drawings.drawing import KINDS, Drawing, box, words_box

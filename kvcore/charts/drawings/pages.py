@@ -6,8 +6,8 @@ from typing import Final
 
 from msgspec import Struct
 
-from kvcore.base.quantity import format_bytes
-from kvcore.base.words import Words, count, listed
+from kvcore.base.numbers import count, format_bytes
+from kvcore.base.words import Words, listed
 from kvcore.cache.spec import CacheKind
 from kvcore.charts.drawings.drawing import KINDS, Drawing, box, words_box
 from kvcore.planning import Plan

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from html import escape
 
-from kvcore.base.words import MINUS, Words, listed
+from kvcore.base.numbers import MINUS
+from kvcore.base.words import Words, listed
 from kvcore.charts.drawings.drawing import Drawing, box, words_box
 from kvcore.explain.quality import WEIGHTS, PublishedScore, published_scores
 from kvcore.planning import Plan

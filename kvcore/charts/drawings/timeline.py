@@ -7,7 +7,8 @@ from html import escape
 from itertools import pairwise
 from typing import Final
 
-from kvcore.base.words import Words, count, listed, msg, sentences
+from kvcore.base.numbers import count
+from kvcore.base.words import Words, listed, msg, sentences
 from kvcore.charts.drawings.blocks import STATES
 from kvcore.charts.drawings.drawing import Drawing, box, words_box
 from kvcore.course.classroom import Cell, Classroom, State

@@ -10,7 +10,8 @@ from msgspec.structs import replace
 
 from kvcore import catalogue
 from kvcore.base.errors import KvPlannerError, LogError, Notice
-from kvcore.base.words import Words, count, listed, msg
+from kvcore.base.numbers import count
+from kvcore.base.words import Words, listed, msg
 from kvcore.engine.vllm.versions import measures_memory
 from kvcore.evidence.log.reader import read_log
 from kvcore.evidence.prerun import (

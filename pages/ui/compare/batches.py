@@ -7,7 +7,8 @@ import streamlit as st
 from kvcore.advice.batches import LARGEST, largest_batches
 from kvcore.advice.vary import splits
 from kvcore.base.errors import KvPlannerError
-from kvcore.base.words import Words, count
+from kvcore.base.numbers import count
+from kvcore.base.words import Words
 from kvcore.charts.comparison import split_name
 from kvcore.planning import Plan
 from kvcore.scenario import Scenario

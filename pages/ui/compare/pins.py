@@ -5,7 +5,8 @@ from __future__ import annotations
 import streamlit as st
 
 from kvcore.advice.vary import Variant, pinned
-from kvcore.base.words import Words, listed, short_tokens
+from kvcore.base.numbers import short_tokens
+from kvcore.base.words import Words, listed
 from kvcore.charts.comparison import split_name
 from kvcore.scenario import Scenario
 from kvcore.wire import link

@@ -15,7 +15,8 @@ from kvcore import catalogue
 from kvcore.advice.sweep import SweptModel, cell_scenario, sweep, sweep_of_cards
 from kvcore.advice.sweep_cell import Cell
 from kvcore.base.errors import KvPlannerError
-from kvcore.base.words import DASH, Words, concurrency_text, count, msg
+from kvcore.base.numbers import DASH, concurrency_text, count
+from kvcore.base.words import Words, msg
 from kvcore.catalogue.accelerators import Accelerator, Interconnect, Vendor
 from kvcore.catalogue.models import ModelEntry
 from kvcore.charts.heat import cell_word, head_html, heat_map

@@ -11,8 +11,9 @@ import streamlit as st
 
 from kvcore.advice.sweep import LONGEST_LINE, SWEEPS, SweepRequest, Swept
 from kvcore.base.kept import size_of
+from kvcore.base.numbers import count
 from kvcore.base.shared_work import Progress, SharedWork
-from kvcore.base.words import Words, count
+from kvcore.base.words import Words
 
 T = TypeVar("T")
 

@@ -20,7 +20,8 @@ from kvcore.advice.spread import (
 )
 from kvcore.advice.sweep import cell_scenario, sweep_of_spreads
 from kvcore.advice.sweep_cell import Cell
-from kvcore.base.words import DASH, Words, concurrency_text, count
+from kvcore.base.numbers import DASH, concurrency_text, count
+from kvcore.base.words import Words
 from kvcore.catalogue.accelerators import Accelerator
 from kvcore.catalogue.models import ModelEntry
 from kvcore.charts.comparison import split_name

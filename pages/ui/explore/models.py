@@ -11,7 +11,8 @@ import streamlit as st
 from kvcore import catalogue
 from kvcore.advice.sweep import cell_scenario, sweep, sweep_of_models
 from kvcore.base.errors import KvPlannerError
-from kvcore.base.words import DASH, Words, count
+from kvcore.base.numbers import DASH, count
+from kvcore.base.words import Words
 from kvcore.catalogue.accelerators import Accelerator
 from kvcore.charts.matrix import ModelRow, model_row
 from kvcore.scenario import Scenario

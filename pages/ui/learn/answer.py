@@ -7,9 +7,10 @@ from html import escape
 import streamlit as st
 
 from kvcore.advice.vary import concurrency_curve
+from kvcore.base.numbers import MINUS, gib_text
 from kvcore.base.quantity import Scope, Unit
 from kvcore.base.units import GB, GIB
-from kvcore.base.words import MINUS, Words, gib_text, listed
+from kvcore.base.words import Words, listed
 from kvcore.charts import curves as charts
 from kvcore.charts import summary
 from kvcore.course import Equation, Step, StepName

@@ -7,7 +7,8 @@ from html import escape
 import streamlit as st
 from msgspec import Struct
 
-from kvcore.base.words import Words, count
+from kvcore.base.numbers import count
+from kvcore.base.words import Words
 from kvcore.charts import summary
 from kvcore.course import STEPS, Step, StepName
 from kvcore.course.facts import variant

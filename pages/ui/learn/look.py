@@ -8,7 +8,8 @@ from typing import Final
 
 import streamlit as st
 
-from kvcore.base.words import Words, count
+from kvcore.base.numbers import count
+from kvcore.base.words import Words
 from kvcore.charts import drawings
 from kvcore.charts.drawings import Drawing
 from kvcore.course import Step, StepName

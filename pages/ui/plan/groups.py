@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from html import escape
 
-from kvcore.base.words import Words, count, kib_text, msg
+from kvcore.base.numbers import count, kib_text
+from kvcore.base.words import Words, msg
 from kvcore.cache.capacity import CacheGroup
 from kvcore.cache.spec import CacheKind
 from kvcore.charts.drawings.pages import layers_note

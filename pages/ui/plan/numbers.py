@@ -8,7 +8,8 @@ from html import escape
 
 import streamlit as st
 
-from kvcore.base.words import Words, count, gib_text
+from kvcore.base.numbers import count, gib_text
+from kvcore.base.words import Words
 from kvcore.controls.settings import OverrideStep
 from kvcore.explain.numbers import NumberRow, numbers_csv
 from kvcore.library.answers import planned_result

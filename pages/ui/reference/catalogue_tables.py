@@ -9,7 +9,8 @@ import pandas as pd
 import streamlit as st
 from msgspec.structs import asdict
 
-from kvcore.base.words import DASH, Words
+from kvcore.base.numbers import DASH
+from kvcore.base.words import Words
 from kvcore.charts.catalogue_rows import accelerator_rows, model_rows, version_rows
 from pages.ui.shared import state
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import streamlit as st
 
 from kvcore.advice.vary import decode_bound
+from kvcore.base.numbers import count, gib_text
 from kvcore.base.units import GB
-from kvcore.base.words import Words, count, gib_text
+from kvcore.base.words import Words
 from kvcore.charts.summary import Card
 from kvcore.deploy.going_live import (
     Load,

@@ -11,7 +11,8 @@ from html import escape
 
 import streamlit as st
 
-from kvcore.base.words import DASH, Words, concurrency_text, count
+from kvcore.base.numbers import DASH, concurrency_text, count
+from kvcore.base.words import Words
 from kvcore.engine.vllm.availability import former_flag
 from kvcore.explain.reference import (
     POST_MORTEM,

@@ -11,17 +11,9 @@ from html import escape
 import streamlit as st
 from msgspec.structs import replace
 
+from kvcore.base.numbers import DASH, concurrency_text, count, fine_gib_text, gib_text, kib_text, spread_text
 from kvcore.base.units import GIB
-from kvcore.base.words import (
-    DASH,
-    Words,
-    concurrency_text,
-    count,
-    fine_gib_text,
-    gib_text,
-    kib_text,
-    spread_text,
-)
+from kvcore.base.words import Words
 from kvcore.charts.bar import difference_name, memory_title, shortage
 from kvcore.charts.memory_bars import memory_bar
 from kvcore.explain.numbers import RequestShare, request_share

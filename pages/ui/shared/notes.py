@@ -13,7 +13,8 @@ import streamlit as st
 from kvcore.advice.fixes import Fix, fix_pairs, refusal_fixes
 from kvcore.advice.vary import ConcurrencyCurve
 from kvcore.base.errors import DefectError, EngineRefusalError, KvPlannerError, Notice
-from kvcore.base.words import Words, count, listed, sentences
+from kvcore.base.numbers import count
+from kvcore.base.words import Words, listed, sentences
 from kvcore.charts import summary
 from kvcore.charts.summary import Outcome, Sentence, accepted_label
 from kvcore.controls.settings import settings_in_force

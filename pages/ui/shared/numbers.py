@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from kvcore.base.words import DASH, Words
+from kvcore.base.numbers import DASH
+from kvcore.base.words import Words
 from pages.ui.shared import net, state
 
 REFUSED = "refused_number"

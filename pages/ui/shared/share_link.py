@@ -9,7 +9,8 @@ from urllib.parse import urlsplit, urlunsplit
 
 import streamlit as st
 
-from kvcore.base.words import Words, count
+from kvcore.base.numbers import count
+from kvcore.base.words import Words
 from kvcore.charts.plan_report import MAX_QR_CHARACTERS, NOT_CARRIED, qr_image
 from kvcore.planning import Plan
 from kvcore.wire import link

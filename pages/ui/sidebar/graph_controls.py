@@ -6,7 +6,8 @@ from functools import partial
 
 import streamlit as st
 
-from kvcore.base.words import Words, count
+from kvcore.base.numbers import count
+from kvcore.base.words import Words
 from kvcore.controls import edit
 from kvcore.flags import FLAGS
 from kvcore.planning import Plan

@@ -10,7 +10,8 @@ from functools import partial
 
 import streamlit as st
 
-from kvcore.base.words import Words, count, short_tokens
+from kvcore.base.numbers import count, short_tokens
+from kvcore.base.words import Words
 from kvcore.controls import edit
 from kvcore.flags import FLAGS
 from kvcore.planning import Plan

@@ -8,7 +8,8 @@ import streamlit as st
 
 from kvcore.advice.vary import decode_bound
 from kvcore.base.errors import KvPlannerError
-from kvcore.base.words import DASH, Words, count, short_number
+from kvcore.base.numbers import DASH, count, short_number
+from kvcore.base.words import Words
 from kvcore.charts.summary import Card
 from kvcore.controls import edit
 from kvcore.evidence.carry import carried_over

@@ -7,8 +7,9 @@ from typing import Any, Final
 import streamlit as st
 
 from kvcore.base.errors import KvPlannerError, WorkloadError
+from kvcore.base.numbers import short_number
 from kvcore.base.untrusted import parse_json_object, utf8_text
-from kvcore.base.words import Words, msg, short_number
+from kvcore.base.words import Words, msg
 from kvcore.charts.replay_figures import bound_clock
 from kvcore.planning import Plan
 from kvcore.replay.clock import Clock, ClockKind, FittedClock, UserClock, fitted_clock

@@ -7,7 +7,8 @@ from html import escape
 import streamlit as st
 from msgspec.structs import replace
 
-from kvcore.base.words import Words, count
+from kvcore.base.numbers import count
+from kvcore.base.words import Words
 from kvcore.charts.summary import Card
 from kvcore.charts.workload_summary import (
     advice_lines,

@@ -9,8 +9,9 @@ from typing import Any, TypeVar
 import streamlit as st
 
 from kvcore.base.errors import KvPlannerError
+from kvcore.base.numbers import DASH, concurrency_text, count, short_number
 from kvcore.base.shared_work import PAUSE_SECONDS
-from kvcore.base.words import DASH, Words, concurrency_text, count, short_number
+from kvcore.base.words import Words
 from kvcore.charts.replay_figures import (
     FIELDS,
     OTHER_ENGINES,

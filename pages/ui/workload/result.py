@@ -10,8 +10,9 @@ from typing import TypeAlias
 import streamlit as st
 from msgspec.structs import replace
 
+from kvcore.base.numbers import count, short_tokens
 from kvcore.base.units import round_up
-from kvcore.base.words import Words, count, listed, sentences, short_tokens
+from kvcore.base.words import Words, listed, sentences
 from kvcore.charts.length_histogram import length_histogram, marked_limits
 from kvcore.charts.workload_summary import (
     choice_rows,

@@ -10,7 +10,8 @@ from typing import Any
 import streamlit as st
 
 from kvcore.base.errors import WorkloadError
-from kvcore.base.words import Words, count, listed, msg
+from kvcore.base.numbers import count
+from kvcore.base.words import Words, listed, msg
 from kvcore.charts.workload_summary import REASONS
 from kvcore.workload.histogram import MAX_TOKENS
 from kvcore.workload.mix import Mix
