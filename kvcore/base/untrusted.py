@@ -160,6 +160,18 @@ def json_values(text: str, enough: int = 0) -> int:
     return found if found <= enough else sum(map(_TEXT.sub("", text).count, ",[{"))
 
 
+def unquoted(text: str) -> str:
+    """`text` without the pair of quotes around it.
+
+    Example:
+        >>> unquoted('"8k"'), unquoted("8k")
+        ('8k', '8k')
+    """
+    if len(text) >= 2 and text[0] == text[-1] and text[0] in "'\"":
+        return text[1:-1].replace('\\"', '"')
+    return text
+
+
 def pack(text: str) -> str:
     """`text` deflated, with a checksum, in letters that a link takes as they are.
 

@@ -1,0 +1,1 @@
+"""The command line: `python -m kvcore`, one function a command."""

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from kvcore import catalogue
 from kvcore.base.errors import KvPlannerError
 from kvcore.base.quantity import Grade
+from kvcore.base.untrusted import unquoted
 from kvcore.catalogue.accelerators import Accelerator
 from kvcore.catalogue.models import Checkpoint
 from kvcore.controls.additional import with_key
@@ -21,7 +22,6 @@ from kvcore.engine.vllm.availability import is_available
 from kvcore.engine.vllm.start import traits_of
 from kvcore.engine.vllm.versions import knows_release, planned_release, releases_of
 from kvcore.evidence.carry import carried_over, carried_to_model
-from kvcore.evidence.log.values import unquoted
 from kvcore.flags import FLAGS, read_whole
 from kvcore.memory.activations import restart_gain_bytes
 from kvcore.model.config import ModelConfig

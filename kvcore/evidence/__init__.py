@@ -1,0 +1,1 @@
+"""What real starts say: logs read, plans calibrated with them, and how accurate plans have been."""

@@ -1,0 +1,1 @@
+"""A config.json read into layers, and the storage formats of checkpoints."""

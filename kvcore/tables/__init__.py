@@ -1,0 +1,1 @@
+"""TOML tables read into typed records, row by engine release."""

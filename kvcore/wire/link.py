@@ -24,12 +24,11 @@ from msgspec.structs import replace
 from kvcore import catalogue
 from kvcore.base.errors import KvPlannerError, ScenarioError, invalid
 from kvcore.base.quantity import Grade
-from kvcore.base.untrusted import parse_json_object, unpack
+from kvcore.base.untrusted import parse_json_object, unpack, unquoted
 from kvcore.catalogue.accelerators import Accelerator, Interconnect
 from kvcore.catalogue.models import Checkpoint
 from kvcore.engine.rooms import find_engine
 from kvcore.engine.vllm.versions import assumed_version
-from kvcore.evidence.log.values import unquoted
 from kvcore.flags import FLAGS, Kind, LinkRule, fields_of, read_whole
 from kvcore.model.config import ModelConfig
 from kvcore.planning import Plan

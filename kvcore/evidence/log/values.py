@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from kvcore.base.errors import shorten
+from kvcore.base.untrusted import unquoted
 from kvcore.flags import FLAGS, WORD, Flag, Kind, LogRule, fields_of, read_whole
 from kvcore.model.rope import LARGEST_FACTOR, YARN, Yarn
 from kvcore.scenario import KEPT_AS_JSON, CudagraphMode, Runner, SpeculativeConfig
@@ -102,13 +103,6 @@ def pairs(text: str, most: int = MAX_VALUE_CHARACTERS) -> Iterator[tuple[str, st
     opening = min((at for at in (text.find("{"), text.find("(")) if at >= 0), default=-1)
     if opening >= 0 and len(text) <= most:
         yield from cut_fields(text[opening + 1 :], _OPENING[text[opening]])
-
-
-def unquoted(text: str) -> str:
-    """A text without the quotes around it."""
-    if len(text) >= 2 and text[0] == text[-1] and text[0] in "'\"":
-        return text[1:-1].replace('\\"', '"')
-    return text
 
 
 def graph_flags(name: str, value: str) -> dict[str, GraphValue]:
