@@ -7,7 +7,7 @@ from typing import Any
 from kvcore import catalogue
 from kvcore.base.units import GIB
 from kvcore.engine.resolved import Resolved, view_of
-from kvcore.engine.vllm.defaults import resolve
+from kvcore.engines.vllm.defaults import resolve
 from kvcore.memory.budget import rank_memory
 from kvcore.memory.parts import RankMemory
 from kvcore.memory.setting import Setting, setting_of

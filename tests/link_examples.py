@@ -9,7 +9,7 @@ from typing import NamedTuple
 from urllib.parse import urlencode
 
 from kvcore import catalogue
-from kvcore.engine.vllm.versions import vllm_releases
+from kvcore.engines.vllm.versions import vllm_releases
 from kvcore.flags import FLAGS, Flag, Kind, LinkRule
 from kvcore.scenario.page_parameters import decode_language, decode_page
 from kvcore.wire import link

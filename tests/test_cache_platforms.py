@@ -9,7 +9,7 @@ from kvcore.cache.capacity import plan_cache
 from kvcore.cache.platforms import as_kept, counted_vectors
 from kvcore.cache.spec import CacheKind, LayerSpec
 from kvcore.engine.protocol import CacheRules, CompressedBlocks
-from kvcore.engine.rooms import find_engine
+from kvcore.engines.registry import find_engine
 from kvcore.model.architecture import (
     ChunkedLocal,
     CompressedLatent,

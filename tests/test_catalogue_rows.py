@@ -19,7 +19,7 @@ from kvcore.charts.catalogue_rows import (
     parameters,
     version_rows,
 )
-from kvcore.engine.vllm.versions import vllm_releases
+from kvcore.engines.vllm.versions import vllm_releases
 from kvcore.model.config import ModelConfig
 from kvcore.model.families import read_architecture
 

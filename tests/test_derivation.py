@@ -15,7 +15,7 @@ from kvcore.base.units import GIB, KIB, MIB
 from kvcore.base.words import Language, words
 from kvcore.course import STEPS, Equation, Step, StepName, derivation
 from kvcore.course.lesson import EXPLAINED, Prediction, Slip, judgement, part, prose
-from kvcore.engine.vllm.versions import switches_of
+from kvcore.engines.vllm.versions import switches_of
 from kvcore.explain.numbers import any_cache
 from kvcore.planning import plan
 from kvcore.texts import LESSONS, QUESTIONS

@@ -10,7 +10,7 @@ import pytest
 
 from kvcore import catalogue
 from kvcore.cache.spec import CacheKind
-from kvcore.engine.vllm.draft import read_draft
+from kvcore.engines.vllm.draft import read_draft
 from kvcore.memory.loaded import draft_parameter_bytes
 from kvcore.memory.lora import Slots
 from kvcore.planning import Plan, plan

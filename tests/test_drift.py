@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from packaging.version import Version
 
-from kvcore.engine.vllm.classes import Absence
+from kvcore.engines.vllm.classes import Absence
 from kvcore.flags import Flag, Kind
 from kvcore.tables.versioned import NEVER, OLDEST
 from tools.drift import index, learn
@@ -296,10 +296,10 @@ def test_tables_and_their_sources(tmp_path: Path) -> None:
 def test_every_table_of_the_package_is_read() -> None:
     """The real tables: each that says `reviewed` is found, and most cite the engine."""
     found = {table.file: table for table in tables_of(Path(learn.__file__).parents[2] / "kvcore")}
-    assert {"cache/planner.toml", "engine/vllm/releases.toml", "memory/framework.toml"} <= found.keys()
+    assert {"cache/planner.toml", "engines/vllm/releases.toml", "memory/framework.toml"} <= found.keys()
     assert (
         Citation(path="vllm/config/cache.py", name="CacheDType")
-        in found["engine/vllm/availability.toml"].citations
+        in found["engines/vllm/availability.toml"].citations
     )
 
 

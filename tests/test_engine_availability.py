@@ -8,7 +8,7 @@ import pytest
 from packaging.version import Version
 
 from kvcore.base.errors import CatalogueError, EngineRefusalError
-from kvcore.engine.vllm.availability import (
+from kvcore.engines.vllm.availability import (
     AVAILABILITY,
     BENCHMARK,
     FORMER_FLAGS,
@@ -18,7 +18,7 @@ from kvcore.engine.vllm.availability import (
     exported_metrics,
     former_flag,
 )
-from kvcore.engine.vllm.versions import vllm_releases
+from kvcore.engines.vllm.versions import vllm_releases
 from kvcore.planning import plan
 from kvcore.wire.request import scenario_from_request
 

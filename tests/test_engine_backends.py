@@ -3,7 +3,7 @@
 import pytest
 from packaging.version import Version
 
-from kvcore.engine.vllm.backends import backend_row
+from kvcore.engines.vllm.backends import backend_row
 from tests.engine_examples import LLAMA_8B, resolved_of
 
 

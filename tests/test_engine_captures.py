@@ -8,9 +8,9 @@ import pytest
 
 from kvcore.base.errors import EngineRefusalError
 from kvcore.engine.resolved import Resolved
-from kvcore.engine.vllm.captures import capture_modes, capture_sizes
-from kvcore.engine.vllm.switches import GraphModes, GraphSizes
-from kvcore.engine.vllm.versions import vllm_releases
+from kvcore.engine.switches import GraphModes, GraphSizes
+from kvcore.engines.vllm.captures import capture_modes, capture_sizes
+from kvcore.engines.vllm.versions import vllm_releases
 from kvcore.memory.graphs import full_count, graph_count
 from tests.engine_examples import A100, ASCEND, B200, QWEN3_14B, T4, resolved_of, setting_for
 

@@ -13,13 +13,13 @@ from kvcore import catalogue
 from kvcore.advice.sweep import plan_cell, sweep
 from kvcore.base.errors import CatalogueError, EngineRefusalError
 from kvcore.base.words import Language, words
-from kvcore.engine.vllm.classes import (
+from kvcore.engines.vllm.classes import (
     Registry,
     absence_of,
     is_surely_there,
     known_absences,
 )
-from kvcore.engine.vllm.versions import assumed_version, planned_release
+from kvcore.engines.vllm.versions import assumed_version, planned_release
 from kvcore.model.config import ModelConfig
 from kvcore.planning import plan
 from kvcore.tables.versioned import convert

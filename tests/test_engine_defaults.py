@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from kvcore.base.errors import EngineRefusalError
 from kvcore.engine.resolved import view_of
-from kvcore.engine.vllm.defaults import resolve
+from kvcore.engines.vllm.defaults import resolve
 from kvcore.model.families import read_architecture
 from kvcore.wire.request import scenario_from_request
 from tests.engine_examples import (

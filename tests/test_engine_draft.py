@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kvcore.base.errors import EngineRefusalError, KvPlannerError, ModelError, ScenarioError
-from kvcore.engine.vllm.draft import draft_notices, proposed_tokens, read_draft
+from kvcore.engines.vllm.draft import draft_notices, proposed_tokens, read_draft
 from kvcore.memory.loaded import draft_bytes, draft_parameter_bytes
 from kvcore.model import architecture as arch
 from kvcore.model.config import ModelConfig

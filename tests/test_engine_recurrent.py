@@ -13,7 +13,7 @@ from kvcore.cache.states import state_tensor_bytes
 from kvcore.charts.summary import state_mode_text
 from kvcore.controls.edit import keeps_recurrent_states, state_choices
 from kvcore.deploy.launch import launch_arguments
-from kvcore.engine.vllm.recurrent import mamba_cache_mode
+from kvcore.engines.vllm.recurrent import mamba_cache_mode
 from kvcore.model.architecture import RecurrentState, StateShape
 from kvcore.planning import Plan, Verdict, plan
 from kvcore.wire.request import scenario_from_request

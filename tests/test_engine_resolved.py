@@ -18,14 +18,14 @@ from kvcore.base.errors import KvPlannerError
 from kvcore.catalogue.accelerators import Accelerator
 from kvcore.engine.protocol import Functions
 from kvcore.engine.resolved import CardView, view_of
-from kvcore.engine.rooms import find_engine
-from kvcore.engine.vllm.storage import storage_of
+from kvcore.engines.registry import find_engine
+from kvcore.engines.vllm.storage import storage_of
 from kvcore.model.families import read_architecture
 from kvcore.planning import Prepared, prepare
 from kvcore.wire.request import scenario_from_request
 
 FOLDER = Path(kvcore.engine.__path__[0])
-REACHES_CARDS = {"resolved.py", "protocol.py", "rooms.py"}
+REACHES_CARDS = {"resolved.py", "protocol.py", "registry.py"}
 """Modules of the engines that see a card itself: to make its view, and to find the engine that runs there."""
 GIVEN: list[Any] = []
 

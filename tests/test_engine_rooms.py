@@ -12,13 +12,13 @@ from packaging.version import Version
 
 from kvcore import catalogue
 from kvcore.base.errors import CatalogueError, ScenarioError
-from kvcore.engine import rooms
-from kvcore.engine.rooms import engine_for, engine_names, engines, find_engine, read_engine
+from kvcore.engines import registry
+from kvcore.engines.registry import engine_for, engine_names, engines, find_engine, read_engine
 from kvcore.planning import plan
 from kvcore.wire.request import scenario_from_request
 
 ROOT = Path(__file__).resolve().parents[1]
-FOLDERS = Path(rooms.__file__).parent
+FOLDERS = Path(registry.__file__).parent
 PLAIN = (
     'name = "x"\nnames = ["serve", "x"]\norder = 9\nreviewed = "1.0"\nsource = "y"\n'
     'vendors = ["nvidia"]\n[launch]\nprogram = ["x", "serve"]\n'
@@ -27,7 +27,7 @@ MADE_UP = """
 name = "made-up"
 names = [
   "made-up", "start", "made_up_engine", "example.org/made-up", "MADE_UP",
-  "kvcore.engine.made_up.budget:half_of_the_card",
+  "kvcore.engines.made_up.budget:half_of_the_card",
 ]
 order = 1
 reviewed = "2.0"
@@ -77,7 +77,7 @@ bytes_per_graph_and_layer = 0.0
 spread_share = 0.0
 
 [functions]
-memory = "kvcore.engine.made_up.budget:half_of_the_card"
+memory = "kvcore.engines.made_up.budget:half_of_the_card"
 """
 BUDGET = '''
 """The KV cache gets half of the card, whatever else there is."""
@@ -185,10 +185,13 @@ def test_a_new_engine_is_a_new_folder(tmp_path: Path) -> None:
     script = tmp_path / "plan_it.py"
     script.write_text(
         f"""
-import kvcore.engine
-kvcore.engine.__path__.append({str(tmp_path)!r})
+import kvcore.engines
+kvcore.engines.__path__.append({str(tmp_path)!r})
+from msgspec.structs import force_setattr
+from kvcore.flags import FLAGS
+force_setattr(FLAGS["engine"], "choices", (*FLAGS["engine"].choices, "made-up"))
 from kvcore.evidence.log.reader import read_log
-from kvcore.engine.vllm.versions import assumed_version
+from kvcore.engines.vllm.versions import assumed_version
 from kvcore.planning import plan
 from kvcore.deploy.server_start import image
 from kvcore.deploy.launch import launch_command
@@ -226,7 +229,7 @@ print([notice.code for notice in planned.notices])
 
 def forget_engines() -> None:
     """Has the folders read again."""
-    for kept in (engines, rooms._rooms, rooms._engine):
+    for kept in (engines, registry._rooms, registry._engine):
         kept.cache_clear()
 
 
@@ -234,7 +237,7 @@ def test_the_engines_of_the_package_are_its_folders(tmp_path: Path, monkeypatch:
     copied = tmp_path / "engine"
     shutil.copytree(FOLDERS, copied)
     shutil.rmtree(copied / "vllm_mindspore")
-    monkeypatch.setattr("kvcore.engine.__path__", [str(copied)])
+    monkeypatch.setattr("kvcore.engines.__path__", [str(copied)])
     forget_engines()
     try:
         assert [engine.name for engine in engines()] == ["vllm", "vllm-ascend"]
@@ -252,7 +255,7 @@ def test_overheads_of_an_engine_that_has_none_are_refused(
     file = copied / "vllm_mindspore" / "engine.toml"
     text = file.read_text("utf-8").replace('overheads = "vllm-mindspore"', 'overheads = "vllm-ascent"')
     file.write_text(text.replace('"vllm-mindspore", ', '"vllm-ascent", "vllm-mindspore", '), "utf-8")
-    monkeypatch.setattr("kvcore.engine.__path__", [str(copied)])
+    monkeypatch.setattr("kvcore.engines.__path__", [str(copied)])
     forget_engines()
     try:
         with pytest.raises(CatalogueError, match=r"vllm-mindspore memory overheads.*vllm-ascend"):

@@ -20,7 +20,7 @@ from kvcore.base.errors import EngineRefusalError, KvPlannerError
 from kvcore.base.units import GIB, MIB, round_up
 from kvcore.contract.result import error_of, result_of
 from kvcore.deploy.launch import launch_arguments
-from kvcore.engine.vllm.runner import runner_flag, runner_of
+from kvcore.engines.vllm.runner import runner_flag, runner_of
 from kvcore.planning import Plan, plan
 from kvcore.scenario import Runner
 from kvcore.wire.request import scenario_from_request

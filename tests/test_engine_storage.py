@@ -11,7 +11,7 @@ from packaging.version import Version
 from kvcore.advice.fixes import fixes, refusal_fixes
 from kvcore.base.errors import CatalogueError, EngineRefusalError
 from kvcore.catalogue import find_model
-from kvcore.engine.vllm.storage import METHODS, storage_of
+from kvcore.engines.vllm.storage import METHODS, storage_of
 from kvcore.planning import plan
 from kvcore.wire.request import scenario_from_request
 

@@ -10,7 +10,7 @@ from packaging.version import Version
 
 from kvcore.base.errors import CatalogueError, ScenarioError
 from kvcore.base.units import GIB
-from kvcore.engine.vllm.versions import (
+from kvcore.engines.vllm.versions import (
     VLLM,
     find_release,
     switches_of,

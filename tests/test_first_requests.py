@@ -18,7 +18,7 @@ from kvcore.deploy.first_requests import (
     metrics_command,
 )
 from kvcore.deploy.going_live import Load, default_load
-from kvcore.engine.vllm.availability import exported_metrics
+from kvcore.engines.vllm.availability import exported_metrics
 from tests import present_plans
 
 LOAD = Load(requests=8, prompt_tokens=1200, answer_tokens=512)

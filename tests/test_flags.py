@@ -73,7 +73,7 @@ def test_choices_are_the_members_of_their_enumeration(name: str, kind: type[StrE
 
 
 def test_the_engines_are_the_rooms() -> None:
-    rooms = (Path(__file__).parents[1] / "kvcore" / "engine").glob("*/engine.toml")
+    rooms = (Path(__file__).parents[1] / "kvcore" / "engines").glob("*/engine.toml")
     assert len(FLAGS["engine"].choices) == len(list(rooms))
 
 

@@ -26,7 +26,7 @@ from kvcore.deploy.going_live import (
     thresholds,
 )
 from kvcore.deploy.launch import launch_command
-from kvcore.engine.vllm.availability import benchmark_program, exported_metrics
+from kvcore.engines.vllm.availability import benchmark_program, exported_metrics
 from kvcore.planning import Plan
 from tests import present_plans
 

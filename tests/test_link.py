@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from kvcore import catalogue
 from kvcore.base.errors import MESSAGES, KvPlannerError
 from kvcore.base.untrusted import MAX_PACKED_CHARACTERS, MAX_UNPACKED_BYTES, pack, unpack
-from kvcore.engine.rooms import engine_names
+from kvcore.engines.registry import engine_names
 from kvcore.flags import DRIVER_VERSION, FLAGS, LinkRule
 from kvcore.model.config import ModelConfig
 from kvcore.model.rope import Yarn

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from kvcore.engine.resolved import view_of
-from kvcore.engine.vllm.defaults import resolve
+from kvcore.engines.vllm.defaults import resolve
 from kvcore.memory.activations import ACTIVATIONS
 from kvcore.memory.audio_profile import audio_bytes, chunks_of, profiled_bytes, recordings, tokens_of
 from kvcore.memory.setting import Setting, setting_of

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from kvcore.base.units import GIB, MIB
-from kvcore.engine.vllm.stored import stored_architecture
+from kvcore.engines.vllm.stored import stored_architecture
 from kvcore.memory.activations import peak_activation_bytes
 from kvcore.memory.after_pool import after_pool_bytes
 from kvcore.memory.balancing import buffer_bytes

@@ -6,7 +6,7 @@ import pytest
 
 from kvcore.base.units import GIB, gib
 from kvcore.engine.resolved import view_of
-from kvcore.engine.vllm.defaults import resolve
+from kvcore.engines.vllm.defaults import resolve
 from kvcore.memory.activations import ACTIVATIONS, peak_activation_bytes
 from kvcore.memory.audio_profile import profiled_bytes
 from kvcore.memory.encoder_profile import drawn_items, encoder_bytes

@@ -4,7 +4,7 @@ import pytest
 
 from kvcore.base.errors import ScenarioError
 from kvcore.base.units import GIB, gib
-from kvcore.engine.vllm.versions import assumed_version, measures_memory, planned_release
+from kvcore.engines.vllm.versions import assumed_version, measures_memory, planned_release
 from kvcore.memory.parts import PART_NAMES, RankMemory
 from kvcore.planning import Plan, plan
 from kvcore.wire.request import scenario_from_request

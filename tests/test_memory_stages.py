@@ -12,7 +12,7 @@ from packaging.version import Version
 
 from kvcore.base.errors import CatalogueError, EngineRefusalError
 from kvcore.base.units import gib
-from kvcore.engine.vllm.classes import CLASSES, End, Stages
+from kvcore.engines.vllm.classes import CLASSES, End, Stages
 from kvcore.memory import stages
 from kvcore.memory.loaded import head_bytes
 from kvcore.memory.lora import Slots

@@ -14,7 +14,7 @@ from streamlit.testing.v1 import AppTest
 
 from kvcore.base.numbers import DASH
 from kvcore.base.words import Language, words
-from kvcore.engine.vllm.versions import switches_of, vllm_releases
+from kvcore.engines.vllm.versions import switches_of, vllm_releases
 from kvcore.planning import plan
 from kvcore.wire import link
 from kvcore.wire.request import scenario_from_request

@@ -21,7 +21,7 @@ from kvcore.base.kept import size_of
 from kvcore.catalogue import find_model
 from kvcore.charts.plan_report import qr_image
 from kvcore.deploy.artefacts import Artefact, artefact
-from kvcore.engine.vllm import captures
+from kvcore.engines.vllm import captures
 from kvcore.evidence.log.reader import read_log
 from kvcore.planning import plan
 from kvcore.wire.request import scenario_from_request
@@ -69,8 +69,8 @@ OWN_NAMES = {
     "kvcore.tables.conversion": {"_hints", "_parsed", "_reader", "_required", "_type_in", "known_releases"},
     "kvcore.deploy.templates": {"templates"},
     "kvcore.engine.protocol": {"_function"},
-    "kvcore.engine.rooms": {"_engine", "_rooms", "engines"},
-    "kvcore.engine.vllm.availability": {"_changing_fields"},
+    "kvcore.engines.registry": {"_engine", "_rooms", "engines"},
+    "kvcore.engines.vllm.availability": {"_changing_fields"},
     "kvcore.evidence.accuracy": {"load_accuracy"},
     "kvcore.evidence.log.line_formats": {"compile_format"},
     "kvcore.explain.documents": {"figures"},

@@ -18,9 +18,9 @@ from packaging.version import Version
 
 import kvcore
 from kvcore.base.errors import CatalogueError
-from kvcore.engine import rooms
 from kvcore.engine.protocol import Engine
-from kvcore.engine.vllm.versions import vllm_releases
+from kvcore.engines import registry
+from kvcore.engines.vllm.versions import vllm_releases
 from kvcore.scenario import KEPT_AS_JSON, require_rows
 from kvcore.tables.versioned import Published, TableFile, Timeline, convert, read_toml
 
@@ -53,9 +53,9 @@ def tables() -> Mapping[str, TableFile[Any]]:
         for value in vars(importlib.import_module(module.name)).values():
             if isinstance(value, TableFile) and "reviewed" in value.raw():
                 found[value.file] = value
-    for file in Path(rooms.__file__).parent.glob("*/engine.toml"):
+    for file in Path(registry.__file__).parent.glob("*/engine.toml"):
         name = f"{file.parent.name}/engine.toml"
-        found[name] = TableFile("kvcore.engine", name, Engine)
+        found[name] = TableFile("kvcore.engines", name, Engine)
     return dict(sorted(found.items()))
 
 

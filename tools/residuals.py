@@ -23,7 +23,7 @@ from kvcore import catalogue
 from kvcore.base.quantity import Grade
 from kvcore.base.units import gib
 from kvcore.engine.resolved import view_of
-from kvcore.engine.vllm.defaults import resolve
+from kvcore.engines.vllm.defaults import resolve
 from kvcore.memory.activations import ACTIVATIONS, sampler_rows
 from kvcore.memory.budget import rank_memory
 from kvcore.memory.framework import fitted_tables, overhead_rows

@@ -5,8 +5,8 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from kvcore.base.errors import KvPlannerError
-from kvcore.engine.rooms import find_engine
-from kvcore.engine.vllm.storage import NOT_TAKEN
+from kvcore.engines.registry import find_engine
+from kvcore.engines.vllm.storage import NOT_TAKEN
 from kvcore.planning import check
 from kvcore.scenario import Scenario
 from kvcore.scenario.answers import kept_answer

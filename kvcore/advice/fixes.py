@@ -17,8 +17,8 @@ from kvcore import catalogue
 from kvcore.base.errors import EngineRefusalError, KvPlannerError
 from kvcore.base.units import ceil_div, gib
 from kvcore.catalogue.accelerators import Accelerator, Interconnect
-from kvcore.engine.rooms import find_engine
-from kvcore.engine.vllm.versions import find_release, vllm_releases
+from kvcore.engines.registry import find_engine
+from kvcore.engines.vllm.versions import find_release, vllm_releases
 from kvcore.evidence.carry import carried_over
 from kvcore.memory.activations import restart_gain_bytes
 from kvcore.model.quantization import NOT_QUANTIZED

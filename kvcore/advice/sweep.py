@@ -28,9 +28,9 @@ from kvcore.base.errors import KvPlannerError
 from kvcore.base.shared_work import Progress, SharedWork, Work
 from kvcore.catalogue.accelerators import Accelerator
 from kvcore.catalogue.models import Checkpoint, ModelEntry
-from kvcore.engine.rooms import engine_for, find_engine, with_accelerator, with_engine
-from kvcore.engine.vllm.storage import NOT_TAKEN
-from kvcore.engine.vllm.versions import planned_release
+from kvcore.engines.registry import engine_for, find_engine, with_accelerator, with_engine
+from kvcore.engines.vllm.storage import NOT_TAKEN
+from kvcore.engines.vllm.versions import planned_release
 from kvcore.model.config import ModelConfig
 from kvcore.model.families import read_architecture
 from kvcore.model.rope import derived_max_model_len

@@ -19,11 +19,11 @@ from kvcore.base.units import gib
 from kvcore.cache.capacity import Pool, plan_cache, plan_pools
 from kvcore.engine import heads_per_rank
 from kvcore.engine.resolved import CardView, Resolved
-from kvcore.engine.rooms import find_engine
-from kvcore.engine.vllm.storage import storage_of
-from kvcore.engine.vllm.stored import stored_architecture
-from kvcore.engine.vllm.switches import V1Engine
-from kvcore.engine.vllm.versions import Release, planned_release
+from kvcore.engine.switches import V1Engine
+from kvcore.engines.registry import find_engine
+from kvcore.engines.vllm.storage import storage_of
+from kvcore.engines.vllm.stored import stored_architecture
+from kvcore.engines.vllm.versions import Release, planned_release
 from kvcore.memory.activations import peak_activation_bytes
 from kvcore.memory.after_pool import after_pool_bytes, doubles_pool
 from kvcore.memory.budget import (

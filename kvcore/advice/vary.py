@@ -19,7 +19,7 @@ from kvcore.base.units import GB
 from kvcore.cache.capacity import max_concurrency_at
 from kvcore.cache.spec import FULL_KINDS
 from kvcore.catalogue.accelerators import Accelerator
-from kvcore.engine.rooms import find_engine, with_accelerator
+from kvcore.engines.registry import find_engine, with_accelerator
 from kvcore.evidence.carry import carried_over
 from kvcore.flags import FLAGS
 from kvcore.memory.weights import DTYPE_BYTES, Rank, counted_layers

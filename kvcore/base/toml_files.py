@@ -35,7 +35,7 @@ def file_text(package: str, file: str) -> FileText:
     """The text of a file of a package.
 
     Example:
-        >>> parsed(file_text("kvcore.engine.vllm", "releases.toml"))["releases"][0]
+        >>> parsed(file_text("kvcore.engines.vllm", "releases.toml"))["releases"][0]
         '0.6.6'
     """
     return text_at(os.path.join(next(iter(import_module(package).__path__)), file))

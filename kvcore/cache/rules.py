@@ -19,8 +19,8 @@ from packaging.version import Version
 from kvcore.base.errors import EngineRefusalError
 from kvcore.base.units import ceil_div
 from kvcore.engine.resolved import Resolved
-from kvcore.engine.rooms import find_engine
-from kvcore.engine.vllm.switches import AttentionBackend
+from kvcore.engine.switches import AttentionBackend
+from kvcore.engines.registry import find_engine
 from kvcore.tables.versioned import Bounds, ByRelease, OneOf, Reviewed, Source, TableFile
 
 

@@ -22,7 +22,7 @@ from kvcore.cache.spec import CacheKind, LayerSpec
 from kvcore.engine import divided, stage_layers, units_per_rank
 from kvcore.engine.protocol import CacheRules, SparseKeys
 from kvcore.engine.resolved import Resolved
-from kvcore.engine.rooms import find_engine
+from kvcore.engines.registry import find_engine
 from kvcore.model.architecture import (
     Architecture,
     BlockIndexer,

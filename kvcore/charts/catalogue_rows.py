@@ -17,9 +17,9 @@ from kvcore.base.words import Words, msg
 from kvcore.catalogue.accelerators import Accelerator, Interconnect
 from kvcore.catalogue.documented import license_of
 from kvcore.catalogue.models import Checkpoint, ModelEntry, find_model
-from kvcore.engine.rooms import engines
-from kvcore.engine.vllm.switches import V1Engine
-from kvcore.engine.vllm.versions import releases_of, switches_of, vllm_releases
+from kvcore.engine.switches import V1Engine
+from kvcore.engines.registry import engines
+from kvcore.engines.vllm.versions import releases_of, switches_of, vllm_releases
 from kvcore.model.architecture import Architecture, elements
 from kvcore.model.config import ModelConfig
 from kvcore.model.families import read_architecture

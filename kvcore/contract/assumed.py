@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from kvcore.base.errors import KvPlannerError
 from kvcore.base.quantity import Quantity
-from kvcore.engine.rooms import find_engine
+from kvcore.engines.registry import find_engine
 from kvcore.flags import fields_of
 from kvcore.memory.budget import profiled_kv_bytes, surrounding_terms
 from kvcore.memory.parts import KV_FIELD

@@ -9,9 +9,9 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from kvcore.base.untrusted import parse_json_object, unquoted
-from kvcore.engine.rooms import find_engine
-from kvcore.engine.vllm.additional import FIELD, SWITCH
-from kvcore.engine.vllm.versions import planned_release, releases_of
+from kvcore.engines.registry import find_engine
+from kvcore.engines.vllm.additional import FIELD, SWITCH
+from kvcore.engines.vllm.versions import planned_release, releases_of
 from kvcore.flags import FLAGS, Flag, Widget
 from kvcore.scenario import Scenario, value_of
 from kvcore.wire.fields import MAX_OBJECT_CHARACTERS, read_object

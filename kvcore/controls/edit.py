@@ -16,11 +16,11 @@ from kvcore.base.untrusted import unquoted
 from kvcore.catalogue.accelerators import Accelerator
 from kvcore.catalogue.models import Checkpoint
 from kvcore.controls.additional import with_key
-from kvcore.engine.rooms import find_engine, with_accelerator
-from kvcore.engine.vllm.additional import FIELD as ADDITIONAL
-from kvcore.engine.vllm.availability import is_available
-from kvcore.engine.vllm.start import traits_of
-from kvcore.engine.vllm.versions import knows_release, planned_release, releases_of
+from kvcore.engines.registry import find_engine, with_accelerator
+from kvcore.engines.vllm.additional import FIELD as ADDITIONAL
+from kvcore.engines.vllm.availability import is_available
+from kvcore.engines.vllm.start import traits_of
+from kvcore.engines.vllm.versions import knows_release, planned_release, releases_of
 from kvcore.evidence.carry import carried_over, carried_to_model
 from kvcore.flags import FLAGS, read_whole
 from kvcore.memory.activations import restart_gain_bytes

@@ -15,8 +15,8 @@ from kvcore.course.equation import equations
 from kvcore.course.lesson import Content, Lesson, Option, StepName
 from kvcore.engine import stage_layers
 from kvcore.engine.memory_rules import GraphApi
-from kvcore.engine.rooms import find_engine
-from kvcore.engine.vllm.versions import switches_of
+from kvcore.engines.registry import find_engine
+from kvcore.engines.vllm.versions import switches_of
 from kvcore.memory.parts import RankMemory
 from kvcore.memory.shares import WeightShares, weight_shares
 from kvcore.memory.stages import loaded_architecture

@@ -15,7 +15,7 @@ from kvcore.course.cache_steps import blocks_of_a_request, filled_from
 from kvcore.course.equation import equations
 from kvcore.course.experiments import exercises
 from kvcore.course.lesson import Content, Lesson, StepName
-from kvcore.engine.vllm.availability import exported_metrics
+from kvcore.engines.vllm.availability import exported_metrics
 from kvcore.planning import Plan, Verdict
 
 SHORTER: Final = 4

@@ -22,7 +22,7 @@ from kvcore.deploy.machines import FIRST, MOST_MACHINES, Machine, first_machine,
 from kvcore.deploy.server_start import TOKEN, Start, image, start_of, start_seconds
 from kvcore.deploy.templates import filled, yaml_text
 from kvcore.engine.protocol import Role
-from kvcore.engine.vllm.connectors import transfer_of
+from kvcore.engines.vllm.connectors import transfer_of
 from kvcore.planning import Plan
 
 VOLUMES: Final = ("~/.cache/huggingface:/root/.cache/huggingface", "~/.cache/vllm:/root/.cache/vllm")

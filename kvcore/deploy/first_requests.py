@@ -13,7 +13,7 @@ from msgspec import Struct
 from kvcore.deploy.going_live import SECONDS, Load
 from kvcore.deploy.launch import PORT, served_model
 from kvcore.deploy.templates import filled, templates
-from kvcore.engine.vllm.availability import exported_metrics
+from kvcore.engines.vllm.availability import exported_metrics
 from kvcore.planning import Plan
 from kvcore.scenario import Runner
 

@@ -20,9 +20,9 @@ from kvcore.base.units import gib
 from kvcore.base.words import Words
 from kvcore.deploy.launch import PORT, launch_command, launch_words, served_model
 from kvcore.deploy.templates import filled, yaml_text
-from kvcore.engine.rooms import find_engine
-from kvcore.engine.vllm.availability import MetricRole, benchmark_program, exported_metrics
-from kvcore.engine.vllm.versions import switches_of
+from kvcore.engines.registry import find_engine
+from kvcore.engines.vllm.availability import MetricRole, benchmark_program, exported_metrics
+from kvcore.engines.vllm.versions import switches_of
 from kvcore.memory.parts import PART_NAMES
 from kvcore.planning import Plan, Verdict
 from kvcore.texts import CHECKS, Check

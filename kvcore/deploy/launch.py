@@ -12,12 +12,12 @@ from kvcore.catalogue.documented import modelslim_repository
 from kvcore.deploy.machines import number_of_machines
 from kvcore.engine.protocol import RankTable
 from kvcore.engine.resolved import view_of
-from kvcore.engine.rooms import find_engine
-from kvcore.engine.vllm.backends import backend_to_ask_for
-from kvcore.engine.vllm.connectors import transfer_of
-from kvcore.engine.vllm.runner import runner_flag
-from kvcore.engine.vllm.switches import GraphSizeFlag
-from kvcore.engine.vllm.versions import switches_of
+from kvcore.engine.switches import GraphSizeFlag
+from kvcore.engines.registry import find_engine
+from kvcore.engines.vllm.backends import backend_to_ask_for
+from kvcore.engines.vllm.connectors import transfer_of
+from kvcore.engines.vllm.runner import runner_flag
+from kvcore.engines.vllm.versions import switches_of
 from kvcore.flags import Flag, Kind, LaunchRule, LinkRule, fields_of
 from kvcore.model.quantization.modelslim import METHOD as MODELSLIM
 from kvcore.model.rope import read_yarn

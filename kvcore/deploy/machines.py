@@ -13,7 +13,7 @@ from msgspec import Struct, field
 
 from kvcore.base.errors import ScenarioError
 from kvcore.base.units import ceil_div
-from kvcore.engine.rooms import find_engine
+from kvcore.engines.registry import find_engine
 from kvcore.planning import Plan
 
 RPC_PORT: Final = 13389

@@ -15,7 +15,7 @@ from kvcore.deploy.launch import launch_arguments, launch_environment, launch_wo
 from kvcore.deploy.machines import FIRST, Machine, first_machine, machines_of, number_of_machines
 from kvcore.deploy.templates import templates
 from kvcore.engine.protocol import Launch
-from kvcore.engine.rooms import find_engine
+from kvcore.engines.registry import find_engine
 from kvcore.planning import Plan
 
 FIRST_ADDRESS: Final = "192.0.2.10"

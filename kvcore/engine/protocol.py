@@ -60,7 +60,7 @@ class Functions(Struct, frozen=True, kw_only=True):
     The defaults follow vLLM: what a plug-in does not change.
     """
 
-    resolve: FunctionName = "kvcore.engine.vllm.defaults:resolve"
+    resolve: FunctionName = "kvcore.engines.vllm.defaults:resolve"
     memory: FunctionName = "kvcore.memory.budget:profiled_memory"
 
 

@@ -9,7 +9,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from kvcore.engine.rooms import find_engine
+from kvcore.engines.registry import find_engine
 from kvcore.evidence.accuracy import Check, PublishedStart, our_points
 
 CAMPAIGN: Final = "llm-d-incubation/llm-d-planner"

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from kvcore import catalogue
 from kvcore.base.errors import CatalogueError, KvPlannerError, Notice
 from kvcore.base.units import gib
-from kvcore.engine.rooms import find_engine
+from kvcore.engines.registry import find_engine
 from kvcore.evidence.log.reader import StartupLog, measured_from, release_of
 from kvcore.evidence.recognized import logged_flags, logged_memory_gib
 from kvcore.memory.activations import restart_gain_bytes

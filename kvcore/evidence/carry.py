@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from kvcore.base.errors import KvPlannerError
 from kvcore.base.units import gib
-from kvcore.engine.vllm.versions import measures_memory
+from kvcore.engines.vllm.versions import measures_memory
 from kvcore.memory.parts import MACHINE_PARTS, RankMemory
 from kvcore.planning import Plan, plan
 from kvcore.scenario import Measured, Origin, Scenario

@@ -15,8 +15,8 @@ from kvcore.base.quantity import Grade
 from kvcore.catalogue.accelerators import Accelerator, Vendor
 from kvcore.catalogue.models import ModelEntry
 from kvcore.engine.memory_rules import written_gb
-from kvcore.engine.rooms import find_engine
-from kvcore.engine.vllm.versions import first_without_v0
+from kvcore.engines.registry import find_engine
+from kvcore.engines.vllm.versions import first_without_v0
 from kvcore.evidence.log.arguments import LogFlags
 from kvcore.evidence.log.reader import StartupLog, measured_from, release_of, value_of
 from kvcore.flags import fields_of

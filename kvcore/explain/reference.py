@@ -20,9 +20,9 @@ from kvcore.base.words import Words
 from kvcore.controls.edit import engine_versions, tensor_parallel_sizes, with_field
 from kvcore.deploy.going_live import expected_log_lines
 from kvcore.engine.resolved import view_of
-from kvcore.engine.rooms import find_engine
-from kvcore.engine.vllm.availability import exported_metrics
-from kvcore.engine.vllm.versions import planned_release
+from kvcore.engines.registry import find_engine
+from kvcore.engines.vllm.availability import exported_metrics
+from kvcore.engines.vllm.versions import planned_release
 from kvcore.planning import Plan, plan
 from kvcore.scenario import Scenario, SpeculativeConfig
 from kvcore.texts import Correction, Parameter, Trial

@@ -9,16 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from enum import StrEnum
-from importlib import import_module
-from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Final, Literal
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from kvcore.base.toml_files import text_at
-from kvcore.tables.versioned import Bounds, Named, Pattern, Reviewed, TableFile, read_toml
+from kvcore.tables.versioned import Bounds, Named, Pattern, Reviewed, TableFile
 
 
 class Kind(StrEnum):
@@ -95,13 +92,6 @@ MAX_LISTED: Final = 8192
 ENVIRONMENT_NAME: Final = "[A-Za-z_][A-Za-z0-9_]{0,79}"
 
 
-class Source(StrEnum):
-    """Choices that are listed elsewhere."""
-
-    ENGINES = "engines"
-    """The rooms of `kvcore.engine`."""
-
-
 class Shown(StrEnum):
     """Where the control of a field is of use."""
 
@@ -147,8 +137,6 @@ class Flag(Struct, frozen=True, kw_only=True):
     is_driver_version: bool = False
     """As the driver's own tool prints it."""
     choices: tuple[Word, ...] = ()
-    choices_of: Source | None = None
-    """Where the choices come from instead."""
     common: tuple[Word, ...] = ()
     """Values that a page offers first, and that a log may say."""
     one_of: tuple[str, ...] = ()
@@ -183,7 +171,7 @@ class Flag(Struct, frozen=True, kw_only=True):
             raise ValueError("minimum and maximum stand with numbers, and only there")
         if (self.is_word or self.is_driver_version) and self.kind is not Kind.TEXT:
             raise ValueError("is_word and is_driver_version stand with a text, and only there")
-        if (self.kind in (Kind.CHOICE, Kind.NAMES)) is not bool(self.choices or self.choices_of):
+        if (self.kind in (Kind.CHOICE, Kind.NAMES)) is not bool(self.choices):
             raise ValueError("choices stand with a choice and with names, and only there")
         if self.choices and not set(self.common) <= set(self.choices):
             raise ValueError("common is some of choices")
@@ -278,23 +266,9 @@ class Registry(Reviewed, frozen=True, kw_only=True):
             raise ValueError(f"unused {', '.join(odd)} has no row")
 
 
-def _engines() -> tuple[str, ...]:
-    """The names of the engines' rooms, in their order."""
-    files = (
-        file
-        for folder in import_module("kvcore.engine").__path__
-        for file in Path(folder).glob("*/engine.toml")
-    )
-    rooms = [read_toml(text_at(file), "engine.toml") for file in files]
-    return tuple(room["name"] for room in sorted(rooms, key=lambda room: int(room["order"])))
-
-
 def flags_of(registry: Registry) -> Mapping[str, Flag]:
     """The rows of a registry by name, those without effect at the end."""
-    rows = {
-        name: replace(flag, name=name, choices=_engines() if flag.choices_of else flag.choices)
-        for name, flag in registry.flag.items()
-    }
+    rows = {name: replace(flag, name=name) for name, flag in registry.flag.items()}
     for parent, unused in registry.unused.items():
         for key in unused.names:
             name = f"{parent}.{key}"

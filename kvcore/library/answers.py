@@ -8,7 +8,7 @@ from kvcore import catalogue
 from kvcore.base.errors import KvPlannerError, defect
 from kvcore.base.untrusted import utf8_text
 from kvcore.contract.result import error_of, needs_fixes, result_of
-from kvcore.engine.rooms import engine_names
+from kvcore.engines.registry import engine_names
 from kvcore.library import from_hub
 from kvcore.model.config import ModelConfig
 from kvcore.planning import Plan, plan

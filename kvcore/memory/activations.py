@@ -15,9 +15,9 @@ from kvcore.base.quantity import Grade, Quantity, figure
 from kvcore.base.units import GIB, MIB, ceil_div
 from kvcore.catalogue.accelerators import Accelerator, Vendor
 from kvcore.engine.memory_rules import SamplerRow
-from kvcore.engine.vllm.classes import CLASSES
-from kvcore.engine.vllm.exchange import gathers_tokens
-from kvcore.engine.vllm.switches import AttentionBackend
+from kvcore.engine.switches import AttentionBackend
+from kvcore.engines.vllm.classes import CLASSES
+from kvcore.engines.vllm.exchange import gathers_tokens
 from kvcore.memory.audio_profile import AudioConstants, profiled_bytes
 from kvcore.memory.balancing import profiled_buffer_bytes
 from kvcore.memory.communicators import exchange_row

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from kvcore.engine.memory_rules import Balancing
-from kvcore.engine.vllm.additional import additional_of
-from kvcore.engine.vllm.storage import storage_of
+from kvcore.engines.vllm.additional import additional_of
+from kvcore.engines.vllm.storage import storage_of
 from kvcore.memory.setting import Setting
 from kvcore.memory.weights import Rank, expert_ranks
 from kvcore.model.architecture import Experts

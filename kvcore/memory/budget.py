@@ -14,9 +14,9 @@ from kvcore.base.units import GIB, gib
 from kvcore.catalogue.accelerators import Accelerator
 from kvcore.engine import stage_layers
 from kvcore.engine.resolved import Resolved
-from kvcore.engine.rooms import find_engine
-from kvcore.engine.vllm.additional import additional_of
-from kvcore.engine.vllm.versions import switches_of
+from kvcore.engines.registry import find_engine
+from kvcore.engines.vllm.additional import additional_of
+from kvcore.engines.vllm.versions import switches_of
 from kvcore.memory.activations import peak_activation_bytes, restart_gain_bytes, sampler_rows
 from kvcore.memory.after_pool import after_pool_bytes
 from kvcore.memory.framework import (

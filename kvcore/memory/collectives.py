@@ -10,8 +10,8 @@ from msgspec import Struct
 
 from kvcore.base.units import GIB, MIB, ceil_div, round_up
 from kvcore.catalogue.accelerators import Interconnect, Vendor
-from kvcore.engine.vllm.classes import CLASSES
-from kvcore.engine.vllm.exchange import EXCHANGED_TOKENS, exchange_of
+from kvcore.engines.vllm.classes import CLASSES
+from kvcore.engines.vllm.exchange import EXCHANGED_TOKENS, exchange_of
 from kvcore.memory.setting import Setting
 from kvcore.memory.weights import expert_ranks
 from kvcore.scenario import Link

@@ -7,8 +7,8 @@ from typing import Final, NamedTuple
 
 from kvcore.base.units import GIB, MIB
 from kvcore.engine.memory_rules import Communicators, ExchangeRow
-from kvcore.engine.vllm.additional import additional_of
-from kvcore.engine.vllm.flashcomm import cuts_tokens
+from kvcore.engines.vllm.additional import additional_of
+from kvcore.engines.vllm.flashcomm import cuts_tokens
 from kvcore.memory.balancing import balancing_of
 from kvcore.memory.setting import Setting
 from kvcore.memory.weights import expert_ranks

@@ -12,8 +12,8 @@ from kvcore.base.kept import kept
 from kvcore.base.quantity import Grade, Quantity, Unit, figure, given
 from kvcore.base.units import KIB, ceil_div
 from kvcore.engine.memory_rules import GraphRate, Layers
-from kvcore.engine.vllm.switches import AttentionBackend
-from kvcore.engine.vllm.switches import GraphEstimate as EstimateRule
+from kvcore.engine.switches import AttentionBackend
+from kvcore.engine.switches import GraphEstimate as EstimateRule
 from kvcore.memory.activations import ACTIVATIONS, FLOAT32_BYTES, layer_elements
 from kvcore.memory.setting import Setting, has_indexer, own_overheads
 from kvcore.model.architecture import Architecture, ChunkedLocal, FullAttention, Mla, SlidingWindow, caches_of

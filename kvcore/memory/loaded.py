@@ -15,9 +15,9 @@ from kvcore.base.quantity import Grade, Quantity, figure
 from kvcore.base.units import GIB, gib
 from kvcore.engine import stage_layers
 from kvcore.engine.resolved import CardView, Resolved
-from kvcore.engine.rooms import find_engine
-from kvcore.engine.vllm.classes import End
-from kvcore.engine.vllm.versions import switches_of
+from kvcore.engines.registry import find_engine
+from kvcore.engines.vllm.classes import End
+from kvcore.engines.vllm.versions import switches_of
 from kvcore.memory.expert_kernels import expert_kernel_bytes, kernel_source
 from kvcore.memory.lora import Slots, lora_bytes
 from kvcore.memory.npu_profile import kept_stream_bytes

@@ -13,7 +13,7 @@ from kvcore.base.errors import EngineRefusalError
 from kvcore.base.kept import kept
 from kvcore.base.units import round_up
 from kvcore.engine import divided, units_per_rank
-from kvcore.engine.vllm.classes import CLASSES, AdaptedRow, End, LoraLimits, language_class
+from kvcore.engines.vllm.classes import CLASSES, AdaptedRow, End, LoraLimits, language_class
 from kvcore.memory.stages import on_every_stage, stores
 from kvcore.memory.weights import DTYPE_BYTES, Rank, stage_of
 from kvcore.model.architecture import Architecture, Experts, Layer, Linear, Split, by_identity

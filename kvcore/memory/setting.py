@@ -12,10 +12,10 @@ from kvcore.catalogue.accelerators import Accelerator, Interconnect
 from kvcore.engine import stage_layers
 from kvcore.engine.memory_rules import MemoryRules, Overheads, RunnerKind
 from kvcore.engine.resolved import Resolved
-from kvcore.engine.rooms import find_engine
-from kvcore.engine.vllm.storage import storage_of
-from kvcore.engine.vllm.switches import Switches
-from kvcore.engine.vllm.versions import switches_of
+from kvcore.engine.switches import Switches
+from kvcore.engines.registry import find_engine
+from kvcore.engines.vllm.storage import storage_of
+from kvcore.engines.vllm.versions import switches_of
 from kvcore.memory.weights import DTYPE_BYTES
 from kvcore.model.architecture import Architecture, SparseIndexer, caches_of
 from kvcore.scenario import Host, Link, Parallel, Scenario

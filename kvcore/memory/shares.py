@@ -13,7 +13,7 @@ from kvcore.base.errors import EngineRefusalError
 from kvcore.base.kept import kept
 from kvcore.engine import heads_per_rank
 from kvcore.engine.resolved import Resolved
-from kvcore.engine.vllm.versions import switches_of
+from kvcore.engines.vllm.versions import switches_of
 from kvcore.memory.stages import on_every_stage
 from kvcore.memory.weights import (
     DTYPE_BYTES,

@@ -10,8 +10,8 @@ from typing import Final
 from kvcore.base.units import ceil_div
 from kvcore.engine import stage_layers
 from kvcore.engine.resolved import Resolved
-from kvcore.engine.vllm.switches import AttentionBackend, SparseQueries, Switches
-from kvcore.engine.vllm.versions import switches_of
+from kvcore.engine.switches import AttentionBackend, SparseQueries, Switches
+from kvcore.engines.vllm.versions import switches_of
 from kvcore.memory.weights import allocated_bytes, loading_split_bytes
 from kvcore.model.architecture import Architecture, CompressedLatent, LatentWindow, Mla, caches_of
 from kvcore.scenario import Parallel

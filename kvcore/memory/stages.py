@@ -9,8 +9,8 @@ from packaging.version import Version
 
 from kvcore.base.errors import EngineRefusalError
 from kvcore.base.kept import kept
-from kvcore.engine.vllm.classes import CLASSES, End, language_class
-from kvcore.engine.vllm.versions import switches_of
+from kvcore.engines.vllm.classes import CLASSES, End, language_class
+from kvcore.engines.vllm.versions import switches_of
 from kvcore.model.architecture import Architecture, Module, VocabEmbedding
 from kvcore.scenario import Parallel, Scenario
 

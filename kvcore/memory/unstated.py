@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from msgspec.structs import replace
 from packaging.version import Version
 
-from kvcore.engine.rooms import find_engine
-from kvcore.engine.vllm.classes import is_surely_there
-from kvcore.engine.vllm.versions import planned_release, switches_of
+from kvcore.engines.registry import find_engine
+from kvcore.engines.vllm.classes import is_surely_there
+from kvcore.engines.vllm.versions import planned_release, switches_of
 from kvcore.memory.setting import Setting
 from kvcore.scenario import Scenario
 

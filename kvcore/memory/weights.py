@@ -17,8 +17,8 @@ from kvcore.base.kept import kept
 from kvcore.base.units import MIB, ceil_div, round_up
 from kvcore.engine import divided, heads_per_rank, stage_layers, units_per_rank
 from kvcore.engine.resolved import Resolved
-from kvcore.engine.vllm.classes import End
-from kvcore.engine.vllm.versions import switches_of
+from kvcore.engines.vllm.classes import End
+from kvcore.engines.vllm.versions import switches_of
 from kvcore.memory.stages import on_every_stage, stage_modules
 from kvcore.model.architecture import (
     Architecture,

@@ -19,12 +19,12 @@ from kvcore.cache.states import aligned_block_size, rank_layer_specs
 from kvcore.catalogue.accelerators import Accelerator, Vendor
 from kvcore.engine import heads_per_rank
 from kvcore.engine.resolved import CardView, Resolved, view_of, without_card
-from kvcore.engine.rooms import find_engine
-from kvcore.engine.vllm.draft import draft_notices, read_draft
-from kvcore.engine.vllm.recurrent import check_aligned_block
-from kvcore.engine.vllm.storage import storage_of
-from kvcore.engine.vllm.stored import stored_architecture
-from kvcore.engine.vllm.versions import assumed_version, planned_release
+from kvcore.engines.registry import find_engine
+from kvcore.engines.vllm.draft import draft_notices, read_draft
+from kvcore.engines.vllm.recurrent import check_aligned_block
+from kvcore.engines.vllm.storage import storage_of
+from kvcore.engines.vllm.stored import stored_architecture
+from kvcore.engines.vllm.versions import assumed_version, planned_release
 from kvcore.memory.budget import rank_memories
 from kvcore.memory.loaded import checkpoint_notices, loaded_bytes, uncounted_bytes
 from kvcore.memory.parts import RankMemory

@@ -266,9 +266,9 @@ class Scenario(Struct, frozen=True, kw_only=True):
     kv_cache_memory_bytes: int | None = None
     num_gpu_blocks_override: int | None = None
     kv_transfer_config: str | None = None
-    """JSON: what passes KV caches on, and the role of this server (`kvcore/engine/vllm/connectors.py`)."""
+    """JSON: what passes KV caches on, and the role of this server (`kvcore/engines/vllm/connectors.py`)."""
     additional_config: str | None = None
-    """JSON: settings that a plug-in alone reads (`kvcore/engine/vllm/additional.py`)."""
+    """JSON: settings that a plug-in alone reads (`kvcore/engines/vllm/additional.py`)."""
     env: Mapping[str, str] = field(default_factory=dict)
     skip_mm_profiling: bool = False
     mm_encoder_tp_mode: str = "weights"

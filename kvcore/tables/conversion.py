@@ -20,7 +20,7 @@ from kvcore.base.errors import TableError
 from kvcore.base.toml_files import file_text, parsed
 from kvcore.tables.kinds import OLDEST, ByRelease, Decimal, Published, Source, Timeline
 
-RELEASES: Final = ("kvcore.engine.vllm", "releases.toml")
+RELEASES: Final = ("kvcore.engines.vllm", "releases.toml")
 """Where `releases` lists the published ones."""
 
 

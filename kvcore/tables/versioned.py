@@ -5,7 +5,7 @@ members, `Annotated[int, Bounds(1, 64)]` lies between both, `Annotated[str, Patt
 a release of vLLM. A key that no field has and a field without a key are refused. A value that depends on the others
 is checked in `__post_init__`, which raises ValueError.
 
-    TableFile("kvcore.engine.vllm", "benchmark.toml", BenchmarkTable).load()
+    TableFile("kvcore.engines.vllm", "benchmark.toml", BenchmarkTable).load()
 
 A new kind of value is a branch of `conversion.py`.
 """

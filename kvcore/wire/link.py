@@ -27,8 +27,8 @@ from kvcore.base.quantity import Grade
 from kvcore.base.untrusted import parse_json_object, unpack, unquoted
 from kvcore.catalogue.accelerators import Accelerator, Interconnect
 from kvcore.catalogue.models import Checkpoint
-from kvcore.engine.rooms import find_engine
-from kvcore.engine.vllm.versions import assumed_version
+from kvcore.engines.registry import find_engine
+from kvcore.engines.vllm.versions import assumed_version
 from kvcore.flags import FLAGS, Kind, LinkRule, fields_of, read_whole
 from kvcore.model.config import ModelConfig
 from kvcore.planning import Plan

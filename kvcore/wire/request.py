@@ -19,8 +19,8 @@ from kvcore.base.errors import CatalogueError, KvPlannerError, ScenarioError, in
 from kvcore.base.untrusted import is_json, parse_json_object
 from kvcore.catalogue.accelerators import Accelerator, Interconnect
 from kvcore.catalogue.models import Checkpoint
-from kvcore.engine.rooms import engine_for
-from kvcore.engine.vllm.versions import find_release
+from kvcore.engines.registry import engine_for
+from kvcore.engines.vllm.versions import find_release
 from kvcore.flags import ENVIRONMENT_NAME, FLAGS, Kind
 from kvcore.model.config import ModelConfig
 from kvcore.model.rope import read_yarn

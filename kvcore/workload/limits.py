@@ -21,8 +21,8 @@ from kvcore.base.units import round_up
 from kvcore.cache.capacity import max_concurrency_at
 from kvcore.cache.spec import FULL_KINDS
 from kvcore.catalogue.documented import documented_yarn
-from kvcore.engine.vllm.switches import LongRequests
-from kvcore.engine.vllm.versions import switches_of
+from kvcore.engine.switches import LongRequests
+from kvcore.engines.vllm.versions import switches_of
 from kvcore.evidence.carry import carried_over
 from kvcore.model.rope import Yarn
 from kvcore.planning import Plan, Verdict, plan, stage_kv_bytes

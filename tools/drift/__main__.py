@@ -18,9 +18,9 @@ from pathlib import Path
 
 from packaging.version import Version
 
-from kvcore.engine.rooms import find_engine
-from kvcore.engine.vllm.classes import CLASSES
-from kvcore.engine.vllm.versions import vllm_releases
+from kvcore.engines.registry import find_engine
+from kvcore.engines.vllm.classes import CLASSES
+from kvcore.engines.vllm.versions import vllm_releases
 from kvcore.flags import FLAGS
 from kvcore.model.families import READERS, generating_names
 from tools.drift import index, learn

@@ -8,8 +8,8 @@ from typing import Final
 
 from packaging.version import Version
 
-from kvcore.engine.vllm.availability import is_available
-from kvcore.engine.vllm.classes import Absence
+from kvcore.engines.vllm.availability import is_available
+from kvcore.engines.vllm.classes import Absence
 from kvcore.flags import Flag
 from tools.drift.citations import Change, Citation
 from tools.drift.source import FORMER_CLASSES, TEXT_CLASSES, Source

@@ -23,7 +23,7 @@ from kvcore.charts.replay_figures import replay_report
 from kvcore.contract.result import error_of
 from kvcore.controls import settings
 from kvcore.deploy import launch
-from kvcore.engine.vllm.versions import find_release
+from kvcore.engines.vllm.versions import find_release
 from kvcore.evidence.log.reader import read_log
 from kvcore.evidence.log_report import log_report
 from kvcore.evidence.recognized import scenario_from_log

@@ -19,7 +19,7 @@ from kvcore.base.units import GIB
 from kvcore.cache.capacity import plan_cache
 from kvcore.cache.spec import CacheKind, LayerSpec
 from kvcore.contract.result import error_of, result_of
-from kvcore.engine.vllm.draft import read_draft
+from kvcore.engines.vllm.draft import read_draft
 from kvcore.memory.loaded import draft_parameter_bytes
 from kvcore.planning import plan as plan_of
 from kvcore.scenario import Parallel

@@ -15,7 +15,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from kvcore.base.errors import Notice, shorten
-from kvcore.engine.rooms import memory_variable_names
+from kvcore.engines.registry import memory_variable_names
 from kvcore.evidence.log.cleaned import LogText
 from kvcore.evidence.log.commands import SHOWN_VALUE_CHARACTERS, Command, find_commands
 from kvcore.evidence.log.values import (

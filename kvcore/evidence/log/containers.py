@@ -16,7 +16,7 @@ from typing import Final
 import yaml
 from msgspec import Struct, field
 
-from kvcore.engine.rooms import memory_variable_names, server_commands
+from kvcore.engines.registry import memory_variable_names, server_commands
 from kvcore.evidence.log.values import MAX_VALUE_CHARACTERS
 from kvcore.flags import FLAGS
 

@@ -11,7 +11,7 @@ from msgspec.structs import asdict, replace
 
 from kvcore.base.errors import LogError, Notice, shorten
 from kvcore.engine.protocol import Engine
-from kvcore.engine.rooms import engines
+from kvcore.engines.registry import engines
 from kvcore.evidence.log.arguments import LoggedArguments, read_flags
 from kvcore.evidence.log.cleaned import LogText, clean_log
 from kvcore.evidence.log.failures import Failure, StartFacts, find_failures

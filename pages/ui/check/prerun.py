@@ -12,7 +12,7 @@ from kvcore import catalogue
 from kvcore.base.errors import KvPlannerError, LogError, Notice
 from kvcore.base.numbers import count
 from kvcore.base.words import Words, listed, msg
-from kvcore.engine.vllm.versions import measures_memory
+from kvcore.engines.vllm.versions import measures_memory
 from kvcore.evidence.log.reader import read_log
 from kvcore.evidence.prerun import (
     DEFAULT_LENGTH,

@@ -16,7 +16,7 @@ from kvcore.deploy.going_live import expected_log_lines
 from kvcore.deploy.launch import launch_environment, modelslim_name
 from kvcore.deploy.machines import machines_of
 from kvcore.deploy.server_start import has_image, machine_variables, no_image
-from kvcore.engine.rooms import find_engine
+from kvcore.engines.registry import find_engine
 from kvcore.library.answers import planned_result
 from kvcore.planning import Plan
 from kvcore.texts import LABELS as TEXTS

@@ -16,7 +16,7 @@ from kvcore.deploy.going_live import (
     default_load,
     load_test,
 )
-from kvcore.engine.vllm.availability import exported_metrics
+from kvcore.engines.vllm.availability import exported_metrics
 from kvcore.planning import Plan
 from pages.ui.reference import alert_limits, checklist, first_requests
 from pages.ui.shared import cards, numbers

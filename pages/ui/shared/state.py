@@ -18,7 +18,7 @@ from kvcore.base.words import Language, Words, platform_words, words
 from kvcore.catalogue.accelerators import Accelerator
 from kvcore.catalogue.models import Checkpoint
 from kvcore.controls import edit
-from kvcore.engine.rooms import find_engine
+from kvcore.engines.registry import find_engine
 from kvcore.model.config import ModelConfig
 from kvcore.planning import Plan, plan
 from kvcore.scenario import Scenario, page_parameters

@@ -9,8 +9,8 @@ import streamlit as st
 from kvcore.base.errors import KvPlannerError, notice
 from kvcore.base.words import Words, listed
 from kvcore.controls import additional
-from kvcore.engine.vllm.additional import FIELD, additional_of
-from kvcore.engine.vllm.versions import assumed_version, planned_release
+from kvcore.engines.vllm.additional import FIELD, additional_of
+from kvcore.engines.vllm.versions import assumed_version, planned_release
 from kvcore.flags import Flag
 from kvcore.wire.fields import MAX_OBJECT_CHARACTERS
 from pages.ui.shared import net, problems, state

@@ -14,8 +14,8 @@ from kvcore.base.units import GIB
 from kvcore.base.words import Words, msg
 from kvcore.controls import edit
 from kvcore.controls.settings import CASES, assumed_text
-from kvcore.engine.rooms import find_engine
-from kvcore.engine.vllm.versions import assumed_version
+from kvcore.engines.registry import find_engine
+from kvcore.engines.vllm.versions import assumed_version
 from kvcore.flags import FLAGS, Flag, Kind, Shown, Widget, fields_of
 from kvcore.planning import Plan
 from kvcore.scenario import AUTO, value_of

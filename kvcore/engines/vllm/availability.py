@@ -60,7 +60,7 @@ class Availabilities(Reviewed, frozen=True, kw_only=True):
     value: tuple[Availability, ...]
 
 
-AVAILABILITY: Final = TableFile("kvcore.engine.vllm", "availability.toml", Availabilities)
+AVAILABILITY: Final = TableFile("kvcore.engines.vllm", "availability.toml", Availabilities)
 
 
 class FormerFlag(Struct, frozen=True, kw_only=True):
@@ -83,7 +83,7 @@ class FormerFlags(Reviewed, frozen=True, kw_only=True):
     flags: tuple[FormerFlag, ...]
 
 
-FORMER_FLAGS: Final = TableFile("kvcore.engine.vllm", "former_flags.toml", FormerFlags)
+FORMER_FLAGS: Final = TableFile("kvcore.engines.vllm", "former_flags.toml", FormerFlags)
 
 
 def check_availability(scenario: Scenario, version: Version) -> None:
@@ -189,7 +189,7 @@ class MetricTables(Reviewed, frozen=True, kw_only=True):
     metrics: tuple[Metric, ...]
 
 
-METRICS: Final = TableFile("kvcore.engine.vllm", "metrics.toml", MetricTables)
+METRICS: Final = TableFile("kvcore.engines.vllm", "metrics.toml", MetricTables)
 
 
 @lru_cache(maxsize=256)
@@ -227,7 +227,7 @@ class BenchmarkTables(Reviewed, frozen=True, kw_only=True):
     programs: tuple[BenchmarkProgram, ...]
 
 
-BENCHMARK: Final = TableFile("kvcore.engine.vllm", "benchmark.toml", BenchmarkTables)
+BENCHMARK: Final = TableFile("kvcore.engines.vllm", "benchmark.toml", BenchmarkTables)
 
 
 def benchmark_program(version: Version) -> BenchmarkProgram:

@@ -12,10 +12,10 @@ from kvcore.base.errors import EngineRefusalError, ModelError, Notice, notice
 from kvcore.base.kept import kept
 from kvcore.catalogue.accelerators import Vendor
 from kvcore.engine.resolved import CardView, Chip, chip_of
-from kvcore.engine.rooms import find_engine
-from kvcore.engine.vllm.plugin_storage import AskedRow, SchemeRow, check_asked, check_schemes, has_blocks
-from kvcore.engine.vllm.start import Start
-from kvcore.engine.vllm.versions import planned_release
+from kvcore.engines.registry import find_engine
+from kvcore.engines.vllm.plugin_storage import AskedRow, SchemeRow, check_asked, check_schemes, has_blocks
+from kvcore.engines.vllm.start import Start
+from kvcore.engines.vllm.versions import planned_release
 from kvcore.model.architecture import Module, Parameter, elements
 from kvcore.model.config import ModelConfig
 from kvcore.model.families import read_architecture
@@ -172,7 +172,7 @@ NOT_TAKEN: Final = frozenset({
 })  # fmt: skip
 """Codes of refusals of a checkpoint's format that another checkpoint of the model ends."""
 
-METHODS: Final = TableFile("kvcore.engine.vllm", "quantization_methods.toml", QuantizationMethods)
+METHODS: Final = TableFile("kvcore.engines.vllm", "quantization_methods.toml", QuantizationMethods)
 
 
 def check_quantization(start: Start) -> tuple[Notice, ...]:

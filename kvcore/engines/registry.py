@@ -9,7 +9,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-import kvcore.engine
+import kvcore.engines
 from kvcore.base.errors import invalid
 from kvcore.base.toml_files import text_at
 from kvcore.catalogue.accelerators import Accelerator
@@ -36,7 +36,7 @@ def engines() -> tuple[Engine, ...]:
 @cache
 def _rooms() -> Mapping[str, Path]:
     """The engines' files by name, in their order."""
-    files = [file for folder in kvcore.engine.__path__ for file in sorted(Path(folder).glob(f"*/{FILE}"))]
+    files = [file for folder in kvcore.engines.__path__ for file in sorted(Path(folder).glob(f"*/{FILE}"))]
     said = [(read_toml(text_at(file), str(file)), file) for file in files]
     return {room["name"]: file for room, file in sorted(said, key=lambda one: int(one[0]["order"]))}
 

@@ -11,11 +11,11 @@ from msgspec.structs import replace
 from kvcore.base.kept import kept
 from kvcore.base.units import ceil_div, round_up
 from kvcore.engine.protocol import ContextParallel
-from kvcore.engine.rooms import find_engine
-from kvcore.engine.vllm.additional import Additional, ModuleRanks, additional_of
-from kvcore.engine.vllm.flashcomm import cuts_tokens, keeps_shared_experts
-from kvcore.engine.vllm.start import traits_of
-from kvcore.engine.vllm.versions import planned_release
+from kvcore.engines.registry import find_engine
+from kvcore.engines.vllm.additional import Additional, ModuleRanks, additional_of
+from kvcore.engines.vllm.flashcomm import cuts_tokens, keeps_shared_experts
+from kvcore.engines.vllm.start import traits_of
+from kvcore.engines.vllm.versions import planned_release
 from kvcore.model.architecture import (
     Architecture,
     Experts,

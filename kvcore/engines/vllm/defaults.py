@@ -8,22 +8,28 @@ from msgspec.structs import replace
 
 from kvcore.base.errors import EngineRefusalError, Notice, notice
 from kvcore.engine.resolved import CardView, Resolved
-from kvcore.engine.rooms import engine_for, find_engine
-from kvcore.engine.vllm.availability import check_availability
-from kvcore.engine.vllm.backends import backend_of, check_block_size, check_sparse_attention, kv_storage_dtype
-from kvcore.engine.vllm.captures import captures
-from kvcore.engine.vllm.classes import check_architectures
-from kvcore.engine.vllm.connectors import keeps_groups
-from kvcore.engine.vllm.exchange import EXCHANGED_TOKENS, exchanges_batches
-from kvcore.engine.vllm.platforms import check_chip, check_platform, counts_in_flight, platform_notices
-from kvcore.engine.vllm.recurrent import (
+from kvcore.engine.switches import HybridPrefixCaching
+from kvcore.engines.registry import engine_for, find_engine
+from kvcore.engines.vllm.availability import check_availability
+from kvcore.engines.vllm.backends import (
+    backend_of,
+    check_block_size,
+    check_sparse_attention,
+    kv_storage_dtype,
+)
+from kvcore.engines.vllm.captures import captures
+from kvcore.engines.vllm.classes import check_architectures
+from kvcore.engines.vllm.connectors import keeps_groups
+from kvcore.engines.vllm.exchange import EXCHANGED_TOKENS, exchanges_batches
+from kvcore.engines.vllm.platforms import check_chip, check_platform, counts_in_flight, platform_notices
+from kvcore.engines.vllm.recurrent import (
     check_state_flags,
     mamba_cache_mode,
     state_dtypes,
     state_export_tokens,
     state_notices,
 )
-from kvcore.engine.vllm.runner import (
+from kvcore.engines.vllm.runner import (
     V0_CHUNKED_LENGTH,
     V0_SEQUENCES,
     batch_defaults,
@@ -38,10 +44,9 @@ from kvcore.engine.vllm.runner import (
     uses_v2_runner,
     v0_tokens,
 )
-from kvcore.engine.vllm.start import Start
-from kvcore.engine.vllm.storage import check_quantization, storage_of
-from kvcore.engine.vllm.switches import HybridPrefixCaching
-from kvcore.engine.vllm.versions import planned_release
+from kvcore.engines.vllm.start import Start
+from kvcore.engines.vllm.storage import check_quantization, storage_of
+from kvcore.engines.vllm.versions import planned_release
 from kvcore.model.architecture import Architecture
 from kvcore.model.rope import default_max_model_len, derived_max_model_len
 from kvcore.scenario import AUTO, Runner, Scenario

@@ -12,15 +12,15 @@ from kvcore.base.errors import EngineRefusalError, Notice, notice, shorten
 from kvcore.base.kept import bounded
 from kvcore.base.units import ceil_div
 from kvcore.engine.resolved import Resolved, graph_mode
-from kvcore.engine.vllm.plugin_captures import limited_sizes, own_largest, parallel_sizes, plugin_modes
-from kvcore.engine.vllm.start import Start
-from kvcore.engine.vllm.switches import (
+from kvcore.engine.switches import (
     AttentionBackend,
     GraphModes,
     GraphRounding,
     GraphSizeFlag,
     GraphSizes,
 )
+from kvcore.engines.vllm.plugin_captures import limited_sizes, own_largest, parallel_sizes, plugin_modes
+from kvcore.engines.vllm.start import Start
 from kvcore.flags import FLAGS
 from kvcore.scenario import CudagraphMode, Runner, Scenario
 

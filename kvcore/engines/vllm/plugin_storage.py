@@ -8,7 +8,7 @@ from typing import Annotated, Final, Literal, TypeAlias
 
 from kvcore.base.errors import EngineRefusalError
 from kvcore.engine.resolved import Chip
-from kvcore.engine.vllm.start import Start
+from kvcore.engines.vllm.start import Start
 from kvcore.model.config import ModelConfig, Section
 from kvcore.model.quantization.compressed import COMPRESSED_TENSORS, config_groups
 from kvcore.model.quantization.read import written_section

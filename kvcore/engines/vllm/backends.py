@@ -10,11 +10,7 @@ from packaging.version import Version
 from kvcore.base.errors import EngineRefusalError
 from kvcore.catalogue.accelerators import Vendor
 from kvcore.engine.resolved import UNKNOWN_CAPABILITY, CardView
-from kvcore.engine.rooms import find_engine
-from kvcore.engine.vllm.classes import CLASSES
-from kvcore.engine.vllm.platforms import platform_block_size
-from kvcore.engine.vllm.start import Start
-from kvcore.engine.vllm.switches import (
+from kvcore.engine.switches import (
     AttentionBackend,
     AttentionKind,
     CacheWidth,
@@ -24,7 +20,11 @@ from kvcore.engine.vllm.switches import (
     Switches,
     V1Engine,
 )
-from kvcore.engine.vllm.versions import VLLM, BackendRow
+from kvcore.engines.registry import find_engine
+from kvcore.engines.vllm.classes import CLASSES
+from kvcore.engines.vllm.platforms import platform_block_size
+from kvcore.engines.vllm.start import Start
+from kvcore.engines.vllm.versions import VLLM, BackendRow
 from kvcore.model.architecture import Architecture
 
 FP8_NAMES: Final = ("fp8", "fp8_e4m3", "fp8_inc")

@@ -13,9 +13,9 @@ from packaging.version import InvalidVersion, Version
 from kvcore.base.errors import Notice, ScenarioError, invalid, notice
 from kvcore.base.kept import kept
 from kvcore.engine.protocol import Engine
-from kvcore.engine.rooms import find_engine
-from kvcore.engine.vllm.classes import is_surely_there
-from kvcore.engine.vllm.switches import AttentionBackend, AttentionKind, CacheWidth, Switches, V1Engine
+from kvcore.engine.switches import AttentionBackend, AttentionKind, CacheWidth, Switches, V1Engine
+from kvcore.engines.registry import find_engine
+from kvcore.engines.vllm.classes import is_surely_there
 from kvcore.model.config import ModelConfig
 from kvcore.scenario import Scenario
 from kvcore.tables.versioned import (
@@ -68,7 +68,7 @@ class VllmTables(Reviewed, frozen=True, kw_only=True):
             raise ValueError("releases are listed once each, oldest first")
 
 
-VLLM: Final = TableFile("kvcore.engine.vllm", "releases.toml", VllmTables)
+VLLM: Final = TableFile("kvcore.engines.vllm", "releases.toml", VllmTables)
 
 
 class Release(Struct, frozen=True, kw_only=True):

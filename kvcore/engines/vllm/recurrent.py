@@ -7,9 +7,9 @@ from typing import Final, assert_never
 from kvcore.base.errors import EngineRefusalError, Notice, notice
 from kvcore.catalogue.accelerators import Vendor
 from kvcore.engine.resolved import Resolved
-from kvcore.engine.vllm.start import Start
-from kvcore.engine.vllm.switches import MambaModes
-from kvcore.engine.vllm.versions import switches_of
+from kvcore.engine.switches import MambaModes
+from kvcore.engines.vllm.start import Start
+from kvcore.engines.vllm.versions import switches_of
 from kvcore.scenario import AUTO
 
 SNAPSHOTTING_KINDS: Final = frozenset({"mamba1", "mamba2"})

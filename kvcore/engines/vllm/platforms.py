@@ -7,13 +7,13 @@ from typing import Final
 
 from kvcore.base.errors import EngineRefusalError, Notice, notice, shorten
 from kvcore.engine.protocol import Attention, Combination, RefusedCombination
-from kvcore.engine.rooms import find_engine
-from kvcore.engine.vllm.additional import FIELD, additional_of, is_on
-from kvcore.engine.vllm.connectors import keeps_groups, transfer_of
-from kvcore.engine.vllm.flashcomm import cuts_tokens
-from kvcore.engine.vllm.start import Start
-from kvcore.engine.vllm.switches import AttentionKind
-from kvcore.engine.vllm.versions import parse_version
+from kvcore.engine.switches import AttentionKind
+from kvcore.engines.registry import find_engine
+from kvcore.engines.vllm.additional import FIELD, additional_of, is_on
+from kvcore.engines.vllm.connectors import keeps_groups, transfer_of
+from kvcore.engines.vllm.flashcomm import cuts_tokens
+from kvcore.engines.vllm.start import Start
+from kvcore.engines.vllm.versions import parse_version
 from kvcore.model.quantization.modelslim import METHOD as MODELSLIM
 from kvcore.scenario import AUTO, Scenario, value_of
 

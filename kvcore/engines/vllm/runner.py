@@ -10,11 +10,11 @@ from packaging.version import Version
 from kvcore import catalogue
 from kvcore.base.errors import EngineRefusalError, Notice, notice
 from kvcore.engine.resolved import CardView, MemoryTier
-from kvcore.engine.vllm.classes import CLASSES
-from kvcore.engine.vllm.draft import proposed_tokens
-from kvcore.engine.vllm.start import Start
-from kvcore.engine.vllm.switches import BatchTiers, Switches, V1Engine, V2Models
-from kvcore.engine.vllm.versions import switches_of
+from kvcore.engine.switches import BatchTiers, Switches, V1Engine, V2Models
+from kvcore.engines.vllm.classes import CLASSES
+from kvcore.engines.vllm.draft import proposed_tokens
+from kvcore.engines.vllm.start import Start
+from kvcore.engines.vllm.versions import switches_of
 from kvcore.model.architecture import Architecture
 from kvcore.model.config import ModelConfig
 from kvcore.model.families import GENERATING_SUFFIXES, POOLING_SUFFIXES, decoder

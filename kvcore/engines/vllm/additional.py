@@ -8,7 +8,7 @@ from typing import Any, Final
 from msgspec import Struct
 from packaging.version import Version
 
-from kvcore.engine.rooms import find_engine
+from kvcore.engines.registry import find_engine
 from kvcore.scenario import Scenario
 
 FIELD: Final = "additional_config"

@@ -11,8 +11,8 @@ from msgspec import Struct
 from packaging.version import Version
 
 from kvcore.base.errors import EngineRefusalError
-from kvcore.engine.rooms import find_engine
-from kvcore.engine.vllm.switches import AttentionBackend
+from kvcore.engine.switches import AttentionBackend
+from kvcore.engines.registry import find_engine
 from kvcore.tables.versioned import (
     NEVER,
     OLDEST,
@@ -235,7 +235,7 @@ class ClassTables(Reviewed, frozen=True, kw_only=True):
     v2_runner: V2Runner
 
 
-CLASSES: Final = TableFile("kvcore.engine.vllm", "classes.toml", ClassTables)
+CLASSES: Final = TableFile("kvcore.engines.vllm", "classes.toml", ClassTables)
 
 
 def language_class(model_type: str) -> str:

@@ -9,8 +9,8 @@ from msgspec import Struct
 from packaging.version import Version
 
 from kvcore.engine.protocol import Role
-from kvcore.engine.rooms import find_engine
-from kvcore.engine.vllm.switches import ConnectorGroups
+from kvcore.engine.switches import ConnectorGroups
+from kvcore.engines.registry import find_engine
 from kvcore.scenario import Scenario
 
 

@@ -13,12 +13,12 @@ from kvcore.engine.graph_rules import (
     sampled_sizes,
 )
 from kvcore.engine.resolved import Resolved
-from kvcore.engine.rooms import find_engine
-from kvcore.engine.vllm.additional import additional_of
-from kvcore.engine.vllm.draft import draft_config, uses_checkpoint_drafts
-from kvcore.engine.vllm.flashcomm import cuts_tokens
-from kvcore.engine.vllm.start import Start
-from kvcore.engine.vllm.switches import AttentionKind, GraphSizes
+from kvcore.engine.switches import AttentionKind, GraphSizes
+from kvcore.engines.registry import find_engine
+from kvcore.engines.vllm.additional import additional_of
+from kvcore.engines.vllm.draft import draft_config, uses_checkpoint_drafts
+from kvcore.engines.vllm.flashcomm import cuts_tokens
+from kvcore.engines.vllm.start import Start
 from kvcore.model.families import read_architecture
 from kvcore.scenario import CudagraphMode
 

@@ -6,8 +6,8 @@ from typing import Final
 
 from packaging.version import Version
 
-from kvcore.engine.rooms import find_engine
-from kvcore.engine.vllm.additional import additional_of
+from kvcore.engines.registry import find_engine
+from kvcore.engines.vllm.additional import additional_of
 from kvcore.scenario import Scenario
 
 VARIABLE: Final = "VLLM_ASCEND_ENABLE_FLASHCOMM1"

@@ -12,10 +12,10 @@ from kvcore.base.kept import kept
 from kvcore.engine.graph_rules import GraphRules
 from kvcore.engine.protocol import CacheRules
 from kvcore.engine.resolved import CardView
-from kvcore.engine.rooms import find_engine
-from kvcore.engine.vllm.additional import OwnScheduler, additional_of
-from kvcore.engine.vllm.switches import AttentionKind, Switches
-from kvcore.engine.vllm.versions import Release
+from kvcore.engine.switches import AttentionKind, Switches
+from kvcore.engines.registry import find_engine
+from kvcore.engines.vllm.additional import OwnScheduler, additional_of
+from kvcore.engines.vllm.versions import Release
 from kvcore.model.architecture import (
     Architecture,
     BlockIndexer,

@@ -9,7 +9,7 @@ from kvcore.base.errors import Notice, invalid
 from kvcore.base.quantity import Grade, Quantity, Unit
 from kvcore.base.units import GIB
 from kvcore.engine.memory_rules import MemoryVariables, written_gb
-from kvcore.engine.rooms import find_engine
+from kvcore.engines.registry import find_engine
 from kvcore.memory.budget import profiled_memory
 from kvcore.memory.graphs import counted_graph_bytes
 from kvcore.memory.parts import Parts, RankMemory, measured_or, rank_parts
