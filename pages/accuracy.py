@@ -2,6 +2,7 @@
 
 import streamlit as st
 
+from kvcore.base.numbers import error_percent
 from kvcore.charts import accuracy_figures as words
 from kvcore.evidence import accuracy, accuracy_groups
 from pages.ui.accuracy import tables
@@ -23,14 +24,14 @@ if unseen is not None and fitted is not None:
             "{share_p90} of the card’s memory. {inside} of the measured figures lie inside their 80 % "
             "interval, {each} where each publication counts once; its median width is {width} of the "
             "figure.",
-            each=words.percent(unseen.inside_by_publication, t),
+            each=error_percent(unseen.inside_by_publication, t),
             starts=str(unseen.found.count),
-            median=words.percent(unseen.found.median, t),
-            p90=words.percent(unseen.found.p90, t),
-            share=words.percent(unseen.share_median, t),
-            share_p90=words.percent(unseen.share_p90, t),
-            inside=words.percent(unseen.found.inside or 0.0, t),
-            width=words.percent(unseen.width, t),
+            median=error_percent(unseen.found.median, t),
+            p90=error_percent(unseen.found.p90, t),
+            share=error_percent(unseen.share_median, t),
+            share_p90=error_percent(unseen.share_p90, t),
+            inside=error_percent(unseen.found.inside or 0.0, t),
+            width=error_percent(unseen.width, t),
         )
     )
     st.markdown(
@@ -38,9 +39,9 @@ if unseen is not None and fitted is not None:
             "With all data in the fit, as the product ships: {median} (median), {p90} (P90), {inside} inside. "
             "{alone} starts rest on a constant that no other publication informs, so it is kept in both.",
             alone=str(sum(start.one_source for start in record.starts)),
-            median=words.percent(fitted.found.median, t),
-            p90=words.percent(fitted.found.p90, t),
-            inside=words.percent(fitted.found.inside or 0.0, t),
+            median=error_percent(fitted.found.median, t),
+            p90=error_percent(fitted.found.p90, t),
+            inside=error_percent(fitted.found.inside or 0.0, t),
         )
     )
 st.caption(

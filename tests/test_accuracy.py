@@ -8,6 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from kvcore.base.errors import CatalogueError
+from kvcore.base.numbers import error_percent
 from kvcore.base.words import Language, words
 from kvcore.charts.accuracy_figures import (
     check_rows,
@@ -15,7 +16,6 @@ from kvcore.charts.accuracy_figures import (
     group_rows,
     left_out_rows,
     peer_rows,
-    percent,
     scatter,
     shown_starts,
 )
@@ -289,4 +289,4 @@ def test_rows() -> None:
 
 
 def test_percent_of_nothing() -> None:
-    assert percent(0.0, EN, signed=True) == "0.0\N{NO-BREAK SPACE}%"
+    assert error_percent(0.0, EN, signed=True) == "0.0\N{NO-BREAK SPACE}%"

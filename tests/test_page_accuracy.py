@@ -3,9 +3,9 @@
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from kvcore.base.numbers import error_percent
 from kvcore.base.words import Language
 from kvcore.base.words import words as words_of
-from kvcore.charts.accuracy_figures import percent
 from kvcore.evidence.accuracy import Check, headline, load_accuracy, our_points
 from kvcore.evidence.accuracy_groups import held_out, of_one_source
 from tests.page_app import checked, figures, open_app, seen
@@ -64,7 +64,7 @@ def test_the_headline_is_of_publications_that_took_no_part(locale: str, words: s
     assert words in seen(app)
     t = words_of(Language.of_browser(locale))
     for share in (unseen.found.median, unseen.found.p90, unseen.share_p90, unseen.width, fitted.found.p90):
-        assert percent(share, t) in seen(app)
+        assert error_percent(share, t) in seen(app)
     assert source in html(app)
 
 

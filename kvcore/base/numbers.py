@@ -6,13 +6,19 @@ A real minus sign, thousands separators, and no power of ten unless a function s
 from __future__ import annotations
 
 import math
-from typing import Final
+from typing import Final, Protocol
 
 from kvcore.base.units import GIB, KIB, MIB
 
 MINUS: Final = "\N{MINUS SIGN}"
 DASH: Final = "\N{EM DASH}"
 """Stands where there is no number."""
+
+
+class Translate(Protocol):
+    """The texts of one language, as `kvcore.base.words.Words` gives them."""
+
+    def __call__(self, msgid: str, /, **params: str) -> str: ...
 
 
 def real_minus(number: str) -> str:
@@ -46,14 +52,148 @@ def count(value: float) -> str:
     return f"{value:,.0f}"
 
 
-def significant(value: float) -> str:
-    """A whole number in full, any other with four digits.
+def significant(value: float, digits: int = 4) -> str:
+    """A whole number in full, any other with so many significant digits.
 
     Example:
-        >>> significant(163840), significant(0.123456), significant(1234.5)
-        ('163,840', '0.1235', '1,234')
+        >>> significant(163840), significant(0.123456), significant(1234.5), significant(15.26834, 6)
+        ('163,840', '0.1235', '1,234', '15.2683')
     """
-    return count(value) if float(value).is_integer() else f"{value:,.4g}"
+    return count(value) if float(value).is_integer() else f"{value:,.{digits}g}"
+
+
+def plain(value: float) -> str:
+    """A number as flags and settings write it: six significant digits, no separators, no trailing zeros.
+
+    Example:
+        >>> plain(0.9), plain(80.0), plain(2048)
+        ('0.9', '80', '2048')
+    """
+    return f"{value:g}"
+
+
+def two_decimals(value: float) -> str:
+    """A number with two decimals, as the engine prints sizes in GiB; a real minus sign.
+
+    Example:
+        >>> two_decimals(15.2683), two_decimals(-52.8)
+        ('15.27', '−52.80')
+    """
+    return real_minus(f"{value:.2f}")
+
+
+def log_number(value: float) -> str:
+    """A number of a start log.
+
+    Example:
+        >>> log_number(8192.0), log_number(7.5)
+        ('8192', '7.50')
+    """
+    if value.is_integer():
+        return str(int(value))
+    return f"{value:.4g}" if abs(value) < 1 else f"{value:.2f}"
+
+
+def answer_text(value: float) -> str:
+    """A guess or an answer as people write it.
+
+    Example:
+        >>> answer_text(163840), answer_text(2.125), answer_text(0.14)
+        ('163,840', '2.125', '0.14')
+    """
+    if value >= 1000 or value == round(value):
+        return count(value)
+    return f"{value:,.4g}" if value >= 1 else f"{value:,.3g}"
+
+
+def factor_text(ratio: float) -> str:
+    """How many times one number is another.
+
+    Example:
+        >>> factor_text(2.0), factor_text(12.34), factor_text(250.4)
+        ('2', '12.3', '250')
+    """
+    return trimmed(ratio, 1 if ratio < 100 else 0)
+
+
+def short_count(total: int) -> str:
+    """A number of parameters as names of models have it.
+
+    Example:
+        >>> short_count(32_762_123_264), short_count(751_632_384), short_count(1_026_900_000_000)
+        ('32.8B', '752M', '1.03T')
+    """
+    for unit, size in (("T", 10**12), ("B", 10**9), ("M", 10**6)):
+        if total >= size:
+            return f"{total / size:.3g}{unit}"
+    return count(total)
+
+
+def money(amount: float) -> str:
+    """An amount in any currency, with enough digits to tell amounts apart.
+
+    Example:
+        >>> money(1234.5), money(12.5), money(0.0421), money(0.000019)
+        ('1,234.50', '12.50', '0.042', '0.000019')
+    """
+    return f"{amount:,.2f}" if amount >= 1 else short_number(amount, 2)
+
+
+def error_percent(share: float, t: Translate, *, signed: bool = False) -> str:
+    """An error in per cent as the language writes it, with a decimal below ten.
+
+    Example:
+        >>> from kvcore.base.words import Language, words
+        >>> english, chinese = words(Language.ENGLISH), words(Language.CHINESE)
+        >>> error_percent(0.0042, english), error_percent(-0.0213, english, signed=True)
+        ('0.4\xa0%', '−2.1\xa0%')
+        >>> error_percent(0.496, chinese), error_percent(float("inf"), english)
+        ('50%', '∞')
+    """
+    if math.isinf(share):
+        return "∞"
+    size = 100 * abs(share)
+    text = f"{size:.1f}" if size < 9.95 else f"{size:.0f}"
+    sign = "" if not signed or float(text) == 0 else MINUS if share < 0 else "+"
+    return _percent(f"{sign}{text}", t)
+
+
+def whole_percent(share: float, t: Translate) -> str:
+    """A share in whole per cent as the language writes it."""
+    return _percent(f"{100 * share:.0f}", t)
+
+
+def share_text(share: float, t: Translate) -> str:
+    """A share in per cent: never rounded to none or to all where it is neither.
+
+    Example:
+        >>> from kvcore.base.words import Language, words
+        >>> [share_text(share, words(Language.ENGLISH)) for share in (0.0, 0.0004, 0.0123, 0.5, 0.9996)]
+        ['0\xa0%', '< 0.1\xa0%', '1.2\xa0%', '50\xa0%', '> 99.9\xa0%']
+    """
+    if share not in (0, 1) and (share < 0.001 or share > 0.999):
+        return _percent("< 0.1" if share < 0.001 else "> 99.9", t)
+    if share in (0, 1) or 0.1 <= share <= 0.9:
+        return whole_percent(share, t)
+    return _percent(f"{100 * share:.1f}", t)
+
+
+def _percent(number: str, t: Translate) -> str:
+    return t("{number}\N{NO-BREAK SPACE}%", number=number)
+
+
+def preemption_text(rate: float | None) -> str:
+    """Preemptions a request.
+
+    Example:
+        >>> [preemption_text(rate) for rate in (None, 0.0, 0.004, 0.05, 1.31)]
+        ['—', '0', '< 0.01', '0.05', '1.3']
+    """
+    if rate is None:
+        return DASH
+    if rate < 0.01:
+        return "< 0.01" if rate else "0"
+    return f"{rate:.2f}" if rate < 1 else f"{rate:.1f}"
 
 
 def short_number(value: float, digits: int = 3) -> str:
@@ -103,6 +243,19 @@ def exact_gib_text(size_bytes: float) -> str:
         ('0.625 GiB', '2.5 GiB', '1 GiB')
     """
     return f"{trimmed(size_bytes / GIB, 3)} GiB"
+
+
+def signed_gib(difference_gib: float) -> str:
+    """A difference in GiB with its sign, without the unit.
+
+    Example:
+        >>> signed_gib(-0.306), signed_gib(0.5), signed_gib(0.001)
+        ('−0.31', '+0.50', '0.00')
+    """
+    text = f"{abs(difference_gib):.2f}"
+    if text == "0.00":
+        return text
+    return ("+" if difference_gib > 0 else MINUS) + text
 
 
 def kib_text(size_bytes: float) -> str:

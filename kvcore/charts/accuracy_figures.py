@@ -10,7 +10,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from kvcore.base.numbers import DASH, count
+from kvcore.base.numbers import DASH, count, error_percent, plain, two_decimals, whole_percent
 from kvcore.base.words import Words
 from kvcore.charts import plotting as draw
 from kvcore.evidence.accuracy import (
@@ -82,9 +82,9 @@ def left_out_rows(starts: Sequence[PublishedStart], t: Words) -> tuple[LeftOutRo
             LeftOutRow(
                 label=t(CHECK_LABELS[check]),
                 count=count(fitted.count),
-                median=_change(percent(fitted.median, t), percent(left_out.median, t)),
-                p90=_change(percent(fitted.p90, t), percent(left_out.p90, t)),
-                p90_gib=f"{ninth_decile(distances):.2f}",
+                median=_change(error_percent(fitted.median, t), error_percent(left_out.median, t)),
+                p90=_change(error_percent(fitted.p90, t), error_percent(left_out.p90, t)),
+                p90_gib=two_decimals(ninth_decile(distances)),
                 inside=_change(_inside(fitted, t), _inside(left_out, t)),
                 one_source=count(of_one_source(starts, check)),
             )
@@ -97,11 +97,7 @@ def _change(before: str, after: str) -> str:
 
 
 def _inside(found: Summary, t: Words) -> str:
-    return DASH if found.inside is None else _whole_percent(found.inside, t)
-
-
-def _whole_percent(share: float, t: Words) -> str:
-    return t("{number}\N{NO-BREAK SPACE}%", number=f"{100 * share:.0f}")
+    return DASH if found.inside is None else whole_percent(found.inside, t)
 
 
 class CoverageRow(Struct, frozen=True, kw_only=True):
@@ -128,9 +124,9 @@ def coverage_rows(starts: Sequence[PublishedStart], t: Words) -> tuple[CoverageR
             CoverageRow(
                 label=_group_name(name, t),
                 inside=t("{part} of {whole}", part=count(inside), whole=count(len(judged))),
-                share=_whole_percent(inside / len(judged), t),
-                width=percent(median(widths(judged)), t),
-                median=percent(median(abs(point.error) for point in judged), t),
+                share=whole_percent(inside / len(judged), t),
+                width=error_percent(median(widths(judged)), t),
+                median=error_percent(median(abs(point.error) for point in judged), t),
             )
         )
     return tuple(rows)
@@ -158,7 +154,7 @@ def surroundings_text(start: PublishedStart, t: Words) -> str:
     said = start.surroundings
     names = [t(SURROUNDING_LABELS[value]) for value in said.values() if value in SURROUNDING_LABELS]
     names += [t("driver {driver}", driver=str(said["driver"]))] if "driver" in said else []
-    names += [t("{size} GiB taken", size=f"{said['taken_gib']:g}")] if "taken_gib" in said else []
+    names += [t("{size} GiB taken", size=plain(said["taken_gib"]))] if "taken_gib" in said else []
     return " · ".join(names) or DASH
 
 
@@ -182,31 +178,12 @@ def error_row(label: str, found: Summary, t: Words) -> ErrorRow:
     return ErrorRow(
         label=label,
         count=answered,
-        median=percent(found.median, t),
-        p90=percent(found.p90, t),
-        signed=DASH if found.signed_median is None else percent(found.signed_median, t, signed=True),
-        near=_whole_percent(found.within_five_percent, t),
+        median=error_percent(found.median, t),
+        p90=error_percent(found.p90, t),
+        signed=DASH if found.signed_median is None else error_percent(found.signed_median, t, signed=True),
+        near=whole_percent(found.within_five_percent, t),
         inside=_inside(found, t),
     )
-
-
-def percent(share: float, t: Words, *, signed: bool = False) -> str:
-    """A share in per cent as the language writes it, with a decimal below ten.
-
-    Example:
-        >>> from kvcore.base.words import Language, words
-        >>> english, chinese = words(Language.ENGLISH), words(Language.CHINESE)
-        >>> percent(0.0042, english), percent(-0.0213, english, signed=True), percent(float("inf"), english)
-        ('0.4\xa0%', '−2.1\xa0%', '∞')
-        >>> percent(0.496, chinese)
-        '50%'
-    """
-    if math.isinf(share):
-        return "∞"
-    size = 100 * abs(share)
-    text = f"{size:.1f}" if size < 9.95 else f"{size:.0f}"
-    sign = "" if not signed or float(text) == 0 else "\N{MINUS SIGN}" if share < 0 else "+"
-    return t("{number}\N{NO-BREAK SPACE}%", number=f"{sign}{text}")
 
 
 def _summed(named: Iterable[tuple[str, Sequence[Point]]], t: Words) -> Iterator[tuple[Summary, ErrorRow]]:
@@ -309,7 +286,10 @@ def _points(
         [value for _, _, value in pairs],
         f"%{{text}}<br>{said}<extra></extra>",
         name=name,
-        text=[f"{point_name(start)}<br>{percent(point.error, t, signed=True)}" for start, point, _ in pairs],
+        text=[
+            f"{point_name(start)}<br>{error_percent(point.error, t, signed=True)}"
+            for start, point, _ in pairs
+        ],
         marker={"color": color, "symbol": symbol, "size": 9, "opacity": 0.8, "line": outline},
     )
 

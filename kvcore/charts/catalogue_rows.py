@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from kvcore import catalogue
 from kvcore.base.errors import KvPlannerError
-from kvcore.base.numbers import count
+from kvcore.base.numbers import count, plain, short_count
 from kvcore.base.quantity import Grade
 from kvcore.base.units import GIB, KIB
 from kvcore.base.words import Words, msg
@@ -186,7 +186,7 @@ def accelerator_facts(card: Accelerator, t: Words) -> str:
         '79.19 GiB · NVLink · 3,350 GB/s'
     """
     bandwidth = card.memory_bandwidth_gb_s
-    parts = [f"{card.memory_gib:g} GiB", t(LINK_NAMES[card.interconnect])]
+    parts = [f"{plain(card.memory_gib)} GiB", t(LINK_NAMES[card.interconnect])]
     if bandwidth is not None:
         parts.append(f"{count(round(bandwidth))} GB/s")
     return SEPARATOR.join(parts)
@@ -197,16 +197,3 @@ def parameters(architecture: Architecture) -> int:
     per_layer = {id(layer): sum(map(elements, layer.modules)) for layer in architecture.layers}
     around = (*architecture.first, *architecture.every, *architecture.last)
     return sum(per_layer[id(layer)] for layer in architecture.layers) + sum(map(elements, around))
-
-
-def short_count(total: int) -> str:
-    """A number of parameters as names of models have it.
-
-    Example:
-        >>> short_count(32_762_123_264), short_count(751_632_384), short_count(1_026_900_000_000)
-        ('32.8B', '752M', '1.03T')
-    """
-    for unit, size in (("T", 10**12), ("B", 10**9), ("M", 10**6)):
-        if total >= size:
-            return f"{total / size:.3g}{unit}"
-    return count(total)

@@ -10,7 +10,19 @@ from msgspec import Struct
 
 from kvcore.advice.vary import Variant, Varied
 from kvcore.base.errors import KvPlannerError
-from kvcore.base.numbers import DASH, concurrency_text, count, gib_text, real_minus, spread_text
+from kvcore.base.numbers import (
+    DASH,
+    MINUS,
+    concurrency_text,
+    count,
+    gib_text,
+    plain,
+    real_minus,
+    signed_gib,
+    significant,
+    spread_text,
+    two_decimals,
+)
 from kvcore.base.units import GIB, gib
 from kvcore.base.words import Words, listed
 from kvcore.charts.memory_bars import MARGIN, axis_title, part_piece
@@ -61,9 +73,9 @@ def _part_row(part: PartComparison, t: Words) -> PartRow:
         spread = spread_text((part.predicted_gib - low) * GIB, (high - part.predicted_gib) * GIB)
     return PartRow(
         label=t(PART_LABELS[part.part]),
-        predicted=real_minus(f"{part.predicted_gib:.2f}"),
+        predicted=two_decimals(part.predicted_gib),
         interval=spread,
-        measured=DASH if part.measured_gib is None else real_minus(f"{part.measured_gib:.2f}"),
+        measured=DASH if part.measured_gib is None else two_decimals(part.measured_gib),
         difference=DASH if part.difference_gib is None else signed_gib(part.difference_gib),
         judgement=_judgement(part, t),
         is_outside=part.is_inside is False,
@@ -76,19 +88,6 @@ def _judgement(part: PartComparison, t: Words) -> str:
         return t("not in the log")
     same, other = (t("the same"), t("differs")) if part.interval_gib is None else (t("inside"), t("outside"))
     return same if part.is_inside else other
-
-
-def signed_gib(difference_gib: float) -> str:
-    """A difference with its sign, a real minus.
-
-    Example:
-        >>> signed_gib(-0.306), signed_gib(0.5), signed_gib(0.001)
-        ('−0.31', '+0.50', '0.00')
-    """
-    text = f"{abs(difference_gib):.2f}"
-    if text == "0.00":
-        return text
-    return ("+" if difference_gib > 0 else "\N{MINUS SIGN}") + text
 
 
 def figure_sentences(comparison: Comparison, t: Words) -> tuple[str, ...]:
@@ -124,14 +123,16 @@ def headline(comparison: Comparison, t: Words, *, is_same_model: bool = True) ->
     kv = next((part for part in comparison.measured_parts if part.part == "available_kv"), None)
     figures = [_figure(figure, t, is_compared=is_same_model) for figure in comparison.figures]
     if kv is not None and kv.measured_gib is not None:
-        figures.insert(0, t("{size} GiB of KV memory", size=real_minus(f"{kv.measured_gib:.2f}")))
+        figures.insert(0, t("{size} GiB of KV memory", size=two_decimals(kv.measured_gib)))
     if not figures:
         return None
     difference = kv.difference_gib if kv is not None and is_same_model else None
     what = "printed"
     if difference is not None:
         what = "same" if signed_gib(difference) == "0.00" else "more" if difference > 0 else "less"
-    text = t(LABELS["headlines"][what], size=f"{abs(difference or 0.0):.2f}", figures=" · ".join(figures))
+    text = t(
+        LABELS["headlines"][what], size=two_decimals(abs(difference or 0.0)), figures=" · ".join(figures)
+    )
     return Headline(text=text, is_lost=what == "less" and kv is not None and kv.is_inside is False)
 
 
@@ -141,7 +142,7 @@ def _figure(figure: FigureComparison, t: Words, *, is_compared: bool) -> str:
     printed = show(figure.measured)
     if is_compared and figure.predicted is not None:
         more = figure.measured - figure.predicted
-        sign = "" if show(abs(more)) == show(0.0) else "+" if more > 0 else "\N{MINUS SIGN}"
+        sign = "" if show(abs(more)) == show(0.0) else "+" if more > 0 else MINUS
         printed += f" ({sign}{show(abs(more))})"
     if figure.figure == "kv_tokens":
         return t("{number} tokens", number=printed)
@@ -178,8 +179,7 @@ def reading_text(reading: Reading) -> str:
         >>> reading_text(Reading(figure="kv_tokens", value=94784.0, unit="tokens", line_number=1, line=""))
         '94,784 tokens'
     """
-    number = f"{reading.value:,.0f}" if reading.value.is_integer() else f"{reading.value:,.6g}"
-    return f"{real_minus(number)} {reading.unit}".strip()
+    return f"{real_minus(significant(reading.value, 6))} {reading.unit}".strip()
 
 
 def comparison_bar(comparison: Comparison, planned: Plan, t: Words) -> Stack:
@@ -262,7 +262,7 @@ def position_name(varied: Varied, variant: Variant, t: Words) -> str:
         case Varied.LENGTH | Varied.BATCHED_TOKENS if isinstance(value, int):
             return t("{tokens} tokens", tokens=count(value))
         case Varied.UTILIZATION:
-            return f"{value:g}"
+            return plain(value)
         case Varied.INSTANCES:
             return t("{count} per card", count=str(value))
         case Varied.BLOCK_SIZE:

@@ -8,14 +8,14 @@ from typing import Final
 
 from msgspec import Struct
 
-from kvcore.base.numbers import count
+from kvcore.base.numbers import answer_text, count
 from kvcore.base.words import Words
 from kvcore.charts import summary
 from kvcore.charts.plan_report import document, memory_svg
 from kvcore.course import Step, step_of
 from kvcore.course.course import Route
 from kvcore.course.facts import variant
-from kvcore.course.lesson import Prediction, answer_text, prose
+from kvcore.course.lesson import Prediction, prose
 from kvcore.course.questions import Asked, questions
 from kvcore.planning import Plan
 

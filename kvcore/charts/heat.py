@@ -15,12 +15,12 @@ from typing import Final
 from unicodedata import east_asian_width
 
 from kvcore.advice.sweep_cell import Cell
-from kvcore.base.numbers import DASH, concurrency_text, count, gib_text
+from kvcore.base.numbers import DASH, concurrency_text, count, gib_text, money
 from kvcore.base.units import GIB
 from kvcore.base.words import Words
 from kvcore.catalogue.accelerators import Accelerator, Vendor
 from kvcore.charts import plotting as draw
-from kvcore.charts.matrix import FAILURE_WORDS, VENDOR_NAMES, Row, Target, money
+from kvcore.charts.matrix import FAILURE_WORDS, VENDOR_NAMES, Row, Target
 from kvcore.planning import Verdict
 from kvcore.texts import LABELS
 from kvcore.texts.palette import DARK_TEXT

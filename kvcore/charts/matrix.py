@@ -11,7 +11,7 @@ from msgspec.json import Encoder
 
 from kvcore.advice.sweep import SweptModel
 from kvcore.advice.sweep_cell import Cell, Cost, cost_of, serves, smallest
-from kvcore.base.numbers import concurrency_text, count, short_number
+from kvcore.base.numbers import concurrency_text, count, money
 from kvcore.base.units import rounded
 from kvcore.base.words import Words, msg
 from kvcore.catalogue.accelerators import Accelerator, Vendor
@@ -187,16 +187,6 @@ def cheapest_answer(
     return Answer(text=text, cells=(cell,))
 
 
-def money(amount: float) -> str:
-    """An amount in any currency, with as many digits as tell amounts apart.
-
-    Example:
-        >>> money(1234.5), money(12.5), money(0.0421), money(0.000019)
-        ('1,234.50', '12.50', '0.042', '0.000019')
-    """
-    return f"{amount:,.2f}" if amount >= 1 else short_number(amount, 2)
-
-
 def deployment_name(cell: Cell, cards: Mapping[str, Accelerator], t: Words) -> str:
     """A cell as a deployment, `4 × H200 SXM 141GB`, whose number stays on the line of the name."""
     return f"{cell.gpus}\N{NO-BREAK SPACE}×\N{NO-BREAK SPACE}{t.card(cards[cell.accelerator].name)}"
@@ -273,7 +263,7 @@ def _json_row(swept: SweptModel, cell: Cell) -> _JsonRow:
 
 def table_lines(swept: SweptModel, sizes: Sequence[int]) -> Iterator[str]:
     """A line for each accelerator: requests at once at each tensor parallel size, or in a word why none."""
-    yield f"{swept.model}, {swept.max_model_len:,} tokens"
+    yield f"{swept.model}, {count(swept.max_model_len)} tokens"
     width = max((len(cell.accelerator) for cell in swept.cells), default=0)
     yield "  " + "".ljust(width) + "".join(f"TP {size}".rjust(12) for size in sizes)
     for start in range(0, len(swept.cells), len(sizes)):

@@ -10,12 +10,11 @@ from msgspec.structs import replace
 from kvcore.advice.roofline import peak_flops, token_flops
 from kvcore.advice.vary import decode_bound
 from kvcore.base.errors import KvPlannerError, WorkloadError
-from kvcore.base.numbers import DASH, concurrency_text, count, short_number
+from kvcore.base.numbers import DASH, concurrency_text, count, share_text, short_number
 from kvcore.base.units import rounded
 from kvcore.base.words import Words
 from kvcore.charts import plotting as draw
 from kvcore.charts.summary import Card
-from kvcore.charts.workload_summary import share_text
 from kvcore.evidence.carry import carried_over
 from kvcore.planning import Plan, plan
 from kvcore.replay.clock import BoundClock, Clock, FittedClock
@@ -148,12 +147,12 @@ def replay_table(found: Replay) -> str:
     """The sums for people."""
     rows = [
         ("clock", found.clock.value),
-        ("requests", f"{found.requests:,}"),
+        ("requests", count(found.requests)),
         ("seconds", f"{found.seconds:,.1f}"),
-        ("steps", f"{found.steps:,}"),
+        ("steps", count(found.steps)),
         ("KV use at most", f"{100 * found.peak_usage:.1f} %"),
         ("running on average", f"{found.mean_running:.1f}"),
-        ("preemptions", f"{found.preemptions:,}"),
+        ("preemptions", count(found.preemptions)),
         ("prefix hit rate", f"{100 * found.hit_rate:.1f} %"),
     ]
     for name, latency in (("TTFT", found.ttft), ("TPOT", found.tpot)):

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from kvcore.base.numbers import short_number
+from kvcore.base.numbers import share_text, short_number
 from kvcore.base.units import GIB, rounded
 from kvcore.base.words import Words
 from kvcore.charts import plotting as draw
-from kvcore.charts.workload_summary import share_text
 from kvcore.planning import Plan
 from kvcore.replay.reuse import Reuse
 from kvcore.replay.settings import Settings

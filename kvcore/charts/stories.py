@@ -7,7 +7,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from kvcore.base.numbers import DASH, count, format_bytes
+from kvcore.base.numbers import DASH, count, format_bytes, significant
 from kvcore.base.quantity import Quantity, Unit
 from kvcore.base.words import Words
 from kvcore.explain.documents import figures
@@ -76,9 +76,7 @@ def _text(quantity: Quantity | None) -> str:
         return DASH
     if quantity.unit is Unit.BYTES:
         return format_bytes(quantity.value)
-    if quantity.unit is Unit.TOKENS or float(quantity.value).is_integer():
-        return count(quantity.value)
-    return f"{quantity.value:,.4g}"
+    return count(quantity.value) if quantity.unit is Unit.TOKENS else significant(quantity.value)
 
 
 def corrections_of(step: StoryStep, t: Words) -> tuple[Corrected, ...]:

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from kvcore.advice.fixes import Fix, FixPair, starts_lower
 from kvcore.advice.vary import ConcurrencyCurve
-from kvcore.base.numbers import DASH, concurrency_text, count, gib_text, kib_text, whole_requests
+from kvcore.base.numbers import DASH, concurrency_text, count, gib_text, kib_text, plain, whole_requests
 from kvcore.base.quantity import Quantity
 from kvcore.base.words import Words
 from kvcore.cache.spec import CacheKind
@@ -114,11 +114,11 @@ def _start_text(plan: Plan, t: Words) -> str:
     noticed = next(one for one in plan.notices if one.code == TOO_LITTLE_FREE)
     starts = starts_lower(plan)
     if starts is not None:
-        shown = {"utilization": f"{starts.value:g}", "requests": requests_words(starts.plan, t)}
+        shown = {"utilization": plain(starts.value), "requests": requests_words(starts.plan, t)}
         advice = t(LABELS["start"]["works"], **shown)
     else:
         share = float(noticed.params["free"]) / float(noticed.params["total"])
-        advice = t(LABELS["start"]["lower"], utilization=f"{math.floor(100 * share) / 100:g}")
+        advice = t(LABELS["start"]["lower"], utilization=plain(math.floor(100 * share) / 100))
     return t(LABELS["tight"][Tightness.START], advice=advice, **noticed.params)
 
 
@@ -168,7 +168,7 @@ def scenario_head(plan: Plan, t: Words) -> tuple[str, ...]:
         f"{t.card(plan.accelerator.name)} × {cards}",
         *((t("{count} replicas", count=str(parallel.data_parallel_size)),) if parallel.data_parallel_size > 1 else ()),
         t("{tokens} tokens", tokens=count(resolved.max_model_len)),
-        t("utilization {share}", share=f"{resolved.gpu_memory_utilization:g}"),
+        t("utilization {share}", share=plain(resolved.gpu_memory_utilization)),
         t("KV {dtype}", dtype=resolved.kv_cache_dtype),
         f"{resolved.engine} {resolved.engine_version}",
     )  # fmt: skip

@@ -10,7 +10,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from kvcore.base.numbers import DASH, concurrency_text, count
+from kvcore.base.numbers import DASH, concurrency_text, count, plain, preemption_text, share_text
 from kvcore.base.units import ceil_div, round_up
 from kvcore.base.words import Words
 from kvcore.charts.summary import Card, Outcome, Sentence
@@ -41,40 +41,6 @@ class ChoiceRow(Struct, frozen=True, kw_only=True):
     worst_case: str
     at_mean: str
     preempted: str
-
-
-def share_text(share: float, t: Words) -> str:
-    """A share in percent: never rounded to none or to all where it is neither.
-
-    Example:
-        >>> from kvcore.base.words import Language, words
-        >>> [share_text(share, words(Language.ENGLISH)) for share in (0.0, 0.0004, 0.0123, 0.5, 0.9996)]
-        ['0\xa0%', '< 0.1\xa0%', '1.2\xa0%', '50\xa0%', '> 99.9\xa0%']
-    """
-    if share in (0, 1):
-        number = f"{100 * share:.0f}"
-    elif share < 0.001:
-        number = "< 0.1"
-    elif share > 0.999:
-        number = "> 99.9"
-    else:
-        number = f"{100 * share:.0f}" if 0.1 <= share <= 0.9 else f"{100 * share:.1f}"
-    return t("{number}\N{NO-BREAK SPACE}%", number=number)
-
-
-def preemption_text(rate: float | None, t: Words) -> str:
-    """Preemptions a request.
-
-    Example:
-        >>> from kvcore.base.words import Language, words
-        >>> [preemption_text(rate, words(Language.ENGLISH)) for rate in (None, 0.0, 0.004, 0.05, 1.31)]
-        ['—', '0', '< 0.01', '0.05', '1.3']
-    """
-    if rate is None:
-        return DASH
-    if rate < 0.01:
-        return "< 0.01" if rate else "0"
-    return f"{rate:.2f}" if rate < 1 else f"{rate:.1f}"
 
 
 def sentence(mix: Mix, recommended: LimitChoice, now: LimitChoice, t: Words) -> Sentence:
@@ -143,7 +109,7 @@ def choice_rows(
             left_out=share_text(choice.share_left_out, t),
             worst_case=concurrency_text(choice.worst_case_requests) if choice.starts else DASH,
             at_mean=concurrency_text(choice.mean_requests) if choice.starts else DASH,
-            preempted=preemption_text(choice.preemptions, t),
+            preempted=preemption_text(choice.preemptions),
         )
         for choice in choices
     )
@@ -212,14 +178,14 @@ def steady_figures(choice: LimitChoice, t: Words) -> tuple[Card, ...]:
         (
             t("Largest max_num_seqs"),
             t("any") if most is None else count(most),
-            t("with at most {rate} preemptions a request", rate=f"{PREEMPTED:g}")
+            t("with at most {rate} preemptions a request", rate=plain(PREEMPTED))
             if most is None
-            else t("{low} to {high}, with at most {rate} preemptions a request", rate=f"{PREEMPTED:g}",
+            else t("{low} to {high}, with at most {rate} preemptions a request", rate=plain(PREEMPTED),
                    low=count(int(most * (1 - reach))), high=count(math.ceil(most * (1 + reach)))),
         ),
         (
             t("Preemptions a request"),
-            preemption_text(choice.preemptions, t),
+            preemption_text(choice.preemptions),
             t("{seats} {seats:request|requests} at once, your max_num_seqs", seats=count(seats)),
         ),
     )  # fmt: skip

@@ -13,7 +13,7 @@ from msgspec.structs import fields, replace
 
 from kvcore import catalogue
 from kvcore.base.errors import KvPlannerError
-from kvcore.base.numbers import count
+from kvcore.base.numbers import count, plain
 from kvcore.base.words import Words, listed
 from kvcore.catalogue.models import Checkpoint
 from kvcore.contract.assumed import assumed_surroundings
@@ -89,7 +89,7 @@ def _checkpoint(scenario: Scenario) -> Iterator[Setting]:
 def _memory(scenario: Scenario) -> Iterator[Setting]:
     given = _memory_gib(scenario)
     if given is not None:
-        yield Setting(field=MEMORY.name, text=f"memory {given:g} GiB", removal=((MEMORY.name, None),))
+        yield Setting(field=MEMORY.name, text=f"memory {plain(given)} GiB", removal=((MEMORY.name, None),))
 
 
 def _memory_gib(scenario: Scenario) -> float | None:
@@ -122,7 +122,7 @@ def _flags(scenario: Scenario, t: Words) -> Iterator[Setting]:
         if name == "kernels_compiled":
             text = t("Restart: kernels are compiled")
         elif name == "hf_overrides":
-            text = f"hf_overrides YaRN × {read_yarn(value).factor:g}"
+            text = f"hf_overrides YaRN × {plain(read_yarn(value).factor)}"
         elif name == "kv_transfer_config":
             said = json.loads(value)
             words = (said.get("kv_connector"), said.get("kv_role"))
@@ -150,7 +150,7 @@ def _surroundings(scenario: Scenario, t: Words) -> Iterator[Setting]:
     for flag in fields_of("surroundings").values():
         value = value_of(scenario, flag.name)
         if value is not None:
-            text = f"{value:g}" if flag.kind is Kind.NUMBER else case_name(value, t)
+            text = plain(value) if flag.kind is Kind.NUMBER else case_name(value, t)
             said = t("{label}: {value}", label=t(flag.label), value=text)
             yield Setting(field=flag.name, text=said, removal=((flag.name, None),))
 
@@ -194,7 +194,7 @@ def _text(field: str, value: object) -> str:
     if isinstance(value, int):
         return f"{field} {count(value)}"
     if isinstance(value, float):
-        return f"{field} {value:g}"
+        return f"{field} {plain(value)}"
     if isinstance(value, dict):
         named = ((str(key).replace(".", "_"), number) for key, number in value.items())
         return f"{field} " + ", ".join(f"{_plain(name) or '…'} {number}" for name, number in named)

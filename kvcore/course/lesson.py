@@ -13,6 +13,7 @@ from typing import Any, Final
 from msgspec import Struct
 from msgspec.structs import replace
 
+from kvcore.base.numbers import factor_text
 from kvcore.base.words import Words, msg
 from kvcore.course.equation import Equation
 from kvcore.planning import Plan
@@ -222,18 +223,6 @@ def prose(text: str, t: Words) -> str:
     return re.sub("\x02([a-z_]+)\x03", word, html)
 
 
-def answer_text(value: float) -> str:
-    """A guess or an answer as people write it.
-
-    Example:
-        >>> answer_text(163840), answer_text(2.125), answer_text(0.14)
-        ('163,840', '2.125', '0.14')
-    """
-    if value >= 1000 or value == round(value):
-        return f"{value:,.0f}"
-    return f"{value:,.4g}" if value >= 1 else f"{value:,.3g}"
-
-
 def judgement(prediction: Prediction, guess: float, t: Words) -> str:
     """How far off a guessed number was, and where the slip may lie."""
     answer = prediction.answer
@@ -251,19 +240,15 @@ def _distance(guess: float, answer: float, t: Words) -> str:
         return t("Too high.") if guess > answer else t("Too low.")
     ratio = guess / answer
     if ratio >= FAR:
-        return t("{factor} times too high.", factor=_factor(ratio))
+        return t("{factor} times too high.", factor=factor_text(ratio))
     if ratio <= 1 / FAR:
-        return t("{factor} times too low.", factor=_factor(1 / ratio))
+        return t("{factor} times too low.", factor=factor_text(1 / ratio))
     percent = f"{abs(ratio - 1) * 100:.0f}"
     return (
         t("{percent} % too high.", percent=percent)
         if ratio > 1
         else t("{percent} % too low.", percent=percent)
     )
-
-
-def _factor(ratio: float) -> str:
-    return f"{ratio:,.1f}".removesuffix(".0") if ratio < 100 else f"{ratio:,.0f}"
 
 
 LOOKS: Final = {

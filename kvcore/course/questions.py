@@ -12,13 +12,13 @@ from typing import Any, Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from kvcore.base.numbers import count, exact_gib_text, format_bytes
+from kvcore.base.numbers import answer_text, count, exact_gib_text, format_bytes
 from kvcore.base.quantity import Grade, Quantity, Scope, Unit, figure, placeholders
 from kvcore.base.units import GB, GIB, KIB, MIB
 from kvcore.base.words import Words
 from kvcore.course.equation import Equation, equation
 from kvcore.course.facts import facts, parameter_count
-from kvcore.course.lesson import CLOSE, Lesson, Prediction, Slip, StepName, answer_text
+from kvcore.course.lesson import CLOSE, Lesson, Prediction, Slip, StepName
 from kvcore.planning import Plan
 from kvcore.texts import LESSONS, QUESTIONS, Question
 

@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from kvcore.base.errors import KvPlannerError
-from kvcore.base.numbers import DASH, concurrency_text, count, exact_gib_text, kib_text
+from kvcore.base.numbers import DASH, concurrency_text, count, exact_gib_text, kib_text, plain
 from kvcore.base.units import GIB, ceil_div
 from kvcore.base.words import Words
 from kvcore.controls.edit import engine_versions, tensor_parallel_sizes, with_field
@@ -196,7 +196,7 @@ def value_text(value: Any, t: Words) -> str:
         return f"{value.method} × {value.num_speculative_tokens}"
     if isinstance(value, int):
         return count(value)
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return plain(value) if isinstance(value, float) else str(value)
 
 
 def defaults_by_version(planned: Plan) -> dict[str, tuple[DefaultRun, ...]]:

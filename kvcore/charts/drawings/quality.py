@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from html import escape
 
-from kvcore.base.numbers import MINUS
+from kvcore.base.numbers import two_decimals
 from kvcore.base.words import Words, listed
 from kvcore.charts.drawings.drawing import Drawing, box, words_box
 from kvcore.explain.quality import WEIGHTS, PublishedScore, published_scores
@@ -28,7 +28,7 @@ def _name(row: PublishedScore, t: Words) -> str:
 
 def _row(row: PublishedScore, t: Words) -> str:
     kept = t("weights") if row.kept == WEIGHTS else t("weights and KV cache")
-    change = f"{row.points:+.2f}".replace("-", MINUS)
+    change = ("+" if row.points >= 0 else "") + two_decimals(row.points)
     bars = box("kv-score kv-before", variables=f"--share:{row.before / 100:.4f}") + box(
         "kv-score", variables=f"--share:{row.after / 100:.4f}"
     )

@@ -15,9 +15,10 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from kvcore.base.errors import MESSAGES, Notice
+from kvcore.base.numbers import log_number
 from kvcore.evidence.log.arguments import LogFlags
 from kvcore.evidence.log.cleaned import WINDOW, LogText, message_of
-from kvcore.evidence.log.figures import Figures, format_number
+from kvcore.evidence.log.figures import Figures
 from kvcore.evidence.log.line_formats import Hit, LineRow, find_lines
 from kvcore.tables.versioned import Bounds, Reviewed, TableFile
 
@@ -122,7 +123,7 @@ class Failure(Struct, frozen=True, kw_only=True):
     @property
     def notice(self) -> Notice:
         """The explanation in plain words and what to do, translated by code as every notice is."""
-        params = {name: format_number(value) for name, value in self.numbers.items()}
+        params = {name: log_number(value) for name, value in self.numbers.items()}
         if self.code == _TOO_LONG and not self.fp8_suffices:
             return Notice(code="start-context-far-too-long", params=params)
         return Notice(code=self.code, params=params)

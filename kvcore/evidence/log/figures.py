@@ -8,6 +8,7 @@ from typing import Any, Final
 from msgspec import Struct, field
 
 from kvcore.base.errors import Notice
+from kvcore.base.numbers import log_number
 from kvcore.evidence.log.cleaned import LogText
 from kvcore.evidence.log.line_formats import FORMATS, find_lines
 
@@ -78,18 +79,6 @@ class RankedFigures(Struct, frozen=True, kw_only=True):
     notices: tuple[Notice, ...]
 
 
-def format_number(value: float) -> str:
-    """A number of the log as a person reads it.
-
-    Example:
-        >>> format_number(8192.0), format_number(7.5)
-        ('8192', '7.50')
-    """
-    if value.is_integer():
-        return str(int(value))
-    return f"{value:.4g}" if abs(value) < 1 else f"{value:.2f}"
-
-
 def find_readings(log: LogText, start: int, end: int) -> tuple[tuple[Reading, ...], tuple[Notice, ...]]:
     """Every figure between two offsets, in order; absurd ones are left out and reported."""
     table = FORMATS.load()
@@ -99,7 +88,7 @@ def find_readings(log: LogText, start: int, end: int) -> tuple[tuple[Reading, ..
     for offset, name, value in ((hit.offset, *number) for hit in hits for number in hit.numbers):
         rule, line_number = table.figure[name], log.line_number(offset)
         if not rule.low <= value <= rule.high:
-            params = {"line": str(line_number), "value": format_number(value), "unit": rule.unit}
+            params = {"line": str(line_number), "value": log_number(value), "unit": rule.unit}
             absurd.append((offset, Notice(code="log-absurd-figure", field=name, params=params)))
             continue
         process = log.process(offset)
@@ -196,7 +185,7 @@ def _agreed(readings: Sequence[Reading], notices: list[Notice]) -> Reading:
 
 
 def _contradiction(*readings: Reading) -> Notice:
-    texts = (f"{format_number(reading.value)} {reading.unit}".strip() for reading in readings)
+    texts = (f"{log_number(reading.value)} {reading.unit}".strip() for reading in readings)
     params = dict(zip(("first", "second"), texts, strict=True))
     return Notice(code="log-contradiction", field=readings[0].figure, params=params)
 

@@ -8,6 +8,7 @@ from html import escape
 import pandas as pd
 import streamlit as st
 
+from kvcore.base.numbers import error_percent
 from kvcore.base.words import Words
 from kvcore.charts.accuracy_figures import (
     CoverageRow,
@@ -15,7 +16,6 @@ from kvcore.charts.accuracy_figures import (
     LeftOutRow,
     citation,
     fit_text,
-    percent,
     point_name,
     surroundings_text,
 )
@@ -103,7 +103,7 @@ def sources(starts: Sequence[PublishedStart], check: Check, t: Words) -> None:
             "start": point_name(start),
             "measured": start.points[check].measured,
             "predicted": start.points[check].predicted,
-            "error": percent(start.points[check].error, t, signed=True),
+            "error": error_percent(start.points[check].error, t, signed=True),
             "left_out": None if (left := start.points[check].held_out) is None else left.predicted,
             "fit": fit_text(start.points[check], t),
             "surroundings": surroundings_text(start, t),

@@ -7,12 +7,12 @@ from html import escape
 import streamlit as st
 from msgspec import Struct
 
-from kvcore.base.numbers import count
+from kvcore.base.numbers import answer_text, count
 from kvcore.base.words import Words
 from kvcore.charts import summary
 from kvcore.course import STEPS, Step, StepName
 from kvcore.course.facts import variant
-from kvcore.course.lesson import answer_text, judgement, prose
+from kvcore.course.lesson import judgement, prose
 from kvcore.course.questions import ASKED, Asked, questions
 from kvcore.course.score import AT_ONCE, LATER, OPEN, SHOWN, marks, right, with_mark
 from pages.ui.shared import net, state

@@ -8,9 +8,10 @@ from html import escape
 import streamlit as st
 from msgspec.structs import replace
 
+from kvcore.base.numbers import answer_text
 from kvcore.base.words import Words
 from kvcore.course import Step
-from kvcore.course.lesson import Content, Prediction, answer_text, judgement, prose
+from kvcore.course.lesson import Content, Prediction, judgement, prose
 from pages.ui.shared import net, state
 
 EVERY_ANSWER = "learn.every_answer"

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import streamlit as st
 
 from kvcore.base.errors import KvPlannerError
-from kvcore.base.numbers import DASH, concurrency_text, count, short_number
+from kvcore.base.numbers import DASH, concurrency_text, count, share_text, short_number
 from kvcore.base.shared_work import PAUSE_SECONDS
 from kvcore.base.words import Words
 from kvcore.charts.replay_figures import (
@@ -22,7 +22,6 @@ from kvcore.charts.replay_figures import (
     replay_chart,
 )
 from kvcore.charts.reuse_figures import block_gib, reuse_chart, reuse_sentence
-from kvcore.charts.workload_summary import share_text
 from kvcore.planning import Plan
 from kvcore.replay.arrivals import random_arrivals
 from kvcore.replay.planned import settings_of

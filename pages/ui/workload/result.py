@@ -10,7 +10,7 @@ from typing import TypeAlias
 import streamlit as st
 from msgspec.structs import replace
 
-from kvcore.base.numbers import count, short_tokens
+from kvcore.base.numbers import count, share_text, short_tokens
 from kvcore.base.units import round_up
 from kvcore.base.words import Words, listed, sentences
 from kvcore.charts.length_histogram import length_histogram, marked_limits
@@ -21,7 +21,6 @@ from kvcore.charts.workload_summary import (
     left_out_note,
     mix_sentence,
     sentence,
-    share_text,
 )
 from kvcore.controls.edit import nearest_below
 from kvcore.evidence.carry import carried_over
