@@ -154,7 +154,7 @@ def surroundings_text(start: PublishedStart, t: Words) -> str:
     said = start.surroundings
     names = [t(SURROUNDING_LABELS[value]) for value in said.values() if value in SURROUNDING_LABELS]
     names += [t("driver {driver}", driver=str(said["driver"]))] if "driver" in said else []
-    names += [t("{size} GiB taken", size=plain(said["taken_gib"]))] if "taken_gib" in said else []
+    names += [t("{size} GiB taken", size=plain(float(said["taken_gib"])))] if "taken_gib" in said else []
     return " · ".join(names) or DASH
 
 

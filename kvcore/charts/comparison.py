@@ -261,7 +261,7 @@ def position_name(varied: Varied, variant: Variant, t: Words) -> str:
             return t.card(variant.scenario.accelerator.name)
         case Varied.LENGTH | Varied.BATCHED_TOKENS if isinstance(value, int):
             return t("{tokens} tokens", tokens=count(value))
-        case Varied.UTILIZATION:
+        case Varied.UTILIZATION if isinstance(value, float):
             return plain(value)
         case Varied.INSTANCES:
             return t("{count} per card", count=str(value))

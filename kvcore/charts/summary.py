@@ -114,7 +114,10 @@ def _start_text(plan: Plan, t: Words) -> str:
     noticed = next(one for one in plan.notices if one.code == TOO_LITTLE_FREE)
     starts = starts_lower(plan)
     if starts is not None:
-        shown = {"utilization": plain(starts.value), "requests": requests_words(starts.plan, t)}
+        shown = {
+            "utilization": plain(starts.plan.resolved.gpu_memory_utilization),
+            "requests": requests_words(starts.plan, t),
+        }
         advice = t(LABELS["start"]["works"], **shown)
     else:
         share = float(noticed.params["free"]) / float(noticed.params["total"])
