@@ -194,7 +194,7 @@ from kvcore.evidence.log.reader import read_log
 from kvcore.engines.vllm.versions import assumed_version
 from kvcore.planning import plan
 from kvcore.deploy.server_start import image
-from kvcore.deploy.launch import launch_command
+from kvcore.deploy.commands import launch_command
 from kvcore.wire.request import scenario_from_request
 asked = {{"model": "Qwen/Qwen3-8B", "engine": "made-up", "accelerator": {{"memory_gib": 64, "vendor": "intel"}}}}
 planned = plan(scenario_from_request(asked))

@@ -13,6 +13,7 @@ import yaml
 from msgspec.structs import replace
 
 from kvcore.base.words import Language, words
+from kvcore.deploy.commands import launch_command
 from kvcore.deploy.going_live import (
     Load,
     Tick,
@@ -25,7 +26,6 @@ from kvcore.deploy.going_live import (
     never_fires,
     thresholds,
 )
-from kvcore.deploy.launch import launch_command
 from kvcore.engines.vllm.availability import benchmark_program, exported_metrics
 from kvcore.planning import Plan
 from tests import present_plans

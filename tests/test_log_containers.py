@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from kvcore.base.errors import LogError
-from kvcore.deploy.artefacts import CONTAINERS, Artefact, artefact
+from kvcore.deploy.launch_files import CONTAINERS, Artefact, artefact
 from kvcore.evidence.log.arguments import LogFlags
 from kvcore.evidence.log.cleaned import clean_log
 from kvcore.evidence.log.containers import MAX_CHARACTERS, docker_container, find_manifests

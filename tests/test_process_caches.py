@@ -20,7 +20,7 @@ from kvcore.base.errors import KvPlannerError
 from kvcore.base.kept import size_of
 from kvcore.catalogue import find_model
 from kvcore.charts.plan_report import qr_image
-from kvcore.deploy.artefacts import Artefact, artefact
+from kvcore.deploy.launch_files import Artefact, artefact
 from kvcore.engines.vllm import captures
 from kvcore.evidence.log.reader import read_log
 from kvcore.planning import plan

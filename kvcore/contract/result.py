@@ -9,7 +9,7 @@ from kvcore.base.errors import KvPlannerError
 from kvcore.base.quantity import Quantity
 from kvcore.base.units import rounded_gib
 from kvcore.contract.assumed import assumed_surroundings
-from kvcore.deploy.launch import launch_command
+from kvcore.deploy.commands import launch_command
 from kvcore.memory.parts import RankMemory
 from kvcore.planning import Plan, Verdict
 

@@ -18,7 +18,8 @@ from kvcore.advice.vary import decode_bound
 from kvcore.base.numbers import concurrency_text, count, gib_text
 from kvcore.base.units import gib
 from kvcore.base.words import Words
-from kvcore.deploy.launch import PORT, launch_command, launch_words, served_model
+from kvcore.deploy.commands import launch_command
+from kvcore.deploy.launch import PORT, launch_words, served_model
 from kvcore.deploy.templates import filled, yaml_text
 from kvcore.engines.registry import find_engine
 from kvcore.engines.vllm.availability import MetricRole, benchmark_program, exported_metrics

@@ -11,8 +11,17 @@ from msgspec import Struct
 from kvcore.base.errors import ScenarioError
 from kvcore.base.units import GIB, round_up
 from kvcore.catalogue.documented import is_gated
-from kvcore.deploy.launch import launch_arguments, launch_environment, launch_words, served_model
-from kvcore.deploy.machines import FIRST, Machine, first_machine, machines_of, number_of_machines
+from kvcore.deploy.launch import (
+    FIRST,
+    Machine,
+    first_machine,
+    launch_arguments,
+    launch_environment,
+    launch_words,
+    machines_of,
+    number_of_machines,
+    served_model,
+)
 from kvcore.deploy.templates import templates
 from kvcore.engine.protocol import Launch
 from kvcore.engines.registry import find_engine
@@ -28,7 +37,7 @@ _START_SECONDS_FLOOR: Final = 600
 """Compilation and graph capture, whatever the size."""
 
 
-class Start(Struct, frozen=True, kw_only=True):
+class ServerStart(Struct, frozen=True, kw_only=True):
     """What is started, as every kind of file needs it."""
 
     plan: Plan
@@ -125,9 +134,9 @@ class Start(Struct, frozen=True, kw_only=True):
         return [*own, *self.platform.get("devices", ())]
 
 
-def start_of(plan: Plan, *, every_flag: bool = False) -> Start:
+def start_of(plan: Plan, *, every_flag: bool = False) -> ServerStart:
     """The start of a plan; `every_flag` with resolved defaults too."""
-    return Start(
+    return ServerStart(
         plan=plan,
         launch=find_engine(plan.scenario.engine).launch,
         model=served_model(plan),

@@ -9,7 +9,7 @@ import streamlit as st
 from kvcore.base.errors import KvPlannerError, ScenarioError
 from kvcore.base.words import Words
 from kvcore.controls import edit
-from kvcore.deploy import artefacts
+from kvcore.deploy.launch_files import Artefact, artefact
 from kvcore.planning import Plan
 from kvcore.scenario import Scenario
 from pages.ui.shared import net, problems, shell, state, undo
@@ -64,7 +64,7 @@ def outcome(t: Words) -> None:
         st.markdown(f":material/check: **{t('Done: every page now plans this start.')}**")
         if isinstance(planned, Plan):
             with suppress(ScenarioError):
-                st.code(artefacts.artefact(artefacts.Artefact.COMMAND, planned), language="bash")
+                st.code(artefact(Artefact.COMMAND, planned), language="bash")
         with st.container(horizontal=True, gap="small", vertical_alignment="center"):
             st.page_link(
                 shell.page_at(""),

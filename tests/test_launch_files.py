@@ -1,4 +1,4 @@
-"""Launch artefacts: each is read back by a real parser and asks for what was planned."""
+"""Launch files: each is read back by a real parser and asks for what was planned."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ import yaml
 
 from kvcore import catalogue
 from kvcore.base.errors import ScenarioError
-from kvcore.deploy.artefacts import CONTAINERS, Artefact, artefact, kubernetes_name
+from kvcore.deploy.commands import launch_command
 from kvcore.deploy.going_live import expected_log_lines
-from kvcore.deploy.launch import launch_command
+from kvcore.deploy.launch_files import CONTAINERS, Artefact, artefact, kubernetes_name
 from kvcore.deploy.server_start import has_image, start_seconds
 from kvcore.evidence.log.reader import read_log
 from kvcore.planning import Plan, plan

@@ -17,12 +17,17 @@ from typing import Any, Final
 
 from kvcore.base.errors import ScenarioError
 from kvcore.base.units import GIB, ceil_div, round_up
-from kvcore.deploy.launch import MODELSCOPE, PORT, launch_words, rank_table_of
-from kvcore.deploy.machines import FIRST, MOST_MACHINES, Machine, first_machine, number_of_machines
-from kvcore.deploy.server_start import TOKEN, Start, image, start_of, start_seconds
+from kvcore.deploy.commands import (
+    before_server,
+    exports,
+    folded,
+    on_machine,
+    own_exports,
+    several_machines,
+)
+from kvcore.deploy.launch import FIRST, MODELSCOPE, PORT, Machine
+from kvcore.deploy.server_start import TOKEN, ServerStart, image, start_of, start_seconds
 from kvcore.deploy.templates import filled, yaml_text
-from kvcore.engine.protocol import Role
-from kvcore.engines.vllm.connectors import transfer_of
 from kvcore.planning import Plan
 
 VOLUMES: Final = ("~/.cache/huggingface:/root/.cache/huggingface", "~/.cache/vllm:/root/.cache/vllm")
@@ -73,74 +78,14 @@ def artefact(kind: Artefact, plan: Plan, *, every_flag: bool = False) -> str:
     return _WRITERS[kind](start)
 
 
-def several_machines_command(plan: Plan) -> str:
-    """What each of several machines runs, as the command's file has it; the first one's alone of too many."""
-    return _of_several(start_of(plan))
-
-
-def _folded(parts: Iterable[str]) -> str:
-    return " \\\n  ".join(parts) + "\n"
-
-
-def _exports(environment: Mapping[str, str], before: str) -> str:
-    return "".join(f"{before}{name}={shlex.quote(value)}\n" for name, value in environment.items())
-
-
-def _rank_table(start: Start) -> str:
-    """As a comment, how the table of all servers' cards is made on each machine, that of prompts first; `...` is known
-    only to whoever starts the other kind of servers."""
-    table, parallel = rank_table_of(start.plan), start.plan.scenario.parallel
-    if table is None:
-        return ""
-    cards = str(parallel.ranks_per_replica * parallel.data_parallel_size)
-    computes = transfer_of(start.plan.scenario).role is Role.PRODUCER
-    counts = (cards, "...") if computes else ("...", cards)
-    words = (
-        "bash", table.script, "--ips", "...", "--npus-per-node", str(start.plan.accelerator.devices_per_node),
-        "--network-card-name", "...", "--prefill-device-cnt", counts[0], "--decode-device-cnt", counts[1],
-    )  # fmt: skip
-    return f"# {' '.join(words)}\n"
-
-
-def _command(start: Start) -> str:
+def _command(start: ServerStart) -> str:
     """Of each machine where there are several."""
     if len(start.machines) > 1:
-        return _of_several(start)
-    exports = _rank_table(start) + _exports({**start.visible, **start.environment}, "export ")
-    return exports + _folded(map(shlex.join, (start.program, *start.flags)))
+        return several_machines(start)
+    return own_exports(start) + folded(map(shlex.join, (start.program, *start.flags)))
 
 
-def _of_several(start: Start) -> str:
-    """What each machine runs, under its number, below what a person fills in; the first one's alone of too many."""
-    number = number_of_machines(start.plan)
-    machines = start.machines if number <= MOST_MACHINES else (first_machine(start.plan),)
-    texts = (
-        f"# {place} / {number}\n{_before(start, machine)}"
-        + (_folded(_on_machine(start.program, start.flags, machine)) if machine.serves else "")
-        for place, machine in enumerate(machines, start=1)
-    )
-    return _exports(start.places, "export ") + "\n".join(texts)
-
-
-def _before(start: Start, machine: Machine) -> str:
-    """The shell lines that one of several machines runs before the server."""
-    network = "".join(f'export {name}="{value}"\n' for name, value in start.network.items())
-    exports = _exports({**start.visible, **start.environment}, "export ")
-    return network + _rank_table(start) + exports + "".join(f"{line}\n" for line in machine.before)
-
-
-def _own(machine: Machine) -> list[list[str]]:
-    return [launch_words(name, value) for name, value in machine.flags.items()]
-
-
-def _on_machine(program: list[str], flags: Iterable[list[str]], machine: Machine) -> list[str]:
-    """The shell's words for one of several machines. The variable with the first one's address is expanded in what we
-    say of the machine alone: a model may be called like it."""
-    own = (shlex.join(words).replace(f"'{FIRST}'", f'"{FIRST}"') for words in _own(machine))
-    return [*map(shlex.join, filter(None, (program, *flags))), *own]
-
-
-def _yaml(start: Start) -> str:
+def _yaml(start: ServerStart) -> str:
     """For `vllm serve --config`, which has no place for environment variables: they stand above as a comment.
 
     So does what each of several machines runs with the file.
@@ -148,25 +93,25 @@ def _yaml(start: Start) -> str:
     arguments = {
         name: list(value) if isinstance(value, tuple) else value for name, value in start.arguments.items()
     }
-    machines, above = start.machines, _exports(start.environment, "# export ")
+    machines, above = start.machines, exports(start.environment, "# export ")
     if len(machines) > 1:
         reads_file = [*start.launch.program, "--config", FILE_NAMES[Artefact.YAML]]
         texts = [
-            f"{place} / {len(machines)}\n{_before(start, machine)}"
-            + (" ".join(_on_machine(reads_file, (), machine)) if machine.serves else "")
+            f"{place} / {len(machines)}\n{before_server(start, machine)}"
+            + (" ".join(on_machine(reads_file, (), machine)) if machine.serves else "")
             for place, machine in enumerate(machines, start=1)
         ]
-        lines = (_exports(start.places, "export ") + "\n".join(texts)).splitlines()
+        lines = (exports(start.places, "export ") + "\n".join(texts)).splitlines()
         above = "".join(f"# {line}\n" for line in lines)
     return above + yaml_text({"model": start.model, **arguments})
 
 
-def _volumes(start: Start) -> tuple[str, ...]:
+def _volumes(start: ServerStart) -> tuple[str, ...]:
     """Folders of the host that a container keeps its files in."""
     return (*VOLUMES, MODELSCOPE_VOLUME) if MODELSCOPE in start.environment else VOLUMES
 
 
-def _docker(start: Start) -> str:
+def _docker(start: ServerStart) -> str:
     """`docker run`; the token of a gated model comes from the shell's own HF_TOKEN, by name."""
     image_name, platform = image(start.plan), start.platform
     program, flags = start.container
@@ -187,14 +132,14 @@ def _docker(start: Start) -> str:
     if start.asks_for_token:
         parts.append(f"-e {TOKEN}")
     if not several:
-        return _folded([*parts, image_name, *map(shlex.join, filter(None, (program, *flags)))])
-    return _exports(start.places, "export ") + "\n".join(
-        f"# {number} / {len(machines)}\n" + _folded(_container(parts, start, machine))
+        return folded([*parts, image_name, *map(shlex.join, filter(None, (program, *flags)))])
+    return exports(start.places, "export ") + "\n".join(
+        f"# {number} / {len(machines)}\n" + folded(_container(parts, start, machine))
         for number, machine in enumerate(machines, start=1)
     )
 
 
-def _container(parts: list[str], start: Start, machine: Machine) -> Iterable[str]:
+def _container(parts: list[str], start: ServerStart, machine: Machine) -> Iterable[str]:
     """`docker run` of one of several machines: what comes before the server takes the place of the image's entry point.
 
     Source: docker/Dockerfile (0.11.0: python3 -m vllm.entrypoints.openai.api_server; 0.11.1, 0.33.0: vllm serve),
@@ -202,10 +147,8 @@ def _container(parts: list[str], start: Start, machine: Machine) -> Iterable[str
     """
     image_name, (program, flags) = image(start.plan), start.container
     if not machine.before:
-        return [*parts, image_name, *_on_machine(program, flags, machine)]
-    server = (
-        " ".join(_on_machine(start.program, start.flags, machine)) if machine.serves else "sleep infinity"
-    )
+        return [*parts, image_name, *on_machine(program, flags, machine)]
+    server = " ".join(on_machine(start.program, start.flags, machine)) if machine.serves else "sleep infinity"
     line = " && ".join((*machine.before, server))
     if start.launch.image_starts_server:
         return [*parts, "--entrypoint bash", image_name, shlex.join(("-c", line))]
@@ -219,7 +162,7 @@ def _mount(path: str) -> str:
     return record.getvalue()
 
 
-def _compose(start: Start) -> str:
+def _compose(start: ServerStart) -> str:
     """compose.yaml; the token of a gated model is a secret from the shell's HF_TOKEN, not in the environment."""
     program, flags = start.container
     asks, folder = start.asks_for_token, start.folder
@@ -260,7 +203,7 @@ def _literal(part: Any) -> Any:
     return [_literal(value) for value in part] if isinstance(part, list) else part
 
 
-def _kubernetes(start: Start) -> str:
+def _kubernetes(start: ServerStart) -> str:
     """Claim, deployment and service, and above them how the secret of a gated model is made."""
     plan, folder, asks = start.plan, start.folder, start.asks_for_token
     image_name = image(plan)
@@ -300,7 +243,7 @@ def kubernetes_name(model: str) -> str:
     return f"vllm-{label}"[:50].rstrip("-")
 
 
-def _systemd(start: Start) -> str:
+def _systemd(start: ServerStart) -> str:
     """A unit that runs as a user of its own; the token of a gated model is read from a file of root's."""
     environment, asks = {**_CACHES, **start.visible, **start.environment}, start.asks_for_token
     argv = (*start.program, *chain(*start.flags))
@@ -331,7 +274,7 @@ def _word(word: str) -> str:
 
 
 _OF_ONE_MACHINE: Final = (Artefact.COMPOSE, Artefact.KUBERNETES, Artefact.SYSTEMD)
-_WRITERS: Final[Mapping[Artefact, Callable[[Start], str]]] = {
+_WRITERS: Final[Mapping[Artefact, Callable[[ServerStart], str]]] = {
     Artefact.COMMAND: _command,
     Artefact.YAML: _yaml,
     Artefact.DOCKER: _docker,
