@@ -1,4 +1,4 @@
-"""After the start: the first request as curl and as the SDK sends it, and commands that look at server and cards."""
+"""After the start: a first request by curl and by the SDK, and commands that watch server and cards."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from kvcore.scenario import Runner
 
 SCRIPT: Final = "memory_check.py"
 CLASSIFIES: Final = "ForSequenceClassification"
-"""What the name of a class that scores texts ends with. Source: vllm/model_executor/models/registry.py (0.33.0)."""
+"""Ending of the class names of models that score texts. Source: vllm/model_executor/models/registry.py (0.33.0)."""
 SPARE_TOKENS: Final = 16
-"""The script counts words: a tokenizer adds tokens of its own at both ends."""
+"""Tokens that a tokenizer adds at both ends: the script counts words."""
 MOST_PROFILE_ANSWER: Final = 64
-"""Tokens of an answer of the memory check: its peak is that of the prompt."""
+"""Most tokens of an answer in the memory check: the peak is reached by the prompt."""
 
 
 class Request(Struct, frozen=True, kw_only=True):
@@ -62,24 +62,24 @@ def _kind(plan: Plan) -> str:
 
 
 def metrics_command(plan: Plan) -> str:
-    """Every metric of the alerts at once, without the buckets of histograms."""
+    """Shows all metrics of the alerts, without the buckets of histograms."""
     metrics = exported_metrics(plan.resolved.version, plan.resolved.is_v0)
     names = "|".join(sorted({metric.name.removeprefix("vllm:") for metric in metrics.values()}))
     return f"curl -s http://localhost:{PORT}/metrics | grep -E '^vllm:({names})' | grep -v _bucket\n"
 
 
 def card_commands(plan: Plan) -> str:
-    """What shows the memory of the cards, by their vendor; "" for one whose tool is not known here."""
+    """The vendor's commands that show the memory of the cards; "" where none is known."""
     return "".join(f"{line}\n" for line in templates()["watching"].get(plan.accelerator.vendor.value, ()))
 
 
 def memory_check() -> str:
-    """The script that looks at the cards of a running server, to take away."""
+    """The text of memory_check.py, which watches the cards of a running server."""
     return resources.files("kvcore.deploy").joinpath(SCRIPT).read_text("utf-8")
 
 
 def memory_check_commands(plan: Plan, load: Load) -> str:
-    """How it is called: the prompt of the load, and a leak check twice as long as the load test.
+    """Calls of the script: a profile with the load's prompt, and a leak check twice as long as the load test.
 
     A pooling server has no completions to profile.
     """

@@ -31,18 +31,18 @@ from kvcore.texts import CHECKS, Check
 HIGHEST_USAGE: Final = 0.95
 LOWEST_USAGE: Final = 0.5
 FIRST_TOKEN_SECONDS: Final = 2.0
-"""What the post-mortem of 2024 asked of a whole answer, which no long answer can keep; it suits the first token."""
+"""The limit that the post-mortem of 2024 set for a whole answer: it suits a first token, not a long answer."""
 LATENCY_STEPS: Final = (2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0, 960.0)
 """Bounds of the engine's latency buckets in seconds: a threshold between two of them would be a guess.
 
 Source: vllm/v1/metrics/loggers.py (0.11.0), vllm/v1/metrics/buckets.py:REQUEST_LATENCY_BUCKETS (0.33.0).
 """
 UNKNOWN_SECONDS: Final = 50.0
-"""Where the bandwidth of the card is not known."""
+"""Latency threshold where the bandwidth of the card is not known."""
 SLACK: Final = 3
-"""How many times the bandwidth bound a latency may take before it alarms: an assumption, to be set by the load test."""
+"""Times the bandwidth bound at which a latency alarms: an assumption, to be replaced by the load test's result."""
 V0_LONGEST_SECONDS: Final = 60.0
-"""The last bucket of the V0 engine: nothing above it could ever alarm. Source: vllm/engine/metrics.py (0.6.6)."""
+"""Last bucket of the V0 engine: a threshold above it never fires. Source: vllm/engine/metrics.py (0.6.6)."""
 
 
 LAST_BUCKETS: Final = {True: (V0_LONGEST_SECONDS, 10.0), False: (7680.0, 2560.0)}
@@ -51,7 +51,7 @@ PANEL_WIDTH: Final = 12
 PANEL_HEIGHT: Final = 8
 """Of the template `panel`."""
 COMFORTABLE_SHARE: Final = 0.97
-"""Of the card that may be taken after start; the rest is what other processes and fragments need."""
+"""Share of the card that may be in use after the start; other processes and fragments need the rest."""
 OVERLOAD_PERCENT: Final = 150
 SECONDS: Final = 300
 ROUNDS_WITHOUT_BOUND: Final = 10
@@ -62,15 +62,15 @@ class Thresholds(Struct, frozen=True, kw_only=True):
     """When to alarm."""
 
     kv_cache_usage: float
-    """Above it there is no room for one more request of the full length."""
+    """Share of the KV cache above which one more request of the full length does not fit."""
     waiting_requests: int
-    """What 150 % of the target leaves in the queue."""
+    """Requests in the queue at 150 % of the target."""
     request_seconds: float
     first_token_seconds: float
 
 
 class Load(Struct, frozen=True, kw_only=True):
-    """What the deployment is meant to carry, per replica."""
+    """Target load of one replica."""
 
     requests: int
     prompt_tokens: int
@@ -78,9 +78,7 @@ class Load(Struct, frozen=True, kw_only=True):
 
 
 def default_load(plan: Plan) -> Load:
-    """As many requests of the full length as the plan has room for: an answer of 512 tokens, or of a quarter
-    if shorter.
-    """
+    """As many requests of the full length as fit, with answers of 512 tokens, or a quarter of the length if shorter."""
     length = plan.resolved.max_model_len
     held = plan.cache.max_concurrency if plan.cache is not None else 0.0
     answer = max(1, min(512, length // 4))
@@ -108,7 +106,7 @@ def thresholds(plan: Plan, load: Load) -> Thresholds:
 
 
 def never_fires(plan: Plan, limits: Thresholds) -> bool:
-    """Whether a latency is at or beyond the last bound of the engine's histogram, where no quantile can lie above it.
+    """Whether a latency threshold is at or above the last bound of the engine's histogram: no quantile exceeds it.
 
     Source: vllm/engine/metrics.py (0.6.6), vllm/v1/metrics/loggers.py (0.11.0).
     """
@@ -126,13 +124,13 @@ def _request_seconds(plan: Plan, load: Load) -> float:
 
 
 class LoadTest(Struct, frozen=True, kw_only=True):
-    """The command, and what it does."""
+    """The command of a load test, and its size."""
 
     command: str
     requests_at_once: int
     num_prompts: int
     is_sized: bool
-    """Whether it lasts five minutes even on an engine that reaches the bandwidth bound."""
+    """Whether it lasts at least five minutes, because the card's bandwidth is known."""
 
 
 def load_test(plan: Plan, load: Load) -> LoadTest:
@@ -173,7 +171,7 @@ def load_test(plan: Plan, load: Load) -> LoadTest:
 
 
 def _facts(plan: Plan, limits: Thresholds) -> dict[str, Any]:
-    """The metrics of the planned version by what they are read for, None for one that it has not, and thresholds."""
+    """Thresholds, and metric names by role, None for a metric that the planned version does not have."""
     metrics = exported_metrics(plan.resolved.version, plan.resolved.is_v0)
     return {
         **{role.value: metrics[role].name if role in metrics else None for role in MetricRole},
@@ -192,7 +190,7 @@ def alert_rules(plan: Plan, limits: Thresholds) -> str:
 
 
 def dashboard(plan: Plan, limits: Thresholds) -> str:
-    """A Grafana dashboard to import, with a choice of the data source and the model."""
+    """A Grafana dashboard to import, with variables for data source and model."""
     facts = _facts(plan, limits)
     rows = [row for row in filled("panels", facts) if "targets" in row or "histogram" in row]
     panels = [_panel(index, row) for index, row in enumerate(rows)]
@@ -242,7 +240,7 @@ class Item(Struct, frozen=True, kw_only=True):
 
 
 def checklist(plan: Plan, load: Load, limits: Thresholds, t: Words) -> tuple[Item, ...]:
-    """The items in the order in which they are done."""
+    """The checklist's items in the order of the work."""
     seats, length = plan.resolved.max_num_seqs, plan.resolved.max_model_len
     fitting = plan.cache.max_concurrency if plan.cache is not None and plan.cache.fits else 0.0
     answers = {
@@ -290,9 +288,9 @@ def _item(name: str, check: Check, tick: Tick, facts: Mapping[str, str], t: Word
 
 
 def expected_log_lines(plan: Plan) -> tuple[str, ...]:
-    """What to look for at start, to check the plan against; empty where the start fails or the card is unknown.
+    """Log lines to expect at the start, with predicted figures; empty where the start fails or the card is unknown.
 
-    Figures are the predicted ones: weights exact, KV memory within the interval of the plan.
+    Weights are exact, KV memory is within the interval of the plan.
     Source: docs of the log reader (kvcore/evidence/log/line_formats.toml).
     """
     cache, resolved = plan.cache, plan.resolved
@@ -331,7 +329,7 @@ def is_done(item: Item, ticked: Collection[str]) -> bool:
 def checklist_markdown(
     plan: Plan, items: Sequence[Item], ticked: Collection[str], load: Load, limits: Thresholds, t: Words
 ) -> str:
-    """The list with what is planned, the load and the thresholds that it is about."""
+    """The checklist as Markdown, with the command, the load and the thresholds that it is about."""
     boxes = [_box(item, ticked, t) for item in items]
     head = t("Before going live: {model}", model=_plain_name(plan.scenario.model))
     about = t(
@@ -359,5 +357,5 @@ def _box(item: Item, ticked: Collection[str], t: Words) -> str:
 
 
 def _plain_name(name: str) -> str:
-    """A name without what Markdown would read as its own."""
+    """A name without characters that have a meaning in Markdown."""
     return "".join(letter if letter.isalnum() or letter in " ./_-" else "_" for letter in name)

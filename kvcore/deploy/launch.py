@@ -1,4 +1,8 @@
-"""What starts what was planned, as data: arguments and environment, and the command."""
+"""The start of a plan as data: arguments, environment, and the machines that it takes.
+
+Replicas that fit into a machine differ in their data parallel flags. The machines of a replica that takes more than one
+meet at the first one's address, or, where the release cannot do that, on a Ray cluster that is started before.
+"""
 
 from __future__ import annotations
 
@@ -30,21 +34,21 @@ from kvcore.wire.request import UNNAMED_MODEL
 RESOLVED: Final = (
     "dtype", "gpu_memory_utilization", "max_model_len", "max_num_seqs", "max_num_batched_tokens",
 )  # fmt: skip
-"""What a command with every flag says of the engine's own choices."""
+"""Resolved values that a command with every flag names."""
 MODEL_PLACE: Final = "/path/to/your/model"
 MODELSCOPE: Final = "VLLM_USE_MODELSCOPE"
-"""Has checkpoints come from ModelScope. Source: vllm/envs.py (0.8.5, 0.33.0)."""
+"""Set, checkpoints come from ModelScope. Source: vllm/envs.py (0.8.5, 0.33.0)."""
 NAMED_TYPE: Final = re.compile(r"(?i)w[48]a\d+")
-"""What the names of ModelSlim's checkpoints say."""
+"""Marks the names of ModelSlim's checkpoints."""
 PLAIN: Final = re.compile(r"[^A-Za-z0-9._-]+")
 PORT: Final = 8000
 """Where the engine listens unless set otherwise."""
 RPC_PORT: Final = 13389
 RAY_PORT: Final = 6379
 MOST_MACHINES: Final = 64
-"""Nobody copies more starts by hand."""
+"""Most starts that anybody would copy by hand."""
 FIRST: Final = "$NODE0_IP"
-"""The address of the first machine, as the shell has it."""
+"""The shell variable with the first machine's address."""
 
 
 def launch_arguments(plan: Plan, *, every_flag: bool = False) -> dict[str, Any]:
@@ -70,7 +74,7 @@ def launch_arguments(plan: Plan, *, every_flag: bool = False) -> dict[str, Any]:
 
 
 def _by_kind(flag: Flag, scenario: Scenario) -> dict[str, Any]:
-    """A flag as its row says: what is not the default, and what a switch that is on needs."""
+    """A flag by its row: given where it is not the default, or where the switch that it belongs to is on."""
     name, value = flag.cli[0].removeprefix("--"), value_of(scenario, flag.name)
     if flag.needs and not value_of(scenario, flag.needs):
         return {name: None}
@@ -84,7 +88,7 @@ def _by_kind(flag: Flag, scenario: Scenario) -> dict[str, Any]:
 
 
 def _overrides(plan: Plan) -> dict[str, str]:
-    """The stretched rope in the words of the release."""
+    """The stretched rope as the release spells it."""
     scenario = plan.scenario
     if scenario.hf_overrides is None:
         return {}
@@ -99,7 +103,7 @@ def _blocks(plan: Plan) -> dict[str, Any]:
 
 
 def _runner(plan: Plan) -> dict[str, str]:
-    """`--runner` where it is asked for, in the words of the release."""
+    """`--runner` where it is asked for, as the release spells it."""
     scenario = plan.scenario
     if scenario.runner is Runner.AUTO:
         return {}
@@ -108,9 +112,10 @@ def _runner(plan: Plan) -> dict[str, str]:
 
 
 def _graphs(plan: Plan) -> dict[str, Any]:
-    """The flags about CUDA graphs that the release has; what has none, and passes, go into `--compilation-config`.
+    """The flags about CUDA graphs that the release has; settings without a flag, and passes, go into
+    `--compilation-config`.
 
-    A list then has what is left of it: before 0.11.1 a size above the batch stops the start.
+    A list there contains only the sizes that are captured: before 0.11.1 a size above the batch stops the start.
 
     Source: vllm/engine/arg_utils.py (0.8.5, 0.9.2, 0.11.0, 0.11.1), vllm/v1/worker/gpu_model_runner.py:_dummy_run
     (0.8.5, 0.11.0).
@@ -155,16 +160,16 @@ def launch_environment(plan: Plan) -> dict[str, str]:
 
 
 def rank_table_of(plan: Plan) -> RankTable | None:
-    """The file with the cards of all servers that the connector of this one wants; None for most."""
+    """The file that lists the cards of all servers, where this server's connector needs one; else None."""
     connector, version = transfer_of(plan.scenario).connector, plan.resolved.version
     tables = find_engine(plan.scenario.engine).launch.rank_tables
     return next((row for row in tables if row.connector == connector and row.covers(version)), None)
 
 
 def modelslim_name(scenario: Scenario) -> str:
-    """ModelSlim's checkpoint that stands for the scenario's model, which has none itself; "" where that is served.
+    """ModelSlim's checkpoint to serve in place of the scenario's model; "" where the model itself is served.
 
-    A repository of ModelScope where a guide names one, else a place to fill in.
+    A repository of ModelScope where a guide names one, else a path to fill in.
 
     Example:
         >>> from kvcore.wire.request import scenario_from_request
@@ -175,13 +180,13 @@ def modelslim_name(scenario: Scenario) -> str:
     """
     if not _needs_modelslim(scenario):
         return ""
-    # Only letters, digits, dots and dashes go into a path that a person is to replace.
+    # A path for a person to replace has only letters, digits, dots and dashes.
     plain = PLAIN.sub("-", scenario.model.rsplit("/", 1)[-1])[:80]
     return modelslim_repository(scenario.model) or f"/path/to/{plain}-W8A8"
 
 
 def _needs_modelslim(scenario: Scenario) -> bool:
-    """Whether the model is planned as ModelSlim's, and neither a side file nor its name says that it is."""
+    """Whether a ModelSlim checkpoint is planned, but neither a side file nor the name says that the model is one."""
     name = scenario.model
     is_given = scenario.config.hf_quant_config is not None or name.startswith(("/", ".", "~"))
     is_planned = scenario.quantization == MODELSLIM and name != UNNAMED_MODEL
@@ -189,7 +194,7 @@ def _needs_modelslim(scenario: Scenario) -> bool:
 
 
 def served_model(plan: Plan) -> str:
-    """The model as the command names it: a place to fill in where only a config.json is known.
+    """The model as the command names it: a path to fill in where only a config.json is known.
 
     Example:
         >>> from kvcore import catalogue
@@ -227,7 +232,7 @@ def _kept(name: str) -> Callable[[Plan], dict[str, str | None]]:
 
 
 def _redundant(plan: Plan) -> dict[str, Any]:
-    """The switch that redundant experts need, and their number in the words of the release.
+    """The switch that redundant experts need, and their number as the release spells it.
 
     Source: vllm/engine/arg_utils.py (0.9.2 --num-redundant-experts, 0.10.2 --eplb-config).
     """
@@ -245,7 +250,7 @@ _OWN: Final[Mapping[str, Callable[[Plan], dict[str, Any]]]] = {
     "num_redundant_experts": _redundant,
     **{name: _kept(name) for name in KEPT_AS_JSON},
 }
-"""Flags whose words depend on the release or on other flags; `_graphs` says all that are about graphs."""
+"""Flags that depend on the release or on other flags; `_graphs` writes all that are about graphs."""
 
 
 class Machine(Struct, frozen=True, kw_only=True):
@@ -260,7 +265,7 @@ class Machine(Struct, frozen=True, kw_only=True):
 
 
 def machines_of(plan: Plan) -> tuple[Machine, ...]:
-    """The machines, the first one first; a single one without further flags where all cards fit into one.
+    """All machines in order; a single one without flags of its own where all cards fit into it.
 
     Raises ScenarioError `too-many-machines` beyond 64 of them.
 
@@ -294,7 +299,7 @@ def first_machine(plan: Plan) -> Machine:
 
 
 def number_of_machines(plan: Plan) -> int:
-    """How many machines the start takes."""
+    """Number of machines that the start takes."""
     parallel, most = plan.scenario.parallel, plan.accelerator.devices_per_node
     size, replicas = parallel.ranks_per_replica, parallel.data_parallel_size
     if size * replicas <= most:
@@ -334,7 +339,7 @@ def _is_on_ray(plan: Plan) -> bool:
 
 
 def _shared_cards(size: int, most: int) -> int:
-    """Cards of each of the machines that share a replica of `size` ranks: the most that leave none over.
+    """Cards of each machine that shares a replica of `size` ranks: the largest divisor of `size` up to `most`.
 
     Source: vllm/engine/arg_utils.py:EngineArgs.create_engine_config (0.18.0, 0.33.0): --nnodes divides the ranks.
 

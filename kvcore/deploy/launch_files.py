@@ -1,7 +1,7 @@
-"""What ops copy after planning: the same launch as a YAML config, a container, a unit, a deployment.
+"""Launch files: the start of a plan as a command, a YAML config, a container, a systemd unit, a Kubernetes deployment.
 
-Every artefact is built from the launch as data and written by a real writer (shlex, CSV, YAML) that knows what its
-reader expands, so that a model name with a quote, a space or a dollar sign cannot break out of it.
+Each is built from the start as data and written by a real writer (shlex, CSV, YAML) that knows what its reader
+expands, so that a model name with a quote, a space or a dollar sign cannot break out of it.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ TOKEN_FILE: Final = "/etc/vllm/huggingface.env"
 _CACHES: Final = {"HF_HOME": "/var/cache/vllm/huggingface", "VLLM_CACHE_ROOT": "/var/cache/vllm/kernels"}
 """Checkpoints and compiled kernels, in the folder that CacheDirectory= makes."""
 _KERNELS_GIB: Final = 20
-"""Room for compiled kernels of a few releases next to the checkpoint."""
+"""Disk space for the compiled kernels of a few releases, next to the checkpoint."""
 
 
 class Artefact(StrEnum):
-    """What can be generated."""
+    """Kinds of launch files."""
 
     COMMAND = "command"
     YAML = "yaml"
@@ -63,11 +63,11 @@ FILE_NAMES: Final = {
     Artefact.SYSTEMD: "vllm.service",
 }
 CONTAINERS: Final = (Artefact.DOCKER, Artefact.COMPOSE, Artefact.KUBERNETES)
-"""Those that name an image."""
+"""Files that name a container image."""
 
 
 def artefact(kind: Artefact, plan: Plan, *, every_flag: bool = False) -> str:
-    """The text of one artefact; `every_flag` writes resolved defaults too.
+    """The text of one launch file; `every_flag` writes resolved defaults too.
 
     Raises ScenarioError for a container where no image for the card is known, and for a file of one machine where the
     start takes several.
@@ -79,16 +79,16 @@ def artefact(kind: Artefact, plan: Plan, *, every_flag: bool = False) -> str:
 
 
 def _command(start: ServerStart) -> str:
-    """Of each machine where there are several."""
+    """The shell command; for several machines, the commands of each."""
     if len(start.machines) > 1:
         return several_machines(start)
     return own_exports(start) + folded(map(shlex.join, (start.program, *start.flags)))
 
 
 def _yaml(start: ServerStart) -> str:
-    """For `vllm serve --config`, which has no place for environment variables: they stand above as a comment.
+    """A file for `vllm serve --config`. It cannot set environment variables: they are in a comment at the top.
 
-    So does what each of several machines runs with the file.
+    So are the commands that each of several machines runs with the file.
     """
     arguments = {
         name: list(value) if isinstance(value, tuple) else value for name, value in start.arguments.items()
@@ -140,7 +140,7 @@ def _docker(start: ServerStart) -> str:
 
 
 def _container(parts: list[str], start: ServerStart, machine: Machine) -> Iterable[str]:
-    """`docker run` of one of several machines: what comes before the server takes the place of the image's entry point.
+    """`docker run` on one of several machines; lines to run before the server replace the image's entry point.
 
     Source: docker/Dockerfile (0.11.0: python3 -m vllm.entrypoints.openai.api_server; 0.11.1, 0.33.0: vllm serve),
     examples/online_serving/run_cluster.sh (0.12.0).

@@ -5,7 +5,7 @@
     python3 memory_check.py leak --seconds 600
 
 `profile` sends one short and one long request and prints the peak of each card next to what it was before.
-`leak` looks on for a while, best next to a load that stays the same, and exits with 1 when the memory of a card grows.
+`leak` watches for a while, best under a steady load, and exits with 1 when the memory of a card grows.
 Needs Python 3.9 and the driver's own tool (nvidia-smi, rocm-smi or npu-smi), nothing else.
 
 The numbers of PyTorch's own counters in a client are about that client: the engine's workers are other processes.
@@ -33,7 +33,7 @@ MIB = 1 << 20
 CHIP = re.compile(r"[0-9A-Fa-f]{4}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.\d\s*\|.*?(\d+)\s*/\s*\d+\s*\|\s*$")
 TOOL_SECONDS = 30
 WORD = "memory "
-"""About one token, in every tokenizer that knows English."""
+"""About one token in any English tokenizer."""
 
 
 def used_mib(tool: str, text: str) -> list[int]:
@@ -82,7 +82,7 @@ def cards(tool: str) -> list[int]:
 
 
 def growth_mib(series: list[int]) -> float:
-    """How far the last third of a series lies above the first: its mean less that one's.
+    """Mean of the last third of a series less the mean of the first third, in MiB.
 
     Example:
         >>> growth_mib([100, 100, 100, 140, 160, 180]), growth_mib([100, 180, 100, 180, 100, 180])

@@ -1,4 +1,4 @@
-"""What is started, as every kind of file needs it: program, flags, cards, image, and what a person fills in."""
+"""The server to start, as every launch file needs it: program, flags, cards, image, places to fill in."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ from kvcore.engines.registry import find_engine
 from kvcore.planning import Plan
 
 FIRST_ADDRESS: Final = "192.0.2.10"
-"""Of documentation, as the others to fill in (RFC 5737)."""
+"""An address reserved for documentation, for a person to replace (RFC 5737)."""
 TOKEN: Final = "HF_TOKEN"
 """The variable with a token of the Hub."""
 _START_SECONDS_PER_GIB: Final = 4
 """Seconds of start per GiB of weights on one card, for the start-up probe: a slow disk reads 250 MiB/s."""
 _START_SECONDS_FLOOR: Final = 600
-"""Compilation and graph capture, whatever the size."""
+"""Seconds of compilation and graph capture, whatever the size."""
 
 
 class ServerStart(Struct, frozen=True, kw_only=True):
-    """What is started, as every kind of file needs it."""
+    """The start of a server."""
 
     plan: Plan
     launch: Launch
@@ -58,14 +58,14 @@ class ServerStart(Struct, frozen=True, kw_only=True):
 
     @property
     def container(self) -> tuple[list[str], list[list[str]]]:
-        """The words of a program that the image does not start itself, and its flags."""
+        """The program's words, none where the image starts it, and the flags."""
         if self.launch.image_starts_server:
             return [], [["--model", self.model], *self.flags]
         return self.program, self.flags
 
     @property
     def folder(self) -> str | None:
-        """The checkpoint's folder where the model is one on this machine."""
+        """The model's folder, where it is a path on the machine."""
         return self.model if self.model.startswith("/") else None
 
     @property
@@ -77,35 +77,35 @@ class ServerStart(Struct, frozen=True, kw_only=True):
 
     @property
     def machines(self) -> tuple[Machine, ...]:
-        """What each machine is started with."""
+        """The machines of the start."""
         return machines_of(self.plan)
 
     @property
     def ranks(self) -> int:
-        """Cards of the first machine: of all replicas where it is the only one."""
+        """Cards that the first machine uses, over all its replicas."""
         return first_machine(self.plan).cards
 
     @property
     def platform(self) -> Mapping[str, Any]:
-        """What it is given of its cards."""
+        """The vendor's row of `platforms` in templates.yaml: how its cards are passed to a server."""
         found: Mapping[str, Any] = templates()["platforms"].get(self.plan.accelerator.vendor.value, {})
         return found
 
     @property
     def resource(self) -> str:
-        """What Kubernetes calls its cards."""
+        """The resource name of the cards in Kubernetes."""
         known: Mapping[str, str] = self.platform["resources"]
         return next(name for chip, name in known.items() if chip in self.plan.accelerator.id)
 
     @property
     def mounts(self) -> list[str]:
-        """Paths of the driver that a container needs, each at the same place inside."""
+        """Paths of the driver that a container mounts at the same place."""
         network = self.platform.get("network", ()) if number_of_machines(self.plan) > 1 else ()
         return [*self.platform.get("driver", ()), *network]
 
     @property
     def visible(self) -> dict[str, str]:
-        """The variable that leaves a machine's other cards alone; none where all of them are taken or nobody asks."""
+        """The variable that restricts a server to its cards; empty where it takes all cards of the machine."""
         name, taken = self.platform.get("visible"), self.ranks
         is_known = find_engine(self.plan.scenario.engine).runs_on(self.plan.accelerator)
         takes_all = taken >= self.plan.accelerator.devices_per_node
@@ -115,27 +115,27 @@ class ServerStart(Struct, frozen=True, kw_only=True):
 
     @property
     def places(self) -> Mapping[str, str]:
-        """What a person fills in on each of several machines: the first one's address, its own, its interface."""
+        """Variables to fill in on each of several machines: the first one's address, its own address, its interface."""
         own: Mapping[str, str] = self.platform.get("places", {})
         return {FIRST[1:]: FIRST_ADDRESS, **own}
 
     @property
     def network(self) -> Mapping[str, str]:
-        """Variables of several machines, in the shell's words; those that the scenario sets stay as they are."""
+        """Variables that several machines need, as shell expressions, without those that the scenario sets."""
         ray = self.platform.get("ray", {}) if first_machine(self.plan).before else {}
         known: Mapping[str, str] = {**self.platform.get("several", {}), **ray}
         return {name: value for name, value in known.items() if name not in self.environment}
 
     @property
     def devices(self) -> list[str]:
-        """The files of its cards; none where the runtime passes the cards itself."""
+        """Device files of the cards; empty where the container runtime passes the cards itself."""
         card, ranks = self.platform.get("card"), range(self.ranks)
         own = [f"{card}{rank}" for rank in ranks] if card is not None else []
         return [*own, *self.platform.get("devices", ())]
 
 
 def start_of(plan: Plan, *, every_flag: bool = False) -> ServerStart:
-    """The start of a plan; `every_flag` with resolved defaults too."""
+    """The start of a plan; `every_flag` includes resolved defaults."""
     return ServerStart(
         plan=plan,
         launch=find_engine(plan.scenario.engine).launch,
@@ -146,7 +146,7 @@ def start_of(plan: Plan, *, every_flag: bool = False) -> ServerStart:
 
 
 def machine_variables(plan: Plan) -> tuple[str, ...]:
-    """What a command for several machines sets on each of them; none for one machine.
+    """Variables that a command for several machines sets on each of them; empty for one machine.
 
     Raises ScenarioError `too-many-machines`.
 
@@ -167,7 +167,7 @@ def has_image(plan: Plan) -> bool:
 
 
 def no_image(plan: Plan) -> ScenarioError:
-    """Why there is no container of this plan, and what to do."""
+    """The error where the engine has no image for the card's vendor."""
     return ScenarioError("no-container-image", field="accelerator", engine=plan.scenario.engine)
 
 

@@ -1,4 +1,4 @@
-"""Files with places to fill in, `templates.yaml`: each is filled as data and written by a real writer."""
+"""Templates of files (`templates.yaml`): filled as data, written by a YAML writer."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _NOTHING: Final = object()
 
 @cache
 def templates() -> Mapping[str, Any]:
-    """All templates by their names, as they are in the file."""
+    """All templates by name."""
     text = resources.files("kvcore.deploy").joinpath("templates.yaml").read_text("utf-8")
     found: Mapping[str, Any] = yaml.safe_load(text)
     return found
 
 
 def filled(name: str, facts: Mapping[str, Any]) -> Any:
-    """The template of that name with `facts` in its places; what a fact of None would fill is left out.
+    """The template `name` with `facts` in its places; a part whose fact is None is left out.
 
     Raises KeyError for a place without a fact.
 
@@ -48,7 +48,7 @@ def _filled(part: Any, facts: Mapping[str, Any]) -> Any:
             item
             for one, value in found_items
             if value is not _NOTHING
-            # A place that stands alone in a list and is filled with a list gives all of its items.
+            # A list in place of an item of a list is spliced in.
             for item in (value if isinstance(one, str) and isinstance(value, list) else [value])
         ]
     return part
@@ -67,13 +67,13 @@ def _text(text: str, facts: Mapping[str, Any]) -> Any:
 
 
 def yaml_text(document: Mapping[str, Any]) -> str:
-    """The document in the order of its keys, block style."""
+    """The document as YAML in block style, keys in their order."""
     text: str = yaml.dump(dict(document), Dumper=_PlainDumper, sort_keys=False, allow_unicode=True, width=110)
     return text
 
 
 class _PlainDumper(yaml.SafeDumper):
-    """Writes a part that is used twice twice."""
+    """Writes no anchors and aliases: a part that is used twice is written twice."""
 
     def ignore_aliases(self, data: object) -> bool:
         return True
