@@ -1,4 +1,4 @@
-"""Answers about a scenario that all visitors share: the same as asked afresh, and without a word of anybody's."""
+"""Answers cached for all visitors are those computed afresh, and have no word that a visitor wrote."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def scenarios() -> list[Scenario]:
     ]
 
 
-def test_every_answer_is_that_of_a_first_question() -> None:
+def test_a_cached_answer_equals_one_computed_afresh() -> None:
     asked = scenarios()
     assert len(asked) >= 32
     for answer in ASKED:
@@ -42,7 +42,7 @@ def test_every_answer_is_that_of_a_first_question() -> None:
     assert served == {None, "ascend"}
 
 
-def test_an_answer_is_given_twice_and_found_once() -> None:
+def test_the_same_question_is_computed_once() -> None:
     times: list[Scenario] = []
 
     @kept_answer
@@ -57,7 +57,7 @@ def test_an_answer_is_given_twice_and_found_once() -> None:
 
 
 @pytest.mark.parametrize("odd", [1 << 80, "\ud800", object()])
-def test_what_has_no_digest_is_answered_each_time(odd: object) -> None:
+def test_a_scenario_without_a_digest_is_computed_each_time(odd: object) -> None:
     base = scenario_from_request({"model": "Qwen/Qwen3-8B", "accelerator": "H100-80GB"})
     times: list[Scenario] = []
 
@@ -70,7 +70,7 @@ def test_what_has_no_digest_is_answered_each_time(odd: object) -> None:
     assert (asked(scenario), asked(scenario)) == (1, 2)
 
 
-def test_no_word_of_a_visitor_stays_with_a_bundled_model() -> None:
+def test_no_word_of_a_visitor_is_cached_with_a_bundled_model() -> None:
     mark = "a-name-that-nobody-else-has"
     model = catalogue.find_model("Qwen/Qwen3-8B")
     card = catalogue.accelerator_from_facts(48.0, "nvidia", mark)

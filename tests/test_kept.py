@@ -1,4 +1,4 @@
-"""What is kept of models: with them, no longer than they live, and bounded in bytes."""
+"""Results are cached with the model they are about, no longer than it lives, and bounded in bytes."""
 
 import gc
 import json
@@ -30,7 +30,7 @@ class TestKept:
         del thing
         assert ledger.bytes == 0
 
-    def test_results_go_with_whatever_else_they_were_about(self):
+    def test_results_go_with_every_object_they_depend_on(self):
         calls = []
 
         @kept
@@ -46,7 +46,7 @@ class TestKept:
         asked(owner, Thing())
         assert len(calls) == 2
 
-    def test_the_bytes_of_all_are_bounded_and_the_oldest_go_first(self):
+    def test_all_bytes_together_are_bounded_and_the_oldest_results_go_first(self):
         ledger = Ledger(most_bytes=50_000)
         things = [Thing() for _ in range(20)]
         for thing in things:
@@ -54,7 +54,7 @@ class TestKept:
             assert ledger.bytes <= 50_000
         assert [len(thing._kept) for thing in things] == [0] * 16 + [1] * 4
 
-    def test_what_is_too_large_for_all_of_it_is_not_kept(self):
+    def test_a_result_larger_than_the_bound_is_not_cached(self):
         ledger, thing = Ledger(most_bytes=1000), Thing()
         ledger.keep(thing, "a", "x" * 10_000)
         assert ledger.bytes == 0
@@ -66,14 +66,14 @@ class TestKept:
         assert len(thing._kept) <= MAX_RESULTS
         assert ledger.bytes <= MAX_RESULTS * (RESULT_BYTES + size_of(None))
 
-    def test_exceptions_are_not_kept(self):
+    def test_exceptions_are_not_cached(self):
         @kept
         def asked(owner: Thing) -> None:
-            raise ValueError("never kept")
+            raise ValueError("not cached")
 
         thing = Thing()
         for _ in range(2):
-            with pytest.raises(ValueError, match="never kept"):
+            with pytest.raises(ValueError, match="not cached"):
                 asked(thing)
 
     def test_equal_objects_do_not_share(self):
@@ -85,7 +85,7 @@ class TestKept:
 
 
 class TestBounded:
-    def test_numbers_are_kept_in_so_many_bytes(self):
+    def test_the_least_recently_used_results_go_beyond_the_bound(self):
         calls = []
 
         @bounded(20_000)
@@ -99,11 +99,11 @@ class TestBounded:
 
 
 class TestSizes:
-    def test_what_is_referred_to_twice_counts_once(self):
+    def test_an_object_referred_to_twice_counts_once(self):
         text = "x" * 10_000
         assert size_of([text, text]) < 2 * size_of(text)
 
-    def test_what_a_function_remembers_counts(self):
+    def test_the_closure_of_a_function_counts(self):
         text = "x" * 10_000
 
         def inner() -> str:
@@ -122,7 +122,7 @@ GROUPS = {
 
 
 def upload(number: int) -> dict:
-    """A config with `number` of its own in every list, and unlike any other in what it costs."""
+    """A config with `number` in every list, so that its sizes differ from all others."""
     layers = 16
     names = [
         f"model.layers.{layer}.{MARK}-{number}.{index}" for layer in range(layers) for index in range(60)
@@ -143,7 +143,7 @@ def upload(number: int) -> dict:
 
 
 def use(number: int) -> weakref.ref[ModelConfig]:
-    """What a visit does with an upload: a plan, fixes, a link."""
+    """Plans an upload, asks for fixes and writes a link, as a visit does."""
     scenario = scenario_from_request(
         {
             "model": f"{MARK}/{number}",
@@ -165,7 +165,7 @@ def use(number: int) -> weakref.ref[ModelConfig]:
 
 
 def texts_that_are_reachable() -> Iterator[str]:
-    """Texts in anything that the collector knows of: containers, instances, closures."""
+    """Texts in every object known to the garbage collector: containers, instances, closures."""
     for thing in gc.get_objects():
         if thing is not globals():
             yield from (text for text in gc.get_referents(thing) if type(text) is str)
@@ -182,7 +182,7 @@ class TestUploads:
         own = re.compile(MARK + "[-/ ][0-9]")
         assert {text[:80] for text in texts_that_are_reachable() if own.search(text)} == set()
 
-    def test_sessions_with_large_uploads_take_no_more_than_the_bound_together(self):
+    def test_results_of_many_large_uploads_stay_within_the_bound(self):
         sessions = []
         for number in range(12):
             config = ModelConfig.from_mapping(json.loads(json.dumps(upload(number))))

@@ -1,4 +1,4 @@
-"""What outlives a visitor in the process: no text of theirs, and no more bytes than are said."""
+"""Caches of the process outlive a visit: they have no text of a visitor, and no more bytes than stated."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from kvcore.workload.requests import Reading
 
 MARK = "markofavisitor"
 MOST_BYTES = 64 << 20
-"""As docs/hosting.md says of all of them together."""
+"""All caches together, as docs/hosting.md says."""
 LINK_BYTES = 200
-"""Of a result's place in a cache: its entry in the dictionary, its link in the order of use."""
+"""A result's place in a cache: its dictionary entry and its link in the order of use."""
 MIXTURE = dict(find_model("Qwen/Qwen3-30B-A3B").config.raw)
 OWN = {
     "model": f"somebody/{MARK}", "config": MIXTURE, "tensor_parallel_size": 2,
@@ -59,7 +59,7 @@ REQUESTS: dict[str, dict[str, Any]] = {
         }}
     },
 }  # fmt: skip
-"""Everything that may say a text, accepted or refused."""
+"""Every field that takes a text, accepted or refused."""
 
 OWN_NAMES = {
     "kvcore.api.openapi": {"openapi"},
@@ -77,7 +77,6 @@ OWN_NAMES = {
     "kvcore.explain.documents.recomputed": {"oldest", "planned"},
     "kvcore.explain.quality": {"published_scores"},
     "kvcore.explain.reference": {"_fixed_facts"},
-    "kvcore.base.kept": {"_slot_names"},
     "kvcore.memory.framework": {"_card_names"},
     "kvcore.model.families": {"readers"},
     "kvcore.model.parts.encoder_rows": {"parse"},
@@ -104,7 +103,7 @@ def modules() -> Iterator[ModuleType]:
 
 
 def caches() -> dict[str, Any]:
-    """Every cache of functools in the program, by its function."""
+    """Every functools cache of the program, by its function's name."""
     found = {}
     for module in modules():
         for value in list(vars(module).values()):
@@ -115,7 +114,7 @@ def caches() -> dict[str, Any]:
 
 
 def contents(cache: Any) -> list[Any]:
-    """Its keys and results, which refer to no module of ours."""
+    """Keys and results of a cache."""
     inner = [
         one for one in gc.get_referents(cache) if one is not vars(cache) and one is not cache.__wrapped__
     ]
@@ -123,12 +122,12 @@ def contents(cache: Any) -> list[Any]:
 
 
 def parts(value: Any) -> list[Any]:
-    """What it refers to; the collector does not name the keys of a dictionary of texts."""
+    """All that `value` refers to; the collector skips the keys of a dictionary whose keys are all texts."""
     return [*gc.get_referents(value), *(value if isinstance(value, dict) else ())]
 
 
 def marks(cache: Any) -> list[str]:
-    """Texts of the visitor in a cache, whatever they are part of."""
+    """Texts of the visitor anywhere in a cache."""
     seen: set[int] = set()
     waiting, found = contents(cache), []
     while waiting:
@@ -145,7 +144,7 @@ def marks(cache: Any) -> list[str]:
 
 
 def ask(**fields: Any) -> bool:
-    """Plans and writes every file; whether it was planned."""
+    """Plans a request and writes every file; whether there was a plan."""
     try:
         planned = plan(scenario_from_request(OWN | fields))
     except KvPlannerError:
@@ -191,8 +190,8 @@ def test_no_cache_of_the_process_has_a_visitors_text():
     assert {name: found for name, cache in caches().items() if (found := marks(cache))} == {}
 
 
-def test_full_caches_take_no_more_than_is_said():
-    """Each holds as many as it may of what extreme requests leave in it."""
+def test_full_caches_stay_within_the_stated_bytes():
+    """Each cache filled to its limit with results as large as extreme requests leave."""
     found = caches()
     largest = {
         "pipeline_parallel_size": 16, "max_num_seqs": 1 << 20, "max_num_batched_tokens": 1 << 31,
@@ -211,14 +210,14 @@ def test_full_caches_take_no_more_than_is_said():
     for name, cache in found.items():
         info = cache.cache_info()
         if info.maxsize is not None and info.currsize:
-            # The texts of a language are there once, whatever refers to them.
+            # The texts of a language count once.
             own = size_of([*texts, *contents(cache)]) - once
             full[name] = round(info.maxsize * (own / info.currsize + LINK_BYTES))
     assert 0 < sum(full.values()) < MOST_BYTES, sorted(full.items(), key=itemgetter(1))[-5:]
 
 
-def test_a_cache_without_an_end_is_of_our_own_names():
-    """A new one is added by whoever has seen that no visitor decides how many answers it keeps."""
+def test_an_unbounded_cache_has_keys_of_this_repository_only():
+    """Add a new one to OWN_NAMES after checking that no visitor decides how many results it has."""
     endless = (name.rpartition(".") for name, cache in caches().items() if cache.cache_info().maxsize is None)
     assert [(module, name) for module, _, name in endless if name not in OWN_NAMES.get(module, ())] == []
 
@@ -227,7 +226,7 @@ def test_v0_captures_no_more_sizes_than_the_engine_has():
     facts = {"rule": None, "max_num_batched_tokens": 1 << 31, "limit": 512, "num_speculative_tokens": 0}
     sizes = captures.capture_sizes(max_num_seqs=1 << 20, **facts)
     assert (len(sizes), sizes[-1]) == (3 + 8192 // 8, 8192)
-    # The first size that as many requests fit into is the last.
+    # The last size is the first that fits that many requests.
     for requests, last in (
         (1, (1,)),
         (3, (1, 2, 4)),
@@ -238,15 +237,8 @@ def test_v0_captures_no_more_sizes_than_the_engine_has():
         assert captures.capture_sizes(max_num_seqs=requests, **facts)[-len(last) :] == last
 
 
-def test_many_different_sizes_leave_the_bytes_that_are_said():
-    def kept() -> int:
-        return sum(
-            size_of(cell.cell_contents)
-            for cell in captures.capture_sizes.__closure__
-            if isinstance(cell.cell_contents, dict)
-        )
-
+def test_many_different_sizes_stay_within_the_stated_bytes():
     facts = {"rule": None, "max_num_batched_tokens": 1 << 31, "limit": 512, "num_speculative_tokens": 0}
     for number in range(600):
         captures.capture_sizes(max_num_seqs=(1 << 20) - number, **facts)
-    assert 0 < kept() <= captures.KEPT_BYTES
+    assert 0 < size_of(captures.capture_sizes.cache) <= captures.KEPT_BYTES

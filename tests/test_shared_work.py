@@ -1,4 +1,4 @@
-"""Work is done once for all who ask, in line, and what nobody waits for is given up."""
+"""Work is done once for all who ask, in a queue, and is given up when nobody waits for it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def counted(found: str, runs: list[str]) -> Work[str]:
 
 
 def gated(found: str, runs: list[str]) -> tuple[Work[str], threading.Event, threading.Event]:
-    """Work that says that it has begun, and ends only when it may."""
+    """Work that signals its start and waits for permission to end."""
     begun, may_end = threading.Event(), threading.Event()
 
     def work() -> Generator[Progress, None, str]:
@@ -74,7 +74,7 @@ def test_forty_who_ask_the_same_have_it_worked_out_once() -> None:
     assert runs == ["table"]
 
 
-def test_what_nobody_waits_for_is_given_up() -> None:
+def test_work_is_given_up_when_nobody_waits_for_it() -> None:
     store, runs = shared(), []
     work, begun, may_end = gated("left", runs)
     with store.asked("left", work) as left:
@@ -88,7 +88,7 @@ def test_what_nobody_waits_for_is_given_up() -> None:
     assert runs == ["left", "next", "again"]
 
 
-def test_what_left_the_line_is_never_begun() -> None:
+def test_work_that_left_the_queue_never_starts() -> None:
     store, runs = shared(), []
     work, begun, may_end = gated("first", runs)
     with store.asked("first", work) as first:
@@ -101,7 +101,7 @@ def test_what_left_the_line_is_never_begun() -> None:
     assert runs == ["first", "third"]
 
 
-def test_a_full_line_is_a_coded_answer() -> None:
+def test_a_full_queue_is_refused_with_a_code() -> None:
     store, runs = shared(longest_line=1), []
     work, begun, may_end = gated("first", runs)
     with store.asked("first", work) as first:
@@ -114,7 +114,7 @@ def test_a_full_line_is_a_coded_answer() -> None:
             assert (first.result(), second.result()) == ("first", "second")
 
 
-def test_the_least_recently_used_goes_first() -> None:
+def test_the_least_recently_used_result_goes_first() -> None:
     store, runs = shared(most_bytes=10), []
     for name in ("aaaa", "bbbb"):
         answer(store, name, counted(name, runs))
@@ -128,7 +128,7 @@ def test_the_least_recently_used_goes_first() -> None:
     assert store.bytes_kept <= 10
 
 
-def test_an_error_reaches_who_asked_and_stops_nobody_else() -> None:
+def test_an_error_reaches_who_asked_and_stops_no_other_work() -> None:
     store, runs = shared(), []
 
     def broken() -> Generator[Progress, None, str]:
@@ -140,7 +140,7 @@ def test_an_error_reaches_who_asked_and_stops_nobody_else() -> None:
     assert answer(store, "broken", counted("whole", runs)) == "whole"
 
 
-def test_what_is_not_kept_is_forgotten() -> None:
+def test_a_result_not_to_be_cached_is_forgotten() -> None:
     store, runs = shared(), []
     for _ in range(2):
         with store.asked("own", counted("own", runs), is_kept=False) as asked:
@@ -149,7 +149,7 @@ def test_what_is_not_kept_is_forgotten() -> None:
     assert store.bytes_kept == 0
 
 
-def test_progress_is_there_for_all() -> None:
+def test_all_who_wait_see_the_progress() -> None:
     store, runs = shared(), []
     work, begun, may_end = gated("slow", runs)
     with store.asked("slow", work) as one, store.asked("slow", work) as other:

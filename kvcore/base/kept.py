@@ -1,31 +1,32 @@
-"""Results that are kept as long as what they are about, and bounded in bytes for the whole process.
+"""Results cached with the object that they are about, and bounded in bytes for the whole process.
 
-A model's architecture, its storage format and their sizes are asked for again and again in a plan. They are kept with
-the config itself: with one of the catalogue as long as the process lives, with one that a visitor uploaded as long as
-the visitor's session. Nothing here refers to a config but weakly, so that nothing of it outlives whoever brought it.
+A plan asks again and again for a model's architecture, its storage format and their sizes. `@kept` caches such results
+on the object itself: those of a catalogue model live as long as the process, those of an uploaded config as long as the
+visitor's session. No ready-made cache does that. Many results refer to their object, so a cache of the process, even
+one with weak keys, would keep uploads alive; and a cache for each object has no bound for all of them together. So the
+results are in a dictionary on the object, and a ledger of the process counts their bytes.
 """
 
 from __future__ import annotations
 
+import gc
 import sys
 import threading
 import weakref
-from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Sequence
-from functools import cache, partial, wraps
-from itertools import chain
-from types import CellType, FunctionType, MemberDescriptorType
-from typing import Any, Concatenate, Final, NamedTuple, ParamSpec, TypeVar
+from collections import deque
+from collections.abc import Callable, Hashable, Sequence
+from functools import wraps
+from types import FunctionType, ModuleType
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
-from msgspec import Struct
-from msgspec.structs import astuple
+from cachetools import LRUCache, cached
 
 MAX_BYTES: Final = 96 << 20
-"""Of all kept results of the process together; those of the object that was asked about longest ago go first."""
+"""For all results of the process; the object that was given a result longest ago loses its results first."""
 MAX_RESULTS: Final = 512
-"""Of one object."""
-RESULT_BYTES: Final = 300
-"""Of a place in a dictionary, the key with it, next to what the result takes itself."""
+"""Results of one object."""
+RESULT_BYTES: Final = 400
+"""Bytes of a result's entry, its key and its place in the dictionary, added to its own size."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -33,105 +34,110 @@ Owner = TypeVar("Owner", bound="Keeper")
 
 
 class Keeper:
-    """What results may be kept with. As part of a key it stands for itself alone, whatever it is equal to."""
+    """An object that results are cached with. In keys it is compared by identity."""
 
     __slots__ = ("__weakref__", "_kept")
 
     _kept: Results
 
     def __getstate__(self) -> object:
-        """A copy begins without results."""
+        """A copy starts without results."""
         return getattr(self, "__dict__", None)
 
 
-class Entry(NamedTuple):
-    """One result, its bytes, and the further keepers with which it goes."""
-
-    value: Any
-    bytes: int
-    others: tuple[weakref.ref[Keeper], ...]
-
-
-class Results(dict[Hashable, Entry]):
-    """The results of one object, the first kept first."""
+class Results(dict[Hashable, "Entry"]):
+    """The results of one object, by function and arguments."""
 
     __slots__ = ("__weakref__",)
 
 
+class Entry:
+    """One result. However it goes, it notes that its bytes are free."""
+
+    __slots__ = ("bytes", "freed", "others", "value")
+
+    def __init__(self, value: Any, size: int, freed: deque[int]) -> None:
+        self.value, self.bytes, self.freed = value, size, freed
+        self.others: list[weakref.ref[Keeper]] = []
+        """Further keepers that the result depends on: it goes with the first of them."""
+
+    def __del__(self) -> None:
+        self.freed.append(self.bytes)
+
+
 class Ledger:
-    """The bytes that the results of all living objects take, and what they may take together."""
+    """Counts the bytes of all results, and empties the objects that were given one longest ago."""
 
     def __init__(self, most_bytes: int = MAX_BYTES) -> None:
         self.most_bytes = most_bytes
-        self.bytes = 0
-        """Of everything that is kept."""
-        self._lock = threading.RLock()
-        self._bytes: dict[int, int] = {}
-        self._results: dict[int, weakref.ref[Results]] = {}
+        self._lock = threading.Lock()
+        self._bytes = 0
+        self._freed: deque[int] = deque()
+        """Not yet subtracted: garbage is collected at any moment, also under the lock, so entries only note it here."""
+        self._by_age: dict[int, weakref.ref[Results]] = {}
+        """By id; those that were added to last come last."""
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all results."""
+        with self._lock:
+            return self._counted()
+
+    def _counted(self) -> int:
+        while self._freed:
+            self._bytes -= self._freed.popleft()
+        return self._bytes
 
     def keep(self, owner: Keeper, key: Hashable, value: Any, others: Sequence[Keeper] = ()) -> None:
-        """Keeps `value` with `owner` as long as `others` live too, and makes room for it."""
+        """Caches `value` with `owner` as long as `others` live too; not if it is larger than `most_bytes`."""
         size = RESULT_BYTES + size_of(value)
         if size > self.most_bytes:
             return
         with self._lock:
-            results = self._results_of(owner)
-            number = id(results)
+            results = self._newest(owner)
             if len(results) >= MAX_RESULTS:
-                self._empty(number)
-            self._forget(number, key)
-            references = tuple(weakref.ref(other, lambda _: self._forget(number, key)) for other in others)
-            results[key] = Entry(value, size, references)
-            self._bytes[number] = self._bytes.pop(number) + size
-            self.bytes += size
-            while self.bytes > self.most_bytes:
-                self._empty(next(one for one in list(self._bytes) if self._bytes.get(one)))
+                results.clear()
+            entry = Entry(value, size, self._freed)
+            self._bytes += size
+            entry.others += (weakref.ref(other, _forgetting(results, key)) for other in others)
+            results[key] = entry
+            while self._counted() > self.most_bytes:
+                oldest = self._by_age.pop(next(iter(self._by_age)), None)
+                if oldest is not None and (found := oldest()) is not None:
+                    found.clear()
 
-    def _results_of(self, owner: Keeper) -> Results:
-        try:
-            return owner._kept
-        except AttributeError:
+    def _newest(self, owner: Keeper) -> Results:
+        """The results of `owner`, which are now the last to be emptied."""
+        results: Results | None = getattr(owner, "_kept", None)
+        if results is None:
             results = Results()
-            number = id(results)
-            self._bytes[number] = 0
-            self._results[number] = weakref.ref(results, lambda _: self._close(number))
             object.__setattr__(owner, "_kept", results)
-            return results
+        number, by_age = id(results), self._by_age
+        known = by_age.pop(number, None)
+        by_age[number] = known or weakref.ref(results, lambda _: by_age.pop(number, None))
+        return results
 
-    def _forget(self, number: int, key: Hashable) -> None:
-        with self._lock:
-            results = self._results[number]() if number in self._results else None
-            entry = None if results is None else results.pop(key, None)
-            if entry is not None:
-                self._bytes[number] -= entry.bytes
-                self._take_off(entry.bytes)
 
-    def _empty(self, number: int) -> None:
-        results = self._results[number]()
-        self._take_off(self._bytes[number])
-        self._bytes[number] = 0
-        if results is not None:
-            results.clear()
+def _forgetting(results: Results, key: Hashable) -> Callable[[object], None]:
+    """Takes a result away before the id in its key can be another's; refers to the results weakly."""
+    reference = weakref.ref(results)
 
-    def _close(self, number: int) -> None:
-        with self._lock:
-            self._take_off(self._bytes.pop(number, 0))
-            self._results.pop(number, None)
+    def forget(_: object) -> None:
+        if (known := reference()) is not None:
+            known.pop(key, None)
 
-    def _take_off(self, size: int) -> None:
-        # On its own: what stands on the right may collect garbage, and that closes accounts.
-        self.bytes -= size
+    return forget
 
 
 LEDGER: Final = Ledger()
-"""Of the process."""
+"""The ledger of the process."""
 
 
 def kept(function: Callable[Concatenate[Owner, P], T]) -> Callable[Concatenate[Owner, P], T]:
-    """Keeps what `function` returns with its first argument, by the others, which are hashable and given by place.
+    """Caches what `function` returns with its first argument, by the others, which are hashable and positional.
 
-    Further keepers among the arguments are referred to weakly: the result goes with the first of them that goes, so
-    it must not refer to one of them. Exceptions are not kept.
+    Further keepers among the arguments are referred to weakly: the result goes with the first of them that goes, so it
+    must not refer to one of them. Exceptions are not cached, nor calls with keyword arguments.
 
     Example:
         >>> class Model(Keeper):
@@ -150,25 +156,32 @@ def kept(function: Callable[Concatenate[Owner, P], T]) -> Callable[Concatenate[O
             return function(owner, *arguments, **named)
         key: Hashable = function
         if arguments:
-            key = (function, *(id(value) if isinstance(value, Keeper) else value for value in arguments))
-        return found_with(owner, key, partial(function, owner, *arguments), arguments)
+            key = (function, *[id(one) if isinstance(one, Keeper) else one for one in arguments])
+        try:
+            found: T = owner._kept[key].value
+        except (AttributeError, KeyError):
+            found = function(owner, *arguments, **named)
+            others = [one for one in arguments if isinstance(one, Keeper) and one is not owner]
+            LEDGER.keep(owner, key, found, others)
+        return found
 
     return asked
 
 
-def found_with(owner: Keeper, key: Hashable, find: Callable[[], T], arguments: Iterable[object] = ()) -> T:
-    """What is kept with `owner` as `key`, or what `find` gives, from then on as long as keepers of `arguments` live."""
+def found_with(owner: Keeper, key: Hashable, find: Callable[[], T]) -> T:
+    """The result that is cached with `owner` under `key`, else what `find` returns, which is then cached."""
     try:
         found: T = owner._kept[key].value
     except (AttributeError, KeyError):
         found = find()
-        others = [value for value in arguments if isinstance(value, Keeper) and value is not owner]
-        LEDGER.keep(owner, key, found, others)
+        LEDGER.keep(owner, key, found)
     return found
 
 
 def bounded(most_bytes: int) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Keeps what a function of numbers returns, for the whole process and in so many bytes; the oldest goes first.
+    """Caches what a function of plain values returns, for the whole process; the least recently used goes first.
+
+    `most_bytes` bounds the results with RESULT_BYTES for each: keys have to be about as small, or parts of the results.
 
     Example:
         >>> @bounded(1 << 20)
@@ -177,42 +190,16 @@ def bounded(most_bytes: int) -> Callable[[Callable[P, T]], Callable[P, T]]:
         >>> squares(3) is squares(3)
         True
     """
-
-    def keeping(function: Callable[P, T]) -> Callable[P, T]:
-        lock = threading.Lock()
-        found: OrderedDict[Hashable, tuple[T, int]] = OrderedDict()
-        taken = 0
-
-        @wraps(function)
-        def asked(*arguments: P.args, **named: P.kwargs) -> T:
-            nonlocal taken
-            key = (arguments, *sorted(named.items()))
-            with lock:
-                if key in found:
-                    found.move_to_end(key)
-                    return found[key][0]
-            value = function(*arguments, **named)
-            size = RESULT_BYTES + size_of((key, value))
-            with lock:
-                if key not in found:
-                    found[key] = value, size
-                    taken += size
-                while taken > most_bytes:
-                    taken -= found.popitem(last=False)[1][1]
-            return value
-
-        return asked
-
-    return keeping
+    cache: LRUCache[Hashable, Any] = LRUCache(most_bytes, lambda value: RESULT_BYTES + size_of(value))
+    return cached(cache, lock=threading.Lock())
 
 
-_SHARED: Final = (type, FunctionType, MemberDescriptorType)
+_SHARED: Final = (type, ModuleType, Results)
 _PLAIN: Final = frozenset({str, bytes, int, float, bool, type(None)})
-"""Refer to nothing. Most of what is measured is of them, so that they never wait."""
 
 
 def size_of(value: Any) -> int:
-    """Bytes of `value` and of all it refers to, but for keepers, which have an account of their own, and code.
+    """Bytes of `value` and of all that it refers to, each counted once; without code and what keepers have in them.
 
     Example:
         >>> size_of(("a" * 1000,) * 50) < 2000 < size_of(tuple("a" * 1000 + str(n) for n in range(50)))
@@ -226,42 +213,14 @@ def size_of(value: Any) -> int:
         if id(one) in seen:
             continue
         seen.add(id(one))
-        if isinstance(one, FunctionType):
-            waiting.extend(one.__closure__ or ())
+        if type(one) in _PLAIN:
+            total += sys.getsizeof(one)
+        elif isinstance(one, FunctionType):
+            waiting += one.__closure__ or ()
         elif not isinstance(one, _SHARED):
             total += sys.getsizeof(one)
-            if not isinstance(one, Keeper) or one is value:
-                for part in _parts(one):
-                    if type(part) not in _PLAIN:
-                        waiting.append(part)
-                    elif id(part) not in seen:
-                        seen.add(id(part))
-                        total += sys.getsizeof(part)
+            if one is value or not isinstance(one, Keeper):
+                waiting += gc.get_referents(one)
+                if isinstance(one, dict):
+                    waiting += one  # the collector skips keys where all of them are texts
     return total
-
-
-def _parts(value: Any) -> Iterable[Any]:
-    if type(value) in _PLAIN:
-        return ()
-    if isinstance(value, dict):
-        return chain(value, value.values())
-    if isinstance(value, tuple | list | set | frozenset):
-        return value
-    if isinstance(value, CellType):
-        return [value.cell_contents]
-    inner = [part for name, part in getattr(value, "__dict__", {}).items() if name != "_kept"]
-    bound = [value.__self__] if hasattr(value, "__self__") else []
-    return [*_slots(value), *inner, *bound]
-
-
-def _slots(value: Any) -> Iterable[Any]:
-    if isinstance(value, Struct):
-        return astuple(value)
-    return [getattr(value, name, None) for name in _slot_names(type(value).__mro__)]
-
-
-@cache
-def _slot_names(classes: tuple[type, ...]) -> tuple[str, ...]:
-    """The slots of a class of this program and its bases, of which there are only so many."""
-    names = (name for one in classes for name in getattr(one, "__slots__", ()))
-    return tuple(name for name in names if name not in ("__weakref__", "_kept", "__dict__"))

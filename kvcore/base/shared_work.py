@@ -1,49 +1,53 @@
-"""Work that is done once for all who ask for the same, in slices, one piece after the other.
+"""Long work done once for all who ask for the same: in a queue, by one thread, in slices, its results cached.
 
-A server plans for many people on few cores, and its threads share one interpreter: forty threads that each work out the
-same table keep everybody's buttons waiting for all of them. Here each piece of work has a key. Whoever asks for a key
-that is being worked on waits for that; whoever asks for another waits in line; what was found is kept, and the least
-recently used goes first. The one thread that works lets the others through after every slice.
+A server plans for many people on few cores, and its threads share one interpreter: forty threads that each compute the
+same table make everyone wait for all forty. Here each piece of work has a key. Who asks for a key that is being worked
+on waits for that result; any other key waits in the queue. Results are cached, and the least recently used goes first.
+The one worker thread lets the others run after every slice.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Final, Generic, TypeAlias, TypeVar
+
+from cachetools import LRUCache
 
 from kvcore.base.errors import ScenarioError
 
 T = TypeVar("T")
 Progress: TypeAlias = tuple[int, int]
-"""How much of the work is done, and how much there is in all."""
+"""Units of work done, and units in all."""
 Work: TypeAlias = Callable[[], Generator[Progress, None, T]]
-"""Starts the work: yields after each slice, and returns what it found."""
+"""Starts the work: yields after each slice, and returns the result."""
 
 PAUSE_SECONDS: Final = 0.0005
-"""Between two slices. Any sleep hands the interpreter over; without one a thread keeps it for 5 ms at a time."""
+"""Between two slices. Any sleep releases the interpreter; without one a thread keeps it for 5 ms at a time."""
 
 
 class Asked(Generic[T]):
-    """One piece of work that somebody waits for."""
+    """A piece of work that somebody waits for."""
 
     def __init__(self, key: str, work: Work[T], *, is_kept: bool) -> None:
         self.key, self.work, self.is_kept = key, work, is_kept
         self.progress: Progress = (0, 0)
         self.waiting = 1
+        """How many wait for it; the work is given up when nobody does."""
         self.found: list[T] = []
+        """The result, once there is one."""
         self.error: Exception | None = None
         self.finished = threading.Event()
 
     def wait(self, seconds: float) -> bool:
-        """Waits until it is finished, at most so long; whether it is."""
+        """Waits for the end of the work, at most so long; whether it has ended."""
         return self.finished.wait(seconds)
 
     def result(self) -> T:
-        """What was found, once it is finished. Raises what the work raised."""
+        """Waits for the result. Raises what the work raised."""
         self.finished.wait()
         if self.error is not None:
             raise self.error
@@ -51,7 +55,7 @@ class Asked(Generic[T]):
 
 
 class SharedWork(Generic[T]):
-    """The pieces of work of one process, and what was found.
+    """The queue of work of one kind in this process, and the cached results.
 
     Example:
         >>> def work():
@@ -66,20 +70,24 @@ class SharedWork(Generic[T]):
     """
 
     def __init__(self, *, bytes_of: Callable[[T], int], most_bytes: int, longest_line: int) -> None:
-        self.bytes_of, self.most_bytes, self.longest_line = bytes_of, most_bytes, longest_line
-        self.bytes_kept = 0
+        self.longest_line = longest_line
         self._lock = threading.Lock()
-        self._kept: OrderedDict[str, tuple[int, T]] = OrderedDict()
+        self._kept: LRUCache[str, T] = LRUCache(most_bytes, bytes_of)
         self._going: dict[str, Asked[T]] = {}
         self._line: deque[Asked[T]] = deque()
         self._is_working = False
 
+    @property
+    def bytes_kept(self) -> int:
+        """Bytes of the cached results."""
+        return int(self._kept.currsize)
+
     @contextmanager
     def asked(self, key: str, work: Work[T], *, is_kept: bool = True) -> Iterator[Asked[T]]:
-        """The work of that key: found before, being worked on, or put in line. What nobody waits for is given up.
+        """The work of that key: cached, going on, or added to the queue. It is given up when nobody waits any more.
 
-        `is_kept=False` forgets what was found when the last of those who wait has it. Raises ScenarioError
-        `server-busy` when too many different pieces are in line.
+        With `is_kept=False` the result is not cached. Raises ScenarioError `server-busy` when `longest_line` other
+        pieces are in the queue.
         """
         asked = self._join(key, work, is_kept=is_kept)
         try:
@@ -90,9 +98,8 @@ class SharedWork(Generic[T]):
     def _join(self, key: str, work: Work[T], *, is_kept: bool) -> Asked[T]:
         with self._lock:
             if key in self._kept:
-                self._kept.move_to_end(key)
                 asked = Asked(key, work, is_kept=True)
-                asked.found.append(self._kept[key][1])
+                asked.found.append(self._kept[key])
                 asked.finished.set()
                 return asked
             if key in self._going:
@@ -110,13 +117,18 @@ class SharedWork(Generic[T]):
     def _leave(self, asked: Asked[T]) -> None:
         with self._lock:
             asked.waiting -= 1
-            if not asked.waiting and self._going.get(asked.key) is asked:
-                del self._going[asked.key]
+            if not asked.waiting:
+                self._close(asked)
                 if asked in self._line:
                     self._line.remove(asked)
 
+    def _close(self, asked: Asked[T]) -> None:
+        """Who asks for its key from now on does not wait for this piece."""
+        if self._going.get(asked.key) is asked:
+            del self._going[asked.key]
+
     def _work_off(self) -> None:
-        """Everything in line, then the thread ends."""
+        """Works on the queue until it is empty; then the thread ends."""
         while True:
             with self._lock:
                 if not self._line:
@@ -127,11 +139,10 @@ class SharedWork(Generic[T]):
                 self._do(asked)
             except (
                 Exception
-            ) as error:  # The thread works for others too: who asked for this piece gets the error.
+            ) as error:  # the thread works for others too: who asked for this piece gets the error
                 asked.error = error
             with self._lock:
-                if self._going.get(asked.key) is asked:
-                    del self._going[asked.key]
+                self._close(asked)
             asked.finished.set()
 
     def _do(self, asked: Asked[T]) -> None:
@@ -141,16 +152,10 @@ class SharedWork(Generic[T]):
                 asked.progress = next(slices)
             except StopIteration as end:
                 asked.found.append(end.value)
-                if asked.is_kept:
-                    self._keep(asked.key, end.value)
+                # ValueError: it is larger than all that is cached may be.
+                with self._lock, suppress(ValueError):
+                    if asked.is_kept:
+                        self._kept[asked.key] = end.value
                 return
             time.sleep(PAUSE_SECONDS)
         slices.close()
-
-    def _keep(self, key: str, found: T) -> None:
-        size = self.bytes_of(found)
-        with self._lock:
-            self.bytes_kept += size - self._kept.pop(key, (0, found))[0]
-            self._kept[key] = size, found
-            while self.bytes_kept > self.most_bytes:
-                self.bytes_kept -= self._kept.popitem(last=False)[1][0]

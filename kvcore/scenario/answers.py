@@ -1,4 +1,4 @@
-"""What is found of a scenario and kept with its model, for all visitors who ask the same."""
+"""Answers about a scenario, cached with its model for all visitors who ask the same."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ T = TypeVar("T")
 
 
 def kept_answer(function: Callable[[Scenario], T]) -> Callable[[Scenario], T]:
-    """Keeps what `function` finds of a scenario as long as its config lives, by a digest of everything else.
+    """Caches what `function` returns with the scenario's config, by a digest of all other fields.
 
-    Of what a visitor wrote nothing stays but what is in the answer itself, which must not refer to the scenario.
+    So nothing that a visitor wrote outlives the visit, except in the answer itself: it must not refer to the scenario.
 
     Example:
         >>> from kvcore.wire.request import scenario_from_request
@@ -37,7 +37,7 @@ def kept_answer(function: Callable[[Scenario], T]) -> Callable[[Scenario], T]:
         try:
             others = msgpack.encode(replace(scenario, config=None))
         except (OverflowError, TypeError, ValueError):
-            # A number of 80 bits in a connector's settings, for one: found anew each time.
+            # No digest, for example of an 80-bit number in a connector's settings: computed each time.
             return function(scenario)
         return found_with(scenario.config, (function, blake2b(others).digest()), lambda: function(scenario))
 
