@@ -9,8 +9,8 @@ import streamlit as st
 from streamlit import runtime
 
 if not runtime.exists():
+    from kvcore.api.limits import Settings
     from kvcore.api.routes import Api
-    from kvcore.api.settings import Settings
 
     app = st.App(__file__, routes=Api(Settings.of(os.environ)).routes())
 else:

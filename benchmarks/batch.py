@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 
 from kvcore import catalogue
-from kvcore.library.answers import answer
+from kvcore.contract.result import answer
 
 ROUNDS = 3
 

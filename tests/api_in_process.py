@@ -11,9 +11,9 @@ import pytest
 from starlette.applications import Starlette
 from starlette.types import Message
 
+from kvcore.api.limits import Settings
 from kvcore.api.operations import Answered, Asked
 from kvcore.api.routes import Api
-from kvcore.api.settings import Settings
 
 ANSWER: Final = b'{"status":"ok",  "id":100000000000000000000000}'
 """Written as no writer would."""

@@ -14,7 +14,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from kvcore.base.errors import MESSAGES
-from kvcore.library.answers import answer
+from kvcore.contract.result import answer
 from tests.api_server import GOOD, client_of, post, running_api
 
 ROOT: Final = Path(__file__).resolve().parents[1]

@@ -16,7 +16,7 @@ from jsonschema import Draft202012Validator
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters
 
-from kvcore.library.answers import answer
+from kvcore.contract.result import answer
 from tests.api_server import ANSWER_SECONDS, GOOD, running_api
 
 ROOT: Final = Path(__file__).resolve().parents[1]

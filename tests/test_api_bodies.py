@@ -10,7 +10,7 @@ import pytest
 from starlette.types import Message
 
 from kvcore.api.bodies import CRUMB_BYTES, MAX_CRUMBS
-from kvcore.api.settings import ALL_BODY_BYTES, CLIENT_BODY_BYTES, MIB
+from kvcore.api.limits import ALL_BODY_BYTES, CLIENT_BODY_BYTES, MIB
 from tests.api_in_process import Server, parts
 
 PATHS: Final = ("/api/plan", "/mcp")
@@ -50,7 +50,7 @@ def test_silent_bodies_take_no_room_whatever_they_say_that_they_are(
         ]
         for _ in silent:
             await silence.heard.acquire()
-        assert server.api.bodies.room.taken == 0
+        assert server.api.bodies.shares.taken == 0
         status, _, _ = await server.post("/api/log", parts([b"x" * (50 * MIB)]), "198.51.100.1")
         assert status == 200
         await ended(silent)
@@ -74,7 +74,7 @@ def test_bodies_that_arrive_take_room_until_they_are_answered_or_given_up(
         waiting = [held("192.0.2.1"), held("192.0.2.1"), held("192.0.2.2")]
         for _ in waiting:
             await silence.heard.acquire()
-        taken = server.api.bodies.room.taken
+        taken = server.api.bodies.shares.taken
         assert taken == 36 * len(piece) <= ALL_BODY_BYTES
         own, headers, said = await server.post(path, parts([piece, piece]), "192.0.2.1")
         assert (own, said["code"]) == (429, "too-many-at-once")
@@ -88,7 +88,7 @@ def test_bodies_that_arrive_take_room_until_they_are_answered_or_given_up(
         others, _, said = await server.post(path, parts([b"x" * 99]), "192.0.2.4")
         assert (others, said["code"]) == (503, "api-busy")
         await ended(waiting)
-        assert server.api.bodies.room.taken == 0
+        assert server.api.bodies.shares.taken == 0
 
     asyncio.run(run())
 

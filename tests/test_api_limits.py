@@ -15,11 +15,11 @@ from uvicorn.protocols.http.auto import AutoHTTPProtocol
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from kvcore import catalogue
-from kvcore.api.clients import Clients, client_of
+from kvcore.api.limits import CLIENTS, Settings
 from kvcore.api.operations import Asked
 from kvcore.api.pool import Pool
 from kvcore.api.routes import Api
-from kvcore.api.settings import CLIENTS, Settings
+from kvcore.api.shares import Allowances, client_of
 from kvcore.base.errors import KvPlannerError, ScenarioError
 from tests.api_server import ANSWER_SECONDS, GOOD, running_api
 
@@ -141,11 +141,11 @@ def test_clients_of_ipv4_are_apart_on_a_socket_for_both() -> None:
 
 
 def test_addresses_are_forgotten_before_they_fill_the_memory() -> None:
-    clients = Clients(rate=1, burst=1, clock=lambda: 0.0)
+    allowances = Allowances(rate=1, burst=1, clock=lambda: 0.0)
     for number in range(CLIENTS + 5):
-        assert clients.wait_seconds(str(number), 1) == 0
-    assert clients.wait_seconds(str(CLIENTS), 1) == 1
-    assert clients.wait_seconds("0", 1) == 0
+        assert allowances.wait_seconds(str(number), 1) == 0
+    assert allowances.wait_seconds(str(CLIENTS), 1) == 1
+    assert allowances.wait_seconds("0", 1) == 0
 
 
 @pytest.mark.parametrize("value", ["nan", "0", "-1", "many", "inf"])

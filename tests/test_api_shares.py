@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import pytest
 
-from kvcore.api.settings import COSTS, Settings
+from kvcore.api.limits import COSTS, Settings
 from tests.api_in_process import ANSWER, Server, parts
 
 ARGUMENTS: Final[dict[str, dict[str, Any]]] = {

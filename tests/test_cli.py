@@ -12,7 +12,7 @@ import pytest
 
 from kvcore import catalogue
 from kvcore.cli import main as cli
-from kvcore.library import answers
+from kvcore.contract import result
 
 ROOT = Path(__file__).parents[1]
 CARD = "H100-80GB"
@@ -99,14 +99,14 @@ def test_a_defect_is_a_result_and_the_batch_goes_on(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     """The log has the type and the place of what went wrong, and nothing of what was sent."""
-    plan = answers.plan
+    plan = result.plan
 
     def broken(scenario: Any) -> Any:
         if scenario.max_model_len == 4321:
             raise KeyError("a visitor's own words")
         return plan(scenario)
 
-    monkeypatch.setattr(answers, "plan", broken)
+    monkeypatch.setattr(result, "plan", broken)
     with caplog.at_level(logging.ERROR):
         lines = (GOOD, GOOD.replace('"good"', '"bad"')[:-1] + ', "max_model_len": 4321}', GOOD)
         first, failed, last = answered(*lines, monkeypatch=monkeypatch, capsys=capsys)
@@ -114,7 +114,7 @@ def test_a_defect_is_a_result_and_the_batch_goes_on(
     assert (failed["id"], failed["error"]["code"]) == ("bad", "internal-error")
     assert "visitor" not in json.dumps(failed)
     assert "KeyError at tests/test_cli.py:" in caplog.text
-    assert "kvcore/library/answers.py:" in caplog.text
+    assert "kvcore/contract/result.py:" in caplog.text
     assert "visitor" not in caplog.text
 
 

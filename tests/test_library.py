@@ -190,7 +190,7 @@ def test_processes_are_a_whole_number(processes: Any) -> None:
 
 
 def test_a_coded_error_of_another_process_is_itself() -> None:
-    asked = library._AskedSweep.of(["Qwen/Qwen3-32B"], [CARD], (1,), {})
+    asked = library.asked_sweep(models=["Qwen/Qwen3-32B"], accelerators=[CARD], tensor_parallel_sizes=(1,))
     unknown = msgspec.structs.replace(asked, models=["Qwen/Qwen3-32B", "nobody/knows"])
     with pytest.raises(kvcore.CatalogueError) as raised:
         list(unknown.shared_out(1))

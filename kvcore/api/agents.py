@@ -1,7 +1,7 @@
-"""The same answers as tools of the Model Context Protocol: on standard input and output, and over HTTP at /mcp.
+"""The API as tools of the Model Context Protocol: on standard input and output, and over HTTP at /mcp.
 
-Every tool only reads. Its answer is that of the API, with the intervals, grades and sources of what it says, and the
-link of the page that shows it; an error is the API's problem, with its code and next step.
+Every tool only reads. Its answer is that of the API, with intervals, grades, sources and the link of the page that
+shows it; an error is the API's problem, with its code and next step.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from mcp.server.stdio import stdio_server
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from msgspec import Struct
 
+from kvcore.api.limits import BODY_BYTES, Settings
 from kvcore.api.openapi import sweep_schema
 from kvcore.api.operations import KINDS, LOCAL_PAGE, Answered, Asked
 from kvcore.api.pool import Pool
 from kvcore.api.problems import problem_bytes
 from kvcore.api.routes import Api
-from kvcore.api.settings import BODY_BYTES, Settings
 from kvcore.base.errors import KvPlannerError, ScenarioError, defect, invalid
 from kvcore.flags.schema import request_schema
 from kvcore.version import VERSION
 
 Answers = Callable[[Asked], Awaitable[Answered]]
-"""Who works the answer to a tool's question out. Raises ScenarioError where it has no time for it."""
+"""Computes the answer to a tool's question. Raises ScenarioError where there is no time for it."""
 INSTRUCTIONS: Final = (
     "Plans the memory of each GPU or NPU that serves a large language model with vLLM, vllm-ascend or "
     "vllm-mindspore. Fields are the engine's own flag names; a flag that is left out takes the default of that "
@@ -58,7 +58,7 @@ class Tool(Struct, frozen=True, kw_only=True):
     def asked(self, arguments: Mapping[str, Any], base: str) -> Asked:
         """The question. Raises ScenarioError `unknown-field`, `missing-field` or `invalid-value`.
 
-        A body is looked at by its operation, which knows it better than the schema.
+        The operation checks the body, more exactly than the schema.
         """
         for name in arguments:
             if name not in self.schema["properties"]:
@@ -77,7 +77,7 @@ class Tool(Struct, frozen=True, kw_only=True):
         )
 
     def _text(self, name: str, value: object) -> str:
-        """An option as an address would say it. Raises ScenarioError `invalid-value` for one of another type."""
+        """An option as text, as in an address. Raises ScenarioError `invalid-value` for one of another type."""
         if "integer" in self.schema["properties"][name].get("type", ()):
             if type(value) is not int:
                 raise invalid(name, value, "it must be a whole number")
@@ -88,7 +88,7 @@ class Tool(Struct, frozen=True, kw_only=True):
 
 
 logging.getLogger("mcp").setLevel(logging.CRITICAL)
-"""It writes what it cannot read; what goes wrong in a tool is logged by its place alone (`errors.defect`)."""
+"""Silenced, as it logs messages that it cannot read; `errors.defect` logs only the place of a tool's defect."""
 _LOG: Final = {"type": "string", "description": "The text of the log"}
 TOOLS: Final[Mapping[str, Tool]] = {
     "plan": Tool(
@@ -159,7 +159,7 @@ TOOLS: Final[Mapping[str, Tool]] = {
 
 
 def tools_server(answered: Answers, base: str) -> Server[Any]:
-    """The tools, answered by `answered`; `base` is where the pages are."""
+    """A server of the tools, answered by `answered`, for pages at `base`."""
 
     async def listed(_: Any, params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
         return types.ListToolsResult(tools=[_described(name, tool) for name, tool in TOOLS.items()])
@@ -203,7 +203,7 @@ def _described(name: str, tool: Tool) -> types.Tool:
 
 
 def _result(body: bytes, *, is_error: bool) -> types.CallToolResult:
-    """An answer as text and as data: read once and not written anew, since that of a sweep has megabytes."""
+    """An answer as text and as data, decoded once and not encoded again: that of a sweep has megabytes."""
     return types.CallToolResult(
         content=[types.TextContent(type="text", text=body.decode())],
         structured_content=msgspec.json.decode(body),
@@ -226,7 +226,7 @@ def serve_stdio() -> None:
 
 
 async def answer_http(api: Api, client: str, scope: Any, receive: Any, send: Any) -> None:
-    """One request to /mcp: streamable HTTP without sessions, so that it needs no task that lives on after it."""
+    """One request to /mcp: streamable HTTP without sessions, so that no task outlives it."""
     server = tools_server(partial(api.answered_tool, client=client), api.settings.base)
     manager = StreamableHTTPSessionManager(
         app=server, json_response=True, stateless=True, max_request_body_size=BODY_BYTES["mcp"]

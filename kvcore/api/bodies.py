@@ -1,4 +1,4 @@
-"""The bodies of requests: counted as they arrive, so that who sends nothing takes no room from others."""
+"""The bodies of requests: counted as they arrive, so that idle clients reserve no memory."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from typing import Final
 from starlette.requests import Request
 from starlette.types import Message, Receive
 
-from kvcore.api.room import Room
-from kvcore.api.settings import ALL_BODY_BYTES, BODY_BYTES, CLIENT_BODY_BYTES, MESSAGE_VALUES, MIB
+from kvcore.api.limits import ALL_BODY_BYTES, BODY_BYTES, CLIENT_BODY_BYTES, MESSAGE_VALUES, MIB
+from kvcore.api.shares import Shares
 from kvcore.base.errors import ScenarioError
 from kvcore.base.untrusted import parse_json_object, utf8_text
 
 MAX_CRUMBS: Final = 4096
 CRUMB_BYTES: Final = 256
-"""More parts than that, smaller than this on average, cost the event loop more than what they bring is worth."""
+"""A body in more parts than MAX_CRUMBS, smaller than this on average, is refused: each costs the event loop time."""
 
 
 class Bodies:
-    """All bodies of one server that are in memory."""
+    """All bodies of one server in memory."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
-        self.room = Room(most=ALL_BODY_BYTES, each=CLIENT_BODY_BYTES)
+        self.shares = Shares(most=ALL_BODY_BYTES, each=CLIENT_BODY_BYTES)
 
     @contextmanager
     def of(self, client: str) -> Iterator[Body]:
-        """A client's next body, whose room is given back at the end of the block."""
+        """A client's next body; its memory is given back at the end of the block."""
         body = Body(self, client)
         try:
             yield body
         finally:
-            self.room.give_back(client, body.size)
+            self.shares.give_back(client, body.size)
 
 
 class Body:
@@ -45,9 +45,9 @@ class Body:
         self.size = 0
 
     async def read(self, request: Request, limit: int) -> bytes:
-        """All of it.
+        """The whole body.
 
-        Raises ScenarioError `body-too-large`, `body-too-slow`, `body-in-crumbs`, or what Room.take does.
+        Raises ScenarioError `body-too-large`, `body-too-slow`, `body-in-crumbs`, or as Shares.take.
         """
         _check_declared(request, limit)
         parts: list[bytes] = []
@@ -56,7 +56,7 @@ class Body:
                 async for part in request.stream():
                     if self.size + len(part) > limit:
                         raise _too_large(limit)
-                    self._bodies.room.take(self._client, len(part))
+                    self._bodies.shares.take(self._client, len(part))
                     self.size += len(part)
                     parts.append(part)
                     if len(parts) > MAX_CRUMBS and self.size < CRUMB_BYTES * len(parts):
@@ -67,20 +67,20 @@ class Body:
 
 
 def check_message(data: bytes) -> None:
-    """Whether a message to /mcp is one JSON object that the server may parse between two of its visitors.
+    """Checks that a message to /mcp is one JSON object, small enough to be parsed on the event loop.
 
     Raises ScenarioError `not-utf8`, `too-many-values`, or as `parse_json_object`.
     """
     text = utf8_text(data)
-    # The count that knows texts from what is between them stops the event loop for 0.4 s where there are millions of
-    # them. A quote without a backslash begins or ends one, and a value has two at most: its key and itself.
+    # The exact count of values stops the event loop for 0.4 s on millions of texts. An unescaped quote begins or ends a
+    # text, and a value has at most two texts: its key and itself.
     if text.count('"') - text.count('\\"') > 4 * MESSAGE_VALUES:
         raise ScenarioError("too-many-values", limit=f"{MESSAGE_VALUES:,}")
     parse_json_object(text, max_bytes=BODY_BYTES["mcp"], max_values=MESSAGE_VALUES)
 
 
 def replayed(data: bytes, receive: Receive) -> Receive:
-    """A body that was read already, as a server gives it; afterwards what really comes."""
+    """A `receive` that gives the body that was read already, then what really arrives."""
     left: list[Message] = [{"type": "http.request", "body": data, "more_body": False}]
 
     async def received() -> Message:
@@ -90,7 +90,7 @@ def replayed(data: bytes, receive: Receive) -> Receive:
 
 
 def _check_declared(request: Request, limit: int) -> None:
-    """A body that says that it is too long need not be sent."""
+    """Refuses a body by its declared length, before it is sent."""
     given = request.headers.get("content-length", "")
     if given.isascii() and given.isdigit() and (len(given) > len(str(limit)) or int(given) > limit):
         raise _too_large(limit)

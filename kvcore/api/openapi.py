@@ -1,4 +1,4 @@
-"""The API as OpenAPI 3.1: openapi.yaml, with what a request may be from the registry of flags."""
+"""The API as OpenAPI 3.1: openapi.yaml, with the schemas of requests from the registry of flags."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def openapi() -> bytes:
 
 
 def sweep_schema() -> dict[str, Any]:
-    """What a sweep may ask for: lists of ids and sizes, and every flag of a request that it does not set itself.
+    """The schema of a sweep: lists of ids and sizes, and the flags of a request that a sweep does not set itself.
 
     Example:
         >>> "max_model_len" in sweep_schema()["properties"], "accelerator" in sweep_schema()["properties"]

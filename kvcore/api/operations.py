@@ -1,4 +1,4 @@
-"""What may be asked of the API, each as a function from bytes to an answer. It runs in a worker; nothing is kept."""
+"""The operations of the API, each a function from bytes to an answer. They run in workers; nothing is kept."""
 
 from __future__ import annotations
 
@@ -15,33 +15,32 @@ from kvcore.api.problems import problem_bytes, status_of
 from kvcore.base.errors import KvPlannerError, ScenarioError, WorkloadError, defect, invalid
 from kvcore.base.quantity import Quantity
 from kvcore.base.untrusted import MAX_JSON_DEPTH, check_json, utf8_text
-from kvcore.contract.result import PARTS
-from kvcore.library import SIZES, checked_names, checked_sizes, from_hub
-from kvcore.library.answers import answer, catalogue_rows, planned_result
+from kvcore.contract.result import PARTS, answer, planned_result
+from kvcore.library import asked_sweep, catalogue_rows
 from kvcore.model.config import SharedConfigs
 from kvcore.planning import Plan, plan
 from kvcore.wire.fields import Json
-from kvcore.wire.request import id_of, parse_request, scenario_from_request
+from kvcore.wire.request import from_hub, id_of, parse_request, scenario_from_request
 
 JSON: Final = "application/json"
 JSON_LINES: Final = "application/x-ndjson"
 MAX_BATCH: Final = 256
-"""Requests of a batch: some ten seconds of computing."""
+"""Most requests of a batch: some ten seconds of computing."""
 MAX_CELLS: Final = 16_384
-"""Of a sweep: about as many as the whole catalogue on eight cards at all sizes."""
+"""Most cells of a sweep: about the whole catalogue on eight cards at all sizes."""
 MAX_FOUND: Final = 50
 OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "workload": ("max_tokens", "columns"),
     "catalogue": ("kind", "search"),
 }
-"""What an address may say besides its body."""
+"""Options that an address may have."""
 KINDS: Final = ("models", "accelerators", "engines")
 LOCAL_PAGE: Final = "http://localhost:8501"
-"""Where `make run` serves the page."""
+"""Address at which `make run` serves the pages."""
 
 
 class Asked(Struct, frozen=True, kw_only=True):
-    """One question: the body as it came, its media type, and what the address says besides."""
+    """One question: the body as it came, its media type, and the options of the address."""
 
     operation: str
     body: bytes = b""
@@ -49,7 +48,7 @@ class Asked(Struct, frozen=True, kw_only=True):
     options: Mapping[str, str] | None = None
 
     def option(self, name: str, default: str = "") -> str:
-        """What the address says of `name`."""
+        """The option `name` of the address."""
         return (self.options or {}).get(name, default)
 
 
@@ -62,7 +61,7 @@ class Answered(Struct, frozen=True, kw_only=True):
 
 
 def answered(asked: Asked) -> Answered:
-    """The answer to a question; whatever goes wrong is a problem with a code.
+    """The answer to a question; an error of any kind is a problem with a code.
 
     Example:
         >>> answered(Asked(operation="plan", body=b'{"max_num_seqs": 1}')).status
@@ -80,7 +79,7 @@ def answered(asked: Asked) -> Answered:
 
 
 def _request(asked: Asked, own_id: list[object]) -> dict[str, Any]:
-    """The body as one JSON object; its `id` is for the answer."""
+    """The body as one JSON object; its `id` is appended to `own_id` for the answer."""
     request = dict(parse_request(utf8_text(asked.body)))
     own_id.append(id_of(request))
     return request
@@ -94,7 +93,7 @@ def _plan(asked: Asked, own_id: list[object]) -> dict[str, Any]:
 
 
 def sources(planned: Plan) -> dict[str, dict[str, Any]]:
-    """How well each part of a rank's memory is known, and from what.
+    """Grade and sources of each part of a rank's memory.
 
     Example:
         >>> import kvcore
@@ -111,12 +110,12 @@ def sources(planned: Plan) -> dict[str, dict[str, Any]]:
 
 
 def _sources_of(part: Quantity) -> Iterable[str]:
-    """The part's own source, or those of what it is made of."""
+    """The part's own source, or else those of its terms."""
     return [part.source] if part.source else sorted({one.source for one in part.walk() if one.source})
 
 
 def page_of(planned: Plan, base: str = "") -> str:
-    """The page that shows a plan, at `base`: the link keeps the release and the share of the card that it has now."""
+    """The page at `base` that shows a plan, with release and share of the card written out in the link."""
     from kvcore.wire.link import encode, query_string, written_out
 
     return f"{base}/?{query_string(encode(written_out(planned)))}"
@@ -143,7 +142,7 @@ def _batch(asked: Asked, own_id: list[object]) -> Answered | list[dict[str, Any]
 
 
 class _Number(int):
-    """A whole number as it was written, so that each request is read by the one reader, with its own limits."""
+    """A whole number, cut to 64 digits, so that each request of a batch is read with the limits of a single one."""
 
     def __new__(cls, digits: str) -> _Number:
         return super().__new__(cls, digits[:64])
@@ -156,32 +155,16 @@ def _check_batch(rows: int) -> None:
 
 def _sweep(asked: Asked, own_id: list[object]) -> Answered:
     from kvcore.charts.matrix import json_lines
-    from kvcore.library import sweep
 
     request = _request(asked, own_id)
     request.pop("id", None)
-    models = _names(request, "models") or tuple(catalogue.model_ids())
-    cards = _names(request, "accelerators") or tuple(card.id for card in catalogue.load_accelerators())
-    sizes = _sizes(request)
-    cells = len(models) * len(cards) * len(sizes)
-    if cells > MAX_CELLS:
-        raise ScenarioError("sweep-too-large", cells=f"{cells:,}", limit=f"{MAX_CELLS:,}")
-    flags = {name: value for name, value in request.items() if value is not None}
-    swept = sweep(models=models, accelerators=cards, tensor_parallel_sizes=sizes, **flags)
-    rows = ", ".join(row for model in swept for row in json_lines(model))
-    page = json.dumps(f"{asked.option('base')}/explore?model={models[0]}")
+    wanted = asked_sweep(**{name: value for name, value in request.items() if value is not None})
+    if wanted.cells > MAX_CELLS:
+        raise ScenarioError("sweep-too-large", cells=f"{wanted.cells:,}", limit=f"{MAX_CELLS:,}")
+    rows = ", ".join(row for model in wanted.swept(wanted.models) for row in json_lines(model))
+    page = json.dumps(f"{asked.option('base')}/explore?model={wanted.models[0]}")
     body = f'{{"id": {json.dumps(own_id[0])}, "status": "ok", "cells": [{rows}], "page": {page}}}'
     return Answered(status=200, media=JSON, body=body.encode())
-
-
-def _names(request: dict[str, Any], field: str) -> tuple[str, ...]:
-    found = request.pop(field, None)
-    return () if found is None else checked_names(field, found)
-
-
-def _sizes(request: dict[str, Any]) -> tuple[int, ...]:
-    found = request.pop("tensor_parallel_sizes", None)
-    return SIZES if found is None else checked_sizes(found)
 
 
 def _log(asked: Asked, own_id: list[object]) -> dict[str, Any]:
@@ -200,7 +183,7 @@ def _log(asked: Asked, own_id: list[object]) -> dict[str, Any]:
 
 
 def _page_of_log(report: Mapping[str, Any], config: Json | None, base: str) -> str:
-    """The plan from this start's own figures, or the page that takes logs."""
+    """The page of a plan calibrated by this start, or the page that reads logs where it cannot be planned."""
     if report["prediction_error"] is not None:
         return f"{base}/check"
     request = {**report["request"], "measured": report["calibrated"]}
@@ -254,7 +237,7 @@ def _workload(asked: Asked, own_id: list[object]) -> dict[str, Any]:
 
 
 def _columns(given: str) -> tuple[tuple[str, str], ...]:
-    """What a log calls its fields. Raises ScenarioError `invalid-value` or `named-twice`."""
+    """The log's own names of fields. Raises ScenarioError `invalid-value` or `named-twice`."""
     found: dict[str, str] = {}
     for part in given.split(",") if given else ():
         field, _, name = map(str.strip, part.partition("="))
@@ -278,7 +261,7 @@ def _catalogue(asked: Asked, own_id: list[object]) -> dict[str, Any]:
 
 
 def _found(kind: str, rows: list[dict[str, Any]], search: str) -> list[dict[str, Any]]:
-    """The rows that somebody may mean, the likeliest first."""
+    """The rows that match a search, the best match first."""
     if kind == "engines":
         return [row for row in rows if search.lower() in f"{row['engine']} {row['version']}"]
     if kind == "models":

@@ -1,7 +1,7 @@
-"""Processes that work answers out, so that the event loop, and pages in the same process, never wait for one.
+"""Processes that compute answers, so that the event loop, and pages in the same process, never wait for one.
 
-A worker that computes for longer than its limit is ended by the kernel, and one that waits too long by the server; the
-next question starts another. Long answers leave one worker free for the short ones.
+The kernel ends a worker that computes for longer than its limit, and the server one that waits too long; the next
+question starts another. Long answers leave one worker free for short ones.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Final
 
-from kvcore.api.frames import LENGTHS, frame
+from kvcore.api.limits import Settings
 from kvcore.api.operations import Answered, Asked
-from kvcore.api.settings import Settings
+from kvcore.api.worker import LENGTHS, frame
 from kvcore.base.errors import ScenarioError
 
 LONG: Final = frozenset(("batch", "sweep", "log", "workload"))
 
 
 class Pool:
-    """The workers of one server; they start when they are first needed."""
+    """The workers of one server, each started when it is first needed."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.waiting = 0
-        """Questions that are being worked on or wait."""
+        """Questions that wait or are being answered."""
         self._idle: list[Process] = []
         self._any = asyncio.Semaphore(settings.workers)
         self._long = asyncio.Semaphore(max(1, settings.workers - 1))
@@ -61,7 +61,7 @@ class Pool:
         except (TimeoutError, asyncio.IncompleteReadError, ConnectionError):
             _end(worker)
             raise ScenarioError("answer-too-slow", limit=f"{self.settings.cpu_seconds:g}") from None
-        except BaseException:  # who asked is gone: the answer would be taken for that to the next question
+        except BaseException:  # the client is gone: its answer would be read as that to the next question
             _end(worker)
             raise
         self._idle.append(worker)
@@ -79,7 +79,7 @@ class Pool:
         )  # fmt: skip
 
     async def close(self) -> None:
-        """Ends the workers that wait."""
+        """Ends the idle workers."""
         while self._idle:
             worker = self._idle.pop()
             _end(worker)

@@ -10,7 +10,7 @@ from kvcore.base.errors import DefectError, KvPlannerError
 
 MEDIA: Final = "application/problem+json"
 TYPE: Final = "urn:kv-planner:problem:"
-"""Before the code: a name, not an address."""
+"""Prefix of the code in the problem's type, which is a name and not an address."""
 UNPLANNABLE: Final = 422
 DEFECT: Final = 500
 _STATUS: Final[Mapping[str, int]] = {
@@ -36,7 +36,7 @@ _STATUS: Final[Mapping[str, int]] = {
     "hub-busy": 503,
     "hub-timeout": 504,
 }
-"""What is not simply a request that cannot be planned."""
+"""Statuses of errors other than a request that cannot be planned."""
 
 
 def status_of(error: KvPlannerError) -> int:
@@ -72,5 +72,5 @@ def problem_of(error: KvPlannerError, request_id: object = None) -> dict[str, An
 
 
 def problem_bytes(error: KvPlannerError, request_id: object = None) -> bytes:
-    """The same, as it is sent."""
+    """`problem_of` as JSON."""
     return json.dumps(problem_of(error, request_id)).encode()

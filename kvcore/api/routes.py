@@ -1,4 +1,4 @@
-"""The addresses of the API as Starlette routes: who may ask, how large a body may be, which worker answers.
+"""The addresses of the API as Starlette routes: which clients may ask, how large a body may be, which worker answers.
 
 `Api(Settings.of(os.environ)).routes()` go into any Starlette application, that of the page too.
 """
@@ -7,25 +7,26 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from collections.abc import Awaitable, Callable, Mapping
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from kvcore.api.bodies import Bodies, check_message, replayed
-from kvcore.api.clients import Clients, client_of
+from kvcore.api.limits import BODY_BYTES, COSTS, Settings
 from kvcore.api.openapi import openapi
 from kvcore.api.operations import JSON, JSON_LINES, OPTIONS, Answered, Asked
 from kvcore.api.pool import Pool
 from kvcore.api.problems import MEDIA as PROBLEM
 from kvcore.api.problems import problem_bytes, status_of
-from kvcore.api.room import Room
-from kvcore.api.settings import BODY_BYTES, COSTS, Settings
+from kvcore.api.shares import Allowances, Shares, client_of
 from kvcore.base.errors import KvPlannerError, ScenarioError, defect
 from kvcore.version import VERSION
 
@@ -34,28 +35,28 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 PREFIX: Final = "/api"
 AGENTS: Final = "/mcp"
 RETRY_SECONDS: Final = 2
-"""After a question that the server had no time for."""
+"""Seconds to wait after a question that the server had no time for."""
 _MEDIA: Final[Mapping[str, tuple[str, ...]]] = {
     "plan": (JSON,),
     "batch": (JSON, JSON_LINES),
     "sweep": (JSON,),
 }
-"""What a body must say that it is; logs may say anything, since they are recognised by their content."""
+"""Media types of bodies; logs may have any, since they are recognised by their content."""
 _HEADERS: Final = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
 _CLOSES: Final = frozenset(("body-too-slow", "body-in-crumbs"))
-"""After which the connection is closed: what is left of the body is not waited for."""
+"""Errors that close the connection: the rest of the body is not waited for."""
 _ALIASES: Final = {"application/jsonl": JSON_LINES, "application/x-jsonlines": JSON_LINES}
 
 
 class Api:
-    """One server's API: its workers, and what its clients may still ask."""
+    """One server's API: its workers, and the limits of its clients."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.pool = Pool(settings)
-        self.clients = Clients(rate=settings.rate, burst=settings.burst)
+        self.allowances = Allowances(rate=settings.rate, burst=settings.burst)
         self.bodies = Bodies(settings.body_seconds)
-        self.line = Room(most=settings.longest_line, each=settings.at_once)
+        self.line = Shares(most=settings.longest_line, each=settings.at_once)
         self._catalogue: dict[str, Answered] = {}
 
     def routes(self) -> list[BaseRoute]:
@@ -78,7 +79,10 @@ class Api:
         ]
 
     def check_client(self, request: Request, operation: str) -> str:
-        """The client that asks, if it may now. Raises ScenarioError `foreign-origin` or `too-many-requests`."""
+        """The client of a request that it may ask now.
+
+        Raises ScenarioError `foreign-origin` or `too-many-requests`.
+        """
         origin = request.headers.get("origin")
         if origin is not None and _is_foreign(origin, request.headers.get("host")):
             raise ScenarioError("foreign-origin", value=origin)
@@ -87,7 +91,7 @@ class Api:
         return client
 
     def _charge(self, client: str, cost: float) -> None:
-        seconds = self.clients.wait_seconds(client, cost)
+        seconds = self.allowances.wait_seconds(client, cost)
         if seconds:
             raise ScenarioError("too-many-requests", seconds=seconds)
 
@@ -100,7 +104,10 @@ class Api:
             self.line.give_back(client, 1)
 
     async def answered_tool(self, asked: Asked, client: str) -> Answered:
-        """The same for a tool: what its message has not paid is due. Raises ScenarioError `too-many-requests` too."""
+        """The same for a tool, charging the cost that its message did not cover.
+
+        Raises ScenarioError `too-many-requests` too.
+        """
         self._charge(client, COSTS[asked.operation] - COSTS["mcp"])
         return await self.answered(asked, client)
 
@@ -116,7 +123,7 @@ class Api:
         return endpoint
 
     def _options(self, request: Request, operation: str) -> dict[str, str]:
-        """What the address says besides. Raises ScenarioError `unknown-field` or `named-twice`."""
+        """Options in the address. Raises ScenarioError `unknown-field` or `named-twice`."""
         found: dict[str, str] = {}
         for name, value in request.query_params.multi_items():
             if name not in OPTIONS.get(operation, ()):
@@ -151,7 +158,7 @@ class Api:
 
 
 def _route(path: str, method: str, endpoint: Endpoint) -> Route:
-    """A route that answers every method, those that it has not with a problem of ours."""
+    """A route for one method; other methods get a problem+json answer too."""
 
     async def checked(request: Request) -> Response:
         if request.method not in (method, "HEAD" if method == "GET" else method):
@@ -162,7 +169,7 @@ def _route(path: str, method: str, endpoint: Endpoint) -> Route:
 
 
 class _Any:
-    """An endpoint that is no function: Starlette would let a function answer GET alone."""
+    """An endpoint that is not a function, since Starlette lets a function answer only GET."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
@@ -173,13 +180,15 @@ class _Any:
             response = await self.endpoint(request)
         except ClientDisconnect:
             return
-        except Exception as error:  # the last net: a defect is a problem with a code, without what was sent
+        except (
+            Exception
+        ) as error:  # the last net: a defect is a problem with a code, and says nothing of the request
             response = problem_response(error if isinstance(error, KvPlannerError) else defect(error))
         await response(scope, receive, send)
 
 
 class _Agents:
-    """The tools for agents, imported when the first one asks: that takes as long as some plans."""
+    """The tools for agents, imported at the first question: the import takes as long as some plans."""
 
     def __init__(self, api: Api) -> None:
         self.api = api
@@ -193,7 +202,7 @@ class _Agents:
                 if request.method != "POST":
                     raise ScenarioError("method-not-allowed", value=request.method, allowed="POST")
                 data = await body.read(request, BODY_BYTES["mcp"])
-                # What the protocol's own package parses on the event loop is small then.
+                # The protocol's own package then parses a small message on the event loop.
                 await asyncio.to_thread(check_message, data)
                 agents = await asyncio.to_thread(import_module, "kvcore.api.agents")
             except ClientDisconnect:
@@ -227,15 +236,15 @@ def _response(found: Answered) -> Response:
 
 
 def _client(request: Request) -> str:
-    """Who asks, by its address.
+    """The client of a request, by its address.
 
-    Behind a proxy that `FORWARDED_ALLOW_IPS` names, uvicorn has put there what the proxy said of it.
+    Behind a proxy that `FORWARDED_ALLOW_IPS` names, uvicorn has put the address there that the proxy gave.
     """
     return client_of(request.client.host if request.client is not None else "")
 
 
 def _is_foreign(origin: str, host: str | None) -> bool:
-    """Whether a page of another site asks; so does what is no address at all."""
+    """Whether the request comes from a page of another site; an origin that is no address counts as one."""
     try:
         return urlsplit(origin).netloc != host
     except ValueError:
@@ -249,3 +258,15 @@ def _media(request: Request, operation: str) -> str:
     if allowed is not None and media not in allowed:
         raise ScenarioError("media-type-not-read", value=given or "-", allowed=", ".join(allowed))
     return media
+
+
+def application() -> Starlette:
+    """The API by itself, without the pages, as a Starlette application with the settings of the environment."""
+    return Starlette(routes=Api(Settings.of(os.environ)).routes())
+
+
+def serve(host: str, port: int) -> None:
+    """Answers until it is ended. No request is written to a log."""
+    import uvicorn
+
+    uvicorn.run(application(), host=host, port=port, access_log=False, log_level="warning")

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from kvcore.base.errors import KvPlannerError, ScenarioError, defect
 from kvcore.base.untrusted import parse_json_object, utf8_text
-from kvcore.library import SIZES, from_hub, sweep_side_by_side
-from kvcore.library.answers import answer, catalogue_rows
+from kvcore.contract.result import answer
+from kvcore.library import SIZES, catalogue_rows, sweep_side_by_side
 from kvcore.model.config import SharedConfigs
 from kvcore.planning import plan
 from kvcore.wire.fields import Json
-from kvcore.wire.request import id_of, parse_request, scenario_from_request
+from kvcore.wire.request import from_hub, id_of, parse_request, scenario_from_request
 
 if TYPE_CHECKING:
     from kvcore.workload.records import RequestLog
@@ -271,7 +271,8 @@ def _sweep(arguments: argparse.Namespace) -> int:
 
 
 def _api(arguments: argparse.Namespace) -> int:
-    _with_extra("kvcore.api.server", "api").serve(arguments.host, arguments.port)
+    _with_extra("uvicorn", "api")
+    _with_extra("kvcore.api.routes", "api").serve(arguments.host, arguments.port)
     return 0
 
 

@@ -1,17 +1,20 @@
-"""A Plan becomes the JSON result that scripts, scorers and CI read. See docs/contract.md."""
+"""A request as text -> the JSON result that scripts, scorers and CI read. See docs/contract.md."""
 
 from __future__ import annotations
 
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
-from kvcore.base.errors import KvPlannerError
+from kvcore.base.errors import KvPlannerError, defect
 from kvcore.base.quantity import Quantity
 from kvcore.base.units import rounded_gib
+from kvcore.base.untrusted import utf8_text
 from kvcore.contract.assumed import assumed_surroundings
 from kvcore.deploy.commands import launch_command
 from kvcore.memory.parts import RankMemory
-from kvcore.planning import Plan, Verdict
+from kvcore.model.config import ModelConfig
+from kvcore.planning import Plan, Verdict, plan
+from kvcore.wire.request import ReadConfig, from_hub, id_of, parse_request, scenario_from_request
 
 if TYPE_CHECKING:
     from kvcore.advice.fixes import Fix
@@ -34,6 +37,33 @@ FIGURES: Final = {
 """Of the cache, by their names in a plan."""
 GROUP: Final = ("kind", "layers", "block_size", "page_size_bytes", "blocks_per_request")
 MESSAGE: Final = ("code", "field", "message", "next_step")
+
+
+def answer(given: str | bytes, read_config: ReadConfig = ModelConfig.from_mapping) -> dict[str, Any]:
+    """The contract's result for one request as text; a bad request is a result too, and so is a defect of ours.
+
+    `read_config` is that of one `SharedConfigs` for all requests of a batch.
+
+    Example:
+        >>> answer(b"\\xff")["error"]["code"]
+        'not-utf8'
+    """
+    request_id: object = None
+    try:
+        request = parse_request(utf8_text(given) if isinstance(given, bytes) else given)
+        request_id = id_of(request)
+        return planned_result(plan(scenario_from_request(request, from_hub, read_config)), request_id)
+    except Exception as error:  # the last net: one request must not end a batch
+        return error_of(error if isinstance(error, KvPlannerError) else defect(error), request_id)
+
+
+def planned_result(planned: Plan, request_id: object = None) -> dict[str, Any]:
+    """The contract's result for one plan, with fixes where it does not fit."""
+    if planned.verdict is Verdict.FITS:
+        return result_of(planned, request_id)
+    from kvcore.advice.fixes import fixes
+
+    return result_of(planned, request_id, fixes(planned))
 
 
 def result_of(plan: Plan, request_id: object = None, fixes: tuple[Fix, ...] = ()) -> dict[str, Any]:
@@ -83,11 +113,6 @@ def _intervals(memory: RankMemory) -> dict[str, list[float]]:
 
 def _with_interval(quantity: Quantity) -> dict[str, Any]:
     return {"value": rounded_gib(quantity.value), "interval": [rounded_gib(end) for end in quantity.bounds]}
-
-
-def needs_fixes(plan: Plan) -> bool:
-    """Whether a result should carry fixes."""
-    return plan.verdict is not Verdict.FITS
 
 
 def error_of(error: KvPlannerError, request_id: object = None) -> dict[str, Any]:

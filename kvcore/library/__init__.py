@@ -1,4 +1,4 @@
-"""What a Python program calls: `plan`, `load_scenario` and `sweep`, as `import kvcore` offers them."""
+"""The functions for Python programs: `plan`, `load_scenario` and `sweep`, as `import kvcore` offers them."""
 
 from __future__ import annotations
 
@@ -8,32 +8,32 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, overload
+from typing import TYPE_CHECKING, Any, Final, overload
 
 from msgspec import Struct
 
 from kvcore import catalogue, planning
 from kvcore.base.errors import ScenarioError, invalid
 from kvcore.base.untrusted import utf8_text
+from kvcore.engines.registry import engine_names
 from kvcore.planning import Plan
 from kvcore.scenario import Scenario
 from kvcore.wire.fields import Json
-from kvcore.wire.request import parse_request, scenario_from_request
+from kvcore.wire.request import from_hub, parse_request, scenario_from_request
 
 if TYPE_CHECKING:
     from kvcore.advice.sweep import SweptModel
-    from kvcore.hub import HubModel
 
 SIZES: Final = (1, 2, 4, 8)
 """Tensor parallel sizes of a sweep."""
 MAX_SIZES: Final = 16
 LARGEST_SIZE: Final = 1024
 MAX_NAMES: Final = 512
-"""Models, or accelerators, of a sweep that names them."""
+"""Most models, or accelerators, that a sweep may name."""
 LEAST_CELLS: Final = 8192
-"""For which another process is worth its start."""
+"""Cells that are worth the start of another process."""
 TURNS: Final = 4
-"""Shares of the models that each process takes, one after the other."""
+"""Shares of the models that each process takes one after another."""
 VARIED: Final = (
     "model",
     "config",
@@ -111,30 +111,55 @@ def sweep(
         >>> [(cell.tensor_parallel_size, cell.verdict.value) for cell in swept.cells][:2]
         [(1, 'fits'), (2, 'fits')]
     """
-    asked = _AskedSweep.of(models, accelerators, tensor_parallel_sizes, flags)
+    asked = asked_sweep(
+        models=models, accelerators=accelerators, tensor_parallel_sizes=tensor_parallel_sizes, **flags
+    )
     return asked.swept(asked.models)
 
 
-def sweep_side_by_side(
-    processes: int,
+def sweep_side_by_side(processes: int, **asked: Any) -> Iterator[SweptModel]:
+    """`sweep` with its models shared out among up to `processes` processes, for large sweeps; 0: one a CPU.
+
+    Each process imports the calling program, which must therefore guard its own work by
+    `if __name__ == "__main__":`.
+
+    Raises KvPlannerError as `sweep`, and for a number of processes that is no whole number.
+    """
+    if type(processes) is not int or processes < 0:
+        raise invalid("processes", processes, "it must be a whole number, or 0 for one on each CPU")
+    whole = asked_sweep(**asked)
+    workers = min(processes or cpus(), whole.cells // LEAST_CELLS)
+    return whole.shared_out(workers) if workers > 1 else whole.swept(whole.models)
+
+
+def asked_sweep(
     *,
     models: Iterable[str] = (),
     accelerators: Iterable[str] = (),
     tensor_parallel_sizes: Sequence[int] = SIZES,
     **flags: object,
-) -> Iterator[SweptModel]:
-    """`sweep` with its models shared out among as many as `processes`, where they are worth their start; 0: one a CPU.
+) -> AskedSweep:
+    """A sweep, checked. Raises KvPlannerError for one that cannot be done.
 
-    Each of them imports the program that asks, which must therefore guard what it does by
-    `if __name__ == "__main__":`.
-
-    Raises KvPlannerError as `sweep`, and for processes that are no whole number.
+    Example:
+        >>> asked_sweep(models=["Qwen/Qwen3-8B"], accelerators=["L4-24GB", "H100-80GB"]).cells
+        8
     """
-    if type(processes) is not int or processes < 0:
-        raise invalid("processes", processes, "it must be a whole number, or 0 for one on each CPU")
-    asked = _AskedSweep.of(models, accelerators, tensor_parallel_sizes, flags)
-    workers = min(processes or cpus(), asked.cells // LEAST_CELLS)
-    return asked.shared_out(workers) if workers > 1 else asked.swept(asked.models)
+    for name in VARIED:
+        if name in flags:
+            raise ScenarioError("unknown-field", field=name)
+    sizes = checked_sizes(tensor_parallel_sizes)
+    named = checked_names("models", models) or catalogue.model_ids()
+    known = [catalogue.find_model(name).id for name in named]
+    cards = [catalogue.find_accelerator(name) for name in checked_names("accelerators", accelerators)]
+    asked = AskedSweep(
+        request=_as_json({"model": known[0], **flags}),
+        models=known,
+        accelerators=[card.id for card in cards or catalogue.load_accelerators()],
+        sizes=sizes,
+    )
+    scenario_from_request(asked.request)
+    return asked
 
 
 def checked_sizes(found: object) -> tuple[int, ...]:
@@ -170,7 +195,7 @@ def checked_names(field: str, found: object) -> tuple[str, ...]:
 
 
 def cpus() -> int:
-    """How many CPUs this process may use, as far as the system tells: a container may be bound to some."""
+    """Number of CPUs that this process may use: a container may be bound to some of them."""
     if hasattr(os, "process_cpu_count"):  # from Python 3.13 on
         return os.process_cpu_count() or 1
     if hasattr(os, "sched_getaffinity"):
@@ -178,43 +203,17 @@ def cpus() -> int:
     return os.cpu_count() or 1
 
 
-class _AskedSweep(Struct, frozen=True, kw_only=True):
-    """A sweep as it is handed to another process."""
+class AskedSweep(Struct, frozen=True, kw_only=True):
+    """A sweep, in a form that another process can be sent."""
 
     request: Json
     models: Sequence[str]
     accelerators: Sequence[str]
     sizes: Sequence[int]
 
-    @classmethod
-    def of(
-        cls,
-        models: Iterable[str],
-        accelerators: Iterable[str],
-        sizes: Sequence[int],
-        flags: Mapping[str, object],
-    ) -> _AskedSweep:
-        """Raises KvPlannerError for what cannot be swept."""
-        for name in VARIED:
-            if name in flags:
-                raise ScenarioError("unknown-field", field=name)
-        sizes = checked_sizes(sizes)
-        named = checked_names("models", models) or catalogue.model_ids()
-        known = [catalogue.find_model(name).id for name in named]
-        cards = [catalogue.find_accelerator(name) for name in checked_names("accelerators", accelerators)]
-        cards = cards or [*catalogue.load_accelerators()]
-        asked = cls(
-            request=_as_json({"model": known[0], **flags}),
-            models=known,
-            accelerators=[card.id for card in cards],
-            sizes=sizes,
-        )
-        scenario_from_request(asked.request)
-        return asked
-
     @property
     def cells(self) -> int:
-        """How many it has."""
+        """Number of combinations."""
         return len(self.models) * len(self.accelerators) * len(self.sizes)
 
     def swept(self, models: Sequence[str]) -> Iterator[SweptModel]:
@@ -226,7 +225,7 @@ class _AskedSweep(Struct, frozen=True, kw_only=True):
         return rows.sweep(scenario_from_request(self.request), entries, cards, tuple(self.sizes))
 
     def listed(self, models: Sequence[str]) -> list[SweptModel]:
-        """The same as another process hands it back."""
+        """The same as a list, which another process can send back."""
         return list(self.swept(models))
 
     def shared_out(self, workers: int) -> Iterator[SweptModel]:
@@ -241,13 +240,6 @@ class _AskedSweep(Struct, frozen=True, kw_only=True):
                 yield from found
 
 
-def from_hub(model: str) -> HubModel:
-    """What the Hugging Face Hub says of a model that is not bundled. Raises HubError."""
-    from kvcore.hub import fetch_model
-
-    return fetch_model(model)
-
-
 def _as_json(request: Mapping[str, object]) -> Json:
     """`request` as it would come from a file, with the same bounds."""
     for name, value in request.items():
@@ -260,3 +252,31 @@ def _as_json(request: Mapping[str, object]) -> Json:
                 "it must be what JSON can write: text, a number, true, false, a list or an object",
             ) from None
     return parse_request(json.dumps(dict(request)))
+
+
+def catalogue_rows() -> dict[str, list[dict[str, Any]]]:
+    """The rows of the catalogue, by kind: models, accelerators, engines."""
+    from kvcore.controls.edit import engine_versions
+
+    return {
+        "models": [
+            {"id": entry.id, "source": entry.source, "checked": entry.checked}
+            for entry in catalogue.load_models()
+        ],
+        "accelerators": [
+            {
+                "id": card.id,
+                "name": card.name,
+                "vendor": card.vendor.value,
+                "memory_gib": card.memory_gib,
+                "grade": card.memory_grade.value,
+                "source": card.source,
+            }
+            for card in catalogue.load_accelerators()
+        ],
+        "engines": [
+            {"engine": engine, "version": version}
+            for engine in engine_names()
+            for version in engine_versions(engine)
+        ],
+    }

@@ -50,6 +50,13 @@ FetchModel = Callable[[str], "HubModel"]
 ReadConfig = Callable[[Mapping[str, Any], Mapping[str, Any] | None], ModelConfig]
 
 
+def from_hub(model: str) -> HubModel:
+    """The facts of a model that is not bundled, from the Hugging Face Hub. Raises HubError."""
+    from kvcore.hub import fetch_model
+
+    return fetch_model(model)
+
+
 def parse_request(text: str) -> Json:
     """One request from untrusted text.
 

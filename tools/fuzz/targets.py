@@ -20,7 +20,7 @@ from kvcore.charts import curves as charts
 from kvcore.charts import summary
 from kvcore.charts.memory_bars import memory_bar
 from kvcore.charts.replay_figures import replay_report
-from kvcore.contract.result import error_of
+from kvcore.contract.result import error_of, planned_result
 from kvcore.controls import settings
 from kvcore.deploy import launch
 from kvcore.engines.vllm.versions import find_release
@@ -28,7 +28,6 @@ from kvcore.evidence.log.reader import read_log
 from kvcore.evidence.log_report import log_report
 from kvcore.evidence.recognized import scenario_from_log
 from kvcore.explain import numbers
-from kvcore.library.answers import planned_result
 from kvcore.planning import Plan, plan
 from kvcore.replay.clock import UserClock, fitted_clock
 from kvcore.replay.reader import read_trace

@@ -10,9 +10,9 @@ import streamlit as st
 
 from kvcore.base.numbers import count, gib_text
 from kvcore.base.words import Words
+from kvcore.contract.result import planned_result
 from kvcore.controls.settings import OverrideStep
 from kvcore.explain.numbers import NumberRow, numbers_csv
-from kvcore.library.answers import planned_result
 from kvcore.planning import Plan
 from pages.ui.shared import html_table
 from pages.ui.shared.html_table import two_lines

@@ -11,12 +11,12 @@ from kvcore.base.errors import ScenarioError
 from kvcore.base.words import Words, msg
 from kvcore.catalogue.documented import modelslim_repository
 from kvcore.charts.plan_report import report_html, ticket_text
+from kvcore.contract.result import planned_result
 from kvcore.deploy.going_live import expected_log_lines
 from kvcore.deploy.launch import launch_environment, machines_of, modelslim_name
 from kvcore.deploy.launch_files import CONTAINERS, FILE_NAMES, Artefact, artefact
 from kvcore.deploy.server_start import has_image, machine_variables, no_image
 from kvcore.engines.registry import find_engine
-from kvcore.library.answers import planned_result
 from kvcore.planning import Plan
 from kvcore.texts import LABELS as TEXTS
 from pages.ui.shared import net, notes, share_link, state

@@ -1,4 +1,4 @@
-"""What a host may set, all in the environment of the server, and the limits that are the same everywhere."""
+"""The limits of the API: fixed ones, and those that a host sets in the environment of its server."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ BODY_BYTES: Final[Mapping[str, int]] = {
     "workload": 50 * MIB,
     "mcp": 8 * MIB,
 }
-"""Of one request, by what it asks; a request log or a start-up log as large as the pages take."""
+"""Largest body of each operation; logs may be as large as on the pages."""
 MESSAGE_VALUES: Final = 1 << 14
-"""Values of a message to /mcp, which is parsed where the pages are served; a log in it is one, however long."""
+"""Most JSON values in a message to /mcp, which is parsed on the event loop; a log is one value, however long."""
 ALL_BODY_BYTES: Final = 160 * MIB
-"""Of all bodies together that are in memory at the same time."""
+"""Most bytes of all bodies in memory at the same time."""
 CLIENT_BODY_BYTES: Final = 100 * MIB
-"""Of those of one client: two of the largest."""
+"""Most bytes of one client's bodies: two of the largest."""
 CLIENTS: Final = 10_000
-"""Addresses that are remembered."""
+"""Clients whose allowances are remembered."""
 COSTS: Final[Mapping[str, int]] = {
     "plan": 1,
     "catalogue": 1,
@@ -39,7 +39,7 @@ COSTS: Final[Mapping[str, int]] = {
     "workload": 5,
     "mcp": 1,
 }
-"""What a question takes of a client's allowance."""
+"""Cost of an operation, taken off the client's allowance."""
 _RANGES: Final[Mapping[str, tuple[float, float]]] = {
     "RATE": (0.01, 10_000),
     "BURST": (10, 100_000),
@@ -50,26 +50,26 @@ _WHOLE: Final = ("workers", "at_once")
 
 
 class Settings(Struct, frozen=True, kw_only=True):
-    """How one server answers."""
+    """The settings of one server."""
 
     is_on: bool = True
     rate: float = 5.0
-    """Allowance of a client that comes back in a second; a plan takes 1 of it."""
+    """Allowance that a client regains in a second; a plan costs 1."""
     burst: float = 60.0
-    """The most that a client can have."""
+    """Largest allowance of a client."""
     workers: int = 2
     longest_line: int = 64
-    """Questions that are being worked on or wait, of all clients."""
+    """Most questions of all clients that wait or are being answered."""
     at_once: int = 16
-    """Of one client."""
+    """The same of one client."""
     cpu_seconds: float = 20.0
-    """What one answer may compute."""
+    """CPU time of one answer."""
     answer_seconds: float = 60.0
-    """What one answer may take, waiting for the Hub included."""
+    """Time of one answer, waiting for the Hub included."""
     body_seconds: float = 60.0
-    """What a body may take to arrive."""
+    """Time for a body to arrive."""
     base: str = ""
-    """The address of the pages, before every link; relative without."""
+    """Address of the pages, put before every link; links are relative without it."""
 
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> Settings:
@@ -91,7 +91,7 @@ class Settings(Struct, frozen=True, kw_only=True):
         )
 
     def worker_environment(self) -> dict[str, str]:
-        """What a worker gets: the server's own, and where this package is."""
+        """A worker's environment: the server's own, with this package on its path."""
         root = str(Path(__file__).resolve().parents[2])
         others = os.environ.get("PYTHONPATH")
         return {**os.environ, "PYTHONPATH": root if not others else f"{root}{os.pathsep}{others}"}
