@@ -25,7 +25,6 @@ log = "by-kind"
 label = "Made-up tokens"
 widget = "by-kind"
 """
-NAMES = '"--made-up-tokens", "-mut", '
 FIELD = "    made_up_tokens: int | None = None\n"
 PROGRAM = """
 import json, os, sys
@@ -83,7 +82,6 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copytree(ROOT / part, copy / part)
     shutil.copy(ROOT / "app.py", copy)
     add_row(copy, ROW)
-    insert(copy / "kvcore" / "flags" / "registry.toml", '"--max-lora-rank", "', NAMES)
     insert(copy / "kvcore" / "scenario" / "__init__.py", "    block_size: int | None = None\n", FIELD)
     return copy
 

@@ -11,7 +11,7 @@ from packaging.version import Version
 
 from kvcore.engines.vllm.classes import Absence
 from kvcore.flags import Flag, Kind
-from kvcore.tables.versioned import NEVER, OLDEST
+from kvcore.tables import NEVER, OLDEST
 from tools.drift import index, learn
 from tools.drift.citations import Change, Citation, TableSources, changes, cited, tables_of
 from tools.drift.report import Chapter, keep, markdown

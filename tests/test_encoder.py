@@ -11,7 +11,7 @@ from kvcore.model.config import ModelConfig, Section
 from kvcore.model.families import multimodal, read_architecture
 from kvcore.model.parts.encoder import Scope, read_encoder
 from kvcore.model.parts.encoder_rows import Part, Row, evaluate, parse
-from kvcore.tables.versioned import convert
+from kvcore.tables import convert
 from tests.test_families_multimodal_rows import BY_ARITHMETIC
 
 DATA = Path(__file__).parent / "data" / "parity"

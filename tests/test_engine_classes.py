@@ -22,7 +22,7 @@ from kvcore.engines.vllm.classes import (
 from kvcore.engines.vllm.versions import assumed_version, planned_release
 from kvcore.model.config import ModelConfig
 from kvcore.planning import plan
-from kvcore.tables.versioned import convert
+from kvcore.tables import convert
 from kvcore.wire.request import scenario_from_request
 
 QWEN = "Qwen/Qwen3.5-35B-A3B"

@@ -13,7 +13,7 @@ from kvcore.base.units import GIB, gib
 from kvcore.catalogue.accelerators import Vendor
 from kvcore.memory.intervals import INTERVALS, Cell, Reach, factor_of, interval_of, storage_share
 from kvcore.memory.parts import reaches
-from kvcore.tables.versioned import OLDEST
+from kvcore.tables import OLDEST
 from tests import present_plans
 
 PRINTED_GIB = 0.005

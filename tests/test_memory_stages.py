@@ -23,7 +23,7 @@ from kvcore.model.config import ModelConfig
 from kvcore.model.families import READERS, read_architecture
 from kvcore.planning import Plan, plan
 from kvcore.scenario import Parallel
-from kvcore.tables.versioned import convert
+from kvcore.tables import convert
 from kvcore.wire.request import scenario_from_request
 from tests.engine_examples import LLAMA_8B
 from tests.special_models import slots_by_stage

@@ -11,7 +11,7 @@ from kvcore.memory.activations import ACTIVATIONS
 from kvcore.memory.after_pool import AFTER_POOL
 from kvcore.memory.framework import FRAMEWORK
 from kvcore.memory.graphs import GRAPHS, UnknownDriver
-from kvcore.tables.versioned import convert
+from kvcore.tables import convert
 
 
 def test_every_constant_names_its_source() -> None:

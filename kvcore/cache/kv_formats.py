@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Final
 
-from msgspec import Struct
+from msgspec import Meta
 
 from kvcore.base.errors import EngineRefusalError
 from kvcore.base.quantity import Grade, Quantity, Unit, figure, given, sum_of_products
 from kvcore.base.units import ceil_div, round_up
 from kvcore.flags import FLAGS
-from kvcore.tables.versioned import Bounds, OneOf, Reviewed, Source, TableFile
+from kvcore.tables import Record, Reviewed, Source, TableFile, one_of
 
-Bits = Annotated[int, Bounds(1, 64)]
-Bytes = Annotated[int, Bounds(0, 1 << 20)]
+Bits = Annotated[int, Meta(ge=1, le=64)]
+Bytes = Annotated[int, Meta(ge=0, le=1 << 20)]
 
 INDEXER_SCALE_BLOCK: Final = 128
 """Elements that share one float32 scale in an indexer's fp8 key cache."""
@@ -23,7 +23,7 @@ LAYER_TOKEN: Final = "layer_token_bytes"
 """Name of the quantity of what one token takes in one layer on one rank."""
 
 
-class KvFormat(Struct, frozen=True, kw_only=True):
+class KvFormat(Record, frozen=True, kw_only=True):
     """How one head of one token is stored; formats.toml says what each field means."""
 
     source: Source
@@ -31,9 +31,9 @@ class KvFormat(Struct, frozen=True, kw_only=True):
     value_bits: Bits
     key_overhead_bytes: Bytes = 0
     value_overhead_bytes: Bytes = 0
-    scale_group: Annotated[int, Bounds(0, 1024)] = 0
-    slot_multiple: Annotated[int, Bounds(1, 1024)] = 1
-    boundary_layers: Annotated[int, Bounds(0, 64)] = 0
+    scale_group: Annotated[int, Meta(ge=0, le=1024)] = 0
+    slot_multiple: Annotated[int, Meta(ge=1, le=1024)] = 1
+    boundary_layers: Annotated[int, Meta(ge=0, le=64)] = 0
     """How many attention layers at each end of the model stay in the model's dtype."""
     latent_bytes: Bytes = 0
 
@@ -117,7 +117,7 @@ NAMES: Final = (*(name for name in FLAGS["kv_cache_dtype"].choices if name != "a
 class FormatTables(Reviewed, frozen=True, kw_only=True):
     """formats.toml."""
 
-    formats: Mapping[Annotated[str, OneOf(NAMES)], KvFormat]
+    formats: Mapping[Annotated[str, one_of(NAMES)], KvFormat]
 
     def __post_init__(self) -> None:
         if missing := sorted(set(NAMES) - self.formats.keys()):

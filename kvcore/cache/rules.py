@@ -12,7 +12,7 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Annotated, Final
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 from msgspec.structs import replace
 from packaging.version import Version
 
@@ -21,7 +21,7 @@ from kvcore.base.units import ceil_div
 from kvcore.engine.resolved import Resolved
 from kvcore.engine.switches import AttentionBackend
 from kvcore.engines.registry import find_engine
-from kvcore.tables.versioned import Bounds, ByRelease, OneOf, Reviewed, Source, TableFile
+from kvcore.tables import ByRelease, Record, Reviewed, Source, TableFile, one_of
 
 
 class PageUnification(StrEnum):
@@ -95,7 +95,7 @@ class MambaBlocks(StrEnum):
     MODE_WITHOUT_ALL = "mode-without-all"
 
 
-class PlannerRules(Struct, frozen=True, kw_only=True):
+class PlannerRules(Record, frozen=True, kw_only=True):
     """One version's behaviour; each field is a table of planner.toml, which names its source."""
 
     hybrid_manager: bool
@@ -107,7 +107,7 @@ class PlannerRules(Struct, frozen=True, kw_only=True):
     page_unification: PageUnification
     full_allocation_fallback: bool
     """Where pages cannot be unified, windows with MLA are allocated in full."""
-    group_size_slack: Annotated[float, Bounds(1.0, 8.0)]
+    group_size_slack: Annotated[float, Meta(ge=1.0, le=8.0)]
     """The largest bucket sets the group size when it is less than this times the smallest."""
     promotion_aligns_blocks: bool
     """A window promoted to full attention takes the full layers' block size."""
@@ -123,9 +123,9 @@ class PlannerRules(Struct, frozen=True, kw_only=True):
     context_parallel_divides: bool
     encoder_tokens: EncoderTokens
     mamba_blocks: MambaBlocks
-    mamba2_checkpoint_blocks: Annotated[int, Bounds(0, 16)]
+    mamba2_checkpoint_blocks: Annotated[int, Meta(ge=0, le=16)]
     value_dimension: bool
-    mla_block_alignment: Annotated[int, Bounds(0, 1024)]
+    mla_block_alignment: Annotated[int, Meta(ge=0, le=1024)]
     """Tokens that blocks of a hybrid MLA model are a multiple of; 0 follows the backend alone."""
     alignment_follows_backend: bool
     """Blocks of a hybrid model are a multiple of the backend's kernel block and of the asked block size."""
@@ -170,7 +170,7 @@ def rules_in_force(engine: str, version: Version) -> PlannerRules:
 
 
 DEFAULT_KERNEL_BLOCK: Final = 16
-Backend = Annotated[str, OneOf(("ASCEND", *AttentionBackend))]
+Backend = Annotated[str, one_of(("ASCEND", *AttentionBackend))]
 """vLLM's own, and that of a platform."""
 
 
@@ -178,7 +178,7 @@ class KernelBlocks(Reviewed, frozen=True, kw_only=True):
     """backends.toml."""
 
     source: Source
-    smallest_kernel_block: Mapping[Backend, Annotated[int, Bounds(1, 1024)]]
+    smallest_kernel_block: Mapping[Backend, Annotated[int, Meta(ge=1, le=1024)]]
 
 
 KERNEL_BLOCKS: Final = TableFile("kvcore.cache", "backends.toml", KernelBlocks)

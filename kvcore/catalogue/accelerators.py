@@ -10,7 +10,7 @@ from enum import StrEnum
 from functools import cache
 from typing import Annotated, Any, Final
 
-from msgspec import Struct
+from msgspec import Meta
 from msgspec.structs import asdict
 
 from kvcore.base.errors import CatalogueError, invalid
@@ -18,7 +18,7 @@ from kvcore.base.kept import Keeper
 from kvcore.base.quantity import Grade
 from kvcore.base.toml_files import file_text
 from kvcore.base.words import msg
-from kvcore.tables.versioned import Bounds, Decimal, Pattern, convert, read_toml, wrong
+from kvcore.tables import Record, convert, read_toml, wrong
 
 
 class Vendor(StrEnum):
@@ -73,16 +73,16 @@ FILE: Final = "accelerators.toml"
 ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 LARGEST_MEMORY_GIB: Final = 1024.0
 LARGEST_CAPABILITY: Final = 99
-Name = Annotated[str, Pattern(r"\S(.*\S)?", "a text without spaces around it")]
-Part = Annotated[int, Bounds(0, LARGEST_CAPABILITY)]
+Name = Annotated[str, Meta(pattern=r"^\S(.*\S)?$")]
+Part = Annotated[int, Meta(ge=0, le=LARGEST_CAPABILITY)]
 
 
-class CardRow(Struct, frozen=True, kw_only=True):
+class CardRow(Record, frozen=True, kw_only=True):
     """One table of the file; accelerators.toml says what each field means."""
 
     name: Name
     vendor: Vendor
-    memory_gib: Annotated[Decimal, Bounds(0.01, LARGEST_MEMORY_GIB)]
+    memory_gib: Annotated[float, Meta(ge=0.01, le=LARGEST_MEMORY_GIB)]
     memory_grade: Grade
     interconnect: Interconnect
     source: Name
@@ -90,10 +90,10 @@ class CardRow(Struct, frozen=True, kw_only=True):
     aliases: tuple[Name, ...] = ()
     compute_capability: tuple[Part, Part] | None = None
     is_integrated: bool = False
-    memory_bandwidth_gb_s: Annotated[Decimal, Bounds(0.01, 100_000.0)] | None = None
-    dense_tflops: Annotated[Decimal, Bounds(0.1, 100_000.0)] | None = None
-    fp8_dense_tflops: Annotated[Decimal, Bounds(0.1, 100_000.0)] | None = None
-    devices_per_node: Annotated[int, Bounds(1, 1024)] = 8
+    memory_bandwidth_gb_s: Annotated[float, Meta(ge=0.01, le=100_000.0)] | None = None
+    dense_tflops: Annotated[float, Meta(ge=0.1, le=100_000.0)] | None = None
+    fp8_dense_tflops: Annotated[float, Meta(ge=0.1, le=100_000.0)] | None = None
+    devices_per_node: Annotated[int, Meta(ge=1, le=1024)] = 8
 
     def card(self, name: str) -> Accelerator:
         """The accelerator with that id."""

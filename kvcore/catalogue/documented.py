@@ -7,14 +7,14 @@ import datetime
 from fnmatch import fnmatchcase
 from typing import Annotated, Final
 
-from msgspec import Struct
+from msgspec import Meta
 
 from kvcore.catalogue.models import model_ids
 from kvcore.model.rope import Yarn
-from kvcore.tables.versioned import Pattern, Source, TableFile
+from kvcore.tables import Record, Source, TableFile
 
 
-class Row(Struct, frozen=True, kw_only=True):
+class Row(Record, frozen=True, kw_only=True):
     """What a source says of some models."""
 
     source: Source
@@ -38,10 +38,10 @@ class Series(Row, frozen=True, kw_only=True):
 class Repository(Row, frozen=True, kw_only=True):
     """ModelSlim's 8-bit checkpoint of some models."""
 
-    name: Annotated[str, Pattern(r"[A-Za-z0-9-]+/[A-Za-z0-9._-]+", "a repository of ModelScope")]
+    name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9-]+/[A-Za-z0-9._-]+$")]
 
 
-class Documented(Struct, frozen=True, kw_only=True):
+class Documented(Record, frozen=True, kw_only=True):
     """The tables of documented.toml."""
 
     license: tuple[License, ...]

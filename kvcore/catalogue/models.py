@@ -21,18 +21,18 @@ from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from kvcore.base.errors import CatalogueError
 from kvcore.base.toml_files import text_at
 from kvcore.base.words import msg
 from kvcore.model.config import ModelConfig
-from kvcore.tables.versioned import Bounds, Pattern, Source, convert, read_toml, wrong
+from kvcore.tables import Record, Source, convert, read_toml, wrong
 
 FOLDER: Final = Path(__file__).parent / "models"
 _QUANTIZATION: Final = frozenset(("quantization_config", "compression_config"))
-Id = Annotated[str, Pattern(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*", "owner/name")]
-Stored = Annotated[int, Bounds(1, 1 << 60)]
+Id = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*$")]
+Stored = Annotated[int, Meta(ge=1, le=1 << 60)]
 
 
 class Checkpoint(Struct, frozen=True, kw_only=True):
@@ -114,7 +114,7 @@ def entry_file_name(model: str) -> str:
     return model.replace("/", "__", 1) + ".toml"
 
 
-class EntryRow(Struct, frozen=True, kw_only=True):
+class EntryRow(Record, frozen=True, kw_only=True):
     """One file, as the head of this module says."""
 
     id: Id

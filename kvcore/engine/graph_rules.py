@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import Annotated, Final
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from kvcore.base.errors import EngineRefusalError
-from kvcore.tables.versioned import Count, Named
+from kvcore.tables import Count, Record
 
 EXPANSION_VARIABLE: Final = "HCCL_OP_EXPANSION_MODE"
 VECTOR_CORES: Final = "AIV"
 """Collectives run on the vector cores, and take no streams of their own."""
 
 
-class GraphRules(Struct, frozen=True, kw_only=True):
+class GraphRules(Record, frozen=True, kw_only=True):
     """Sizes and modes of captured graphs; each release of vLLM that the engine runs on has its own."""
 
     joins_modes: bool = True
@@ -32,7 +32,7 @@ class GraphRules(Struct, frozen=True, kw_only=True):
     """The layers of the draft count."""
     counts_own_drafts: bool = False
     """Of the model's own draft its own layers; else the layers of the whole model once more."""
-    vector_cores_for: Annotated[str, Named("[a-z0-9_]*", "a type of model")] = ""
+    vector_cores_for: Annotated[str, Meta(pattern="^[a-z0-9_]*$")] = ""
     """A type of model for which the engine itself sets `HCCL_OP_EXPANSION_MODE=AIV` where nobody says a mode."""
     widens_for_drafts: bool = False
     """Sizes are multiplied by the tokens of a request where they would not reach the widest decode batch."""

@@ -6,30 +6,18 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, Literal
 
-from msgspec import Struct
+from msgspec import Meta
 from packaging.version import Version
 
 from kvcore.catalogue.accelerators import Vendor
-from kvcore.tables.versioned import (
-    NEVER,
-    OLDEST,
-    Amount,
-    Bounds,
-    Capability,
-    Count,
-    Named,
-    Published,
-    ReleaseRange,
-    Share,
-    Source,
-)
+from kvcore.tables import NEVER, OLDEST, Amount, Capability, Count, Record, ReleaseRange, Share, Source
 
-EngineName = Annotated[str, Named("[a-z][a-z0-9-]*", "a name in lower case")]
+EngineName = Annotated[str, Meta(pattern="^[a-z][a-z0-9-]*$")]
 RunnerKind = Literal["v0", "v1", "v2"]
 Link = Literal["single", "unified", "nvlink", "pcie-p2p", "pcie", "hosts"]
 Layers = Literal["dense", "experts", "latent", "sparse"]
-Variable = Annotated[str, Named("[A-Za-z_][A-Za-z0-9_]*", "an environment variable")]
-Text = Annotated[str, Named(r"[A-Za-z0-9_]*", "letters and digits")]
+Variable = Annotated[str, Meta(pattern="^[A-Za-z_][A-Za-z0-9_]*$")]
+Text = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_]*$")]
 
 
 class Budget(StrEnum):
@@ -50,7 +38,7 @@ class GraphApi(StrEnum):
     ACL = "ACL"
 
 
-class ExchangeRow(Struct, frozen=True, kw_only=True):
+class ExchangeRow(Record, frozen=True, kw_only=True):
     """How cards pass each other the tokens of experts that are whole on one rank."""
 
     card: Text = ""
@@ -61,7 +49,7 @@ class ExchangeRow(Struct, frozen=True, kw_only=True):
     """From so many ranks on, small batches go through a group of their own; 0: never."""
 
 
-class Communicators(Struct, frozen=True, kw_only=True):
+class Communicators(Record, frozen=True, kw_only=True):
     """Buffers of a collective library of which each communicator has its own pair, allotted when it is first used."""
 
     source: Source
@@ -70,10 +58,10 @@ class Communicators(Struct, frozen=True, kw_only=True):
     default_mib: Count
     gathered_mib: Count
     """Of the group of data parallel ranks."""
-    sized_since: Published = NEVER
+    sized_since: Version = NEVER
     """From this vLLM on, the variable is for the group that dispatches tokens to experts alone."""
-    shared_since: Published = NEVER
-    shared_below: Published = NEVER
+    shared_since: Version = NEVER
+    shared_below: Version = NEVER
     """Between these, groups of the same ranks share a communicator, the dispatching one apart."""
     own_gib: Amount
     """What a communicator takes in addition to its buffers."""
@@ -94,7 +82,7 @@ class GraphEstimates(ReleaseRange, frozen=True, kw_only=True):
     """Kinds of models that it takes none for."""
 
 
-class Streams(Struct, frozen=True, kw_only=True):
+class Streams(Record, frozen=True, kw_only=True):
     """Models with several residual streams keep those of a whole batch for their draft, and peak by them."""
 
     source: Source
@@ -132,12 +120,12 @@ class BalancingGroup(ReleaseRange, frozen=True, kw_only=True):
     """Of one of its buffers; None: as the variable of communicators says."""
 
 
-class Balancing(Struct, frozen=True, kw_only=True):
+class Balancing(Record, frozen=True, kw_only=True):
     """Experts that move between ranks while an engine serves pass through as many buffers as a rank has experts of one
     layer."""
 
     source: Source
-    profiled_since: Published
+    profiled_since: Version
     """From this vLLM on they are there before the profile run, else they come after the KV cache."""
     group: tuple[BalancingGroup, ...]
 
@@ -163,7 +151,7 @@ class Mask(ReleaseRange, frozen=True, kw_only=True):
     most: Amount
 
 
-class PoolBlock(Struct, frozen=True, kw_only=True):
+class PoolBlock(Record, frozen=True, kw_only=True):
     """A pool of memory that grows by whole blocks; the profile run finds what it has reserved."""
 
     source: Source
@@ -172,7 +160,7 @@ class PoolBlock(Struct, frozen=True, kw_only=True):
     default_gb: Amount
 
 
-class MemoryRules(Struct, frozen=True, kw_only=True):
+class MemoryRules(Record, frozen=True, kw_only=True):
     """What the memory of a rank takes in addition to what vLLM's own runners take on CUDA."""
 
     source: Source = ""
@@ -192,7 +180,7 @@ class MemoryRules(Struct, frozen=True, kw_only=True):
     lost_on_loading: LostOnLoading | None = None
     masks: tuple[Mask, ...] = ()
     """The first that matches; none where attention masks take nothing to speak of."""
-    doubles_hybrid_pool_below: Published = OLDEST
+    doubles_hybrid_pool_below: Version = OLDEST
     """Before this vLLM, the pool of a hybrid model is allotted twice: for attention, and for states."""
     communicators: Communicators | None = None
     """None for NCCL, by the tables of `kvcore/memory/framework.toml`."""
@@ -207,15 +195,15 @@ class MemoryRules(Struct, frozen=True, kw_only=True):
     """Latent attention expands the keys of a prefix in the profile run."""
     streams: Streams | None = None
     """None where the profile run sees nothing of residual streams, and none are kept."""
-    expands_segments_since: Published = NEVER
+    expands_segments_since: Version = NEVER
     """From this vLLM on, the allocator grows its segments where no variable says otherwise."""
     has_graph_workspace: bool = True
     """The capture gets a workspace of the matrix library on its stream."""
     pieces_with_full_graphs: bool = True
     """Where batches are captured in full, every size is captured piecewise as well."""
-    table_copies: Annotated[int, Bounds(0, 16)] = 0
+    table_copies: Annotated[int, Meta(ge=0, le=16)] = 0
     """Further copies of the plain cos/sin table that a model keeps, from `table_copies_since` on."""
-    table_copies_since: Published = NEVER
+    table_copies_since: Version = NEVER
     """A release of vLLM."""
 
     def budget_in(self, version: Version, card_label: str) -> Budget | None:
@@ -256,7 +244,7 @@ class OverheadRow(ReleaseRange, frozen=True, kw_only=True, eq=False):
     """A part of the card's name."""
 
 
-class GraphRate(Struct, frozen=True, kw_only=True):
+class GraphRate(Record, frozen=True, kw_only=True):
     """What the driver keeps of one graph of one layer."""
 
     source: Source
@@ -271,7 +259,7 @@ class GraphRate(Struct, frozen=True, kw_only=True):
         return self.bytes_per_graph_and_layer + self.bytes_per_hidden * hidden_size
 
 
-class Overheads(Struct, frozen=True, kw_only=True):
+class Overheads(Record, frozen=True, kw_only=True):
     """Constants fitted on starts of the engine; of each table the first row that matches, then those of vLLM."""
 
     sampler: tuple[SamplerRow, ...]
@@ -291,7 +279,7 @@ class Overheads(Struct, frozen=True, kw_only=True):
         return own or (self.expert_graph_rate if is_mixture else None) or self.graph_rate
 
 
-class MemoryVariables(Struct, frozen=True, kw_only=True):
+class MemoryVariables(Record, frozen=True, kw_only=True):
     """Environment variables by which an engine is given the memory of a card, and what applies without them; releases
     on vLLM from `below` on look at the card themselves.
 
@@ -309,7 +297,7 @@ class MemoryVariables(Struct, frozen=True, kw_only=True):
     """What system and driver take of a card."""
     framework_gib: Amount
     """What the framework takes at most."""
-    below: Published = NEVER
+    below: Version = NEVER
 
     @property
     def names(self) -> tuple[str, str]:

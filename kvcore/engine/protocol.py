@@ -11,7 +11,7 @@ from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
-from msgspec import Struct, field
+from msgspec import Meta, field
 from packaging.version import Version
 
 from kvcore.catalogue.accelerators import Accelerator, Vendor
@@ -20,17 +20,7 @@ from kvcore.engine.memory_rules import EngineName, MemoryRules, MemoryVariables,
 from kvcore.engine.resolved import CardView, Chip, Resolved, without_card
 from kvcore.flags import FLAGS, fields_of
 from kvcore.scenario import Scenario
-from kvcore.tables.versioned import (
-    NEVER,
-    Amount,
-    Bounds,
-    ByRelease,
-    Named,
-    OneOf,
-    Published,
-    ReleaseRange,
-    Source,
-)
+from kvcore.tables import NEVER, Amount, ByRelease, Record, ReleaseRange, Releases, Source, one_of
 
 if TYPE_CHECKING:
     from kvcore.base.quantity import Quantity
@@ -50,11 +40,11 @@ FindMemory: TypeAlias = "Callable[[Setting, Quantity], RankMemory]"
 """Where the memory of one rank goes, given its weights: the parts, the budget, what the KV cache gets."""
 
 
-AdditionalKey = Annotated[str, OneOf(tuple(fields_of("additional_config")))]
-FunctionName = Annotated[str, Named(r"[a-z_.]+:[a-z_]+", "module:function")]
+AdditionalKey = Annotated[str, one_of(tuple(fields_of("additional_config")))]
+FunctionName = Annotated[str, Meta(pattern=r"^[a-z_.]+:[a-z_]+$")]
 
 
-class Functions(Struct, frozen=True, kw_only=True):
+class Functions(Record, frozen=True, kw_only=True):
     """Where the engine's own functions are, as `module:function`. They are imported when they are first called.
 
     The defaults follow vLLM: what a plug-in does not change.
@@ -64,11 +54,11 @@ class Functions(Struct, frozen=True, kw_only=True):
     memory: FunctionName = "kvcore.memory.budget:profiled_memory"
 
 
-class Attention(Struct, frozen=True, kw_only=True):
+class Attention(Record, frozen=True, kw_only=True):
     """The one attention backend of a platform, and its block size in tokens where no flag says another."""
 
-    backend: Annotated[str, Named(r"[A-Z][A-Z0-9_]*", "a backend in the engine's capitals")]
-    block_size: Annotated[int, Bounds(1, 1024)]
+    backend: Annotated[str, Meta(pattern=r"^[A-Z][A-Z0-9_]*$")]
+    block_size: Annotated[int, Meta(ge=1, le=1024)]
     is_fixed: bool = False
     """It is this one whatever is asked, where prefixes are cached or prompts are cut."""
 
@@ -115,19 +105,19 @@ class RefusedCombination(ReleaseRange, frozen=True, kw_only=True):
     what: Combination
     only_310p: bool = False
     """On 310P alone."""
-    key: Annotated[str, Named(r"[a-z_.]*", "keys with dots between")] = ""
+    key: Annotated[str, Meta(pattern=r"^[a-z_.]*$")] = ""
     """What `node-keys` is about."""
     roles: tuple[Role, ...] = ()
     """The servers that take it."""
 
 
-class Refusals(Struct, frozen=True, kw_only=True):
+class Refusals(Record, frozen=True, kw_only=True):
     """Which of vLLM's tables of refusals apply."""
 
     source: Source = ""
-    model_classes_since: Published = NEVER
+    model_classes_since: Version = NEVER
     """From this vLLM release on, every model class of the engine is one of vLLM's."""
-    platform: Annotated[str, Named("[a-z]*", "a platform in lower case")] = ""
+    platform: Annotated[str, Meta(pattern="^[a-z]*$")] = ""
     """Whose storage formats of weights it takes (`quantization_methods.toml`); "" for those of the card's vendor."""
     checks_weight_shapes: bool = True
     """Blocks and groups of quantized weights that tensor parallelism would cut stop the start."""
@@ -150,20 +140,20 @@ class SparseKeys(StrEnum):
     """In a second latent vector's room: the layer counts as full attention, with keys and values."""
 
 
-class CompressedBlocks(Struct, frozen=True, kw_only=True):
+class CompressedBlocks(Record, frozen=True, kw_only=True):
     """Blocks of DeepSeek-V4's caches where they are counted in vectors, and nothing is packed or aligned."""
 
     counts_vectors: bool = False
     """A block has room for so many stored vectors, not for the vectors of so many tokens."""
-    overlapping_share: Annotated[int, Bounds(1, 1024)] = 1
+    overlapping_share: Annotated[int, Meta(ge=1, le=1024)] = 1
     """A block of what waits for a compressor that looks at two windows is this part of a block."""
-    single_share: Annotated[int, Bounds(1, 1024)] = 1
+    single_share: Annotated[int, Meta(ge=1, le=1024)] = 1
     """The same for one that looks at one."""
-    sizes: tuple[Annotated[int, Bounds(1, 1024)], ...] = ()
+    sizes: tuple[Annotated[int, Meta(ge=1, le=1024)], ...] = ()
     """Block sizes that are taken; the first stands for any other."""
 
 
-class CacheRules(Struct, frozen=True, kw_only=True):
+class CacheRules(Record, frozen=True, kw_only=True):
     """Where KV cache and schedule differ from those of the vLLM release that the engine runs on."""
 
     aligns_to_kernel_block: bool = False
@@ -197,7 +187,7 @@ class ContextParallel(StrEnum):
     """By `enable_dsa_cp`."""
 
 
-class WeightRules(Struct, frozen=True, kw_only=True):
+class WeightRules(Record, frozen=True, kw_only=True):
     """Where a plug-in stores weights otherwise than the vLLM release that it runs on."""
 
     whole_with_flashcomm: Text = ""
@@ -210,7 +200,7 @@ class WeightRules(Struct, frozen=True, kw_only=True):
     """Shared experts that are to be whole on each rank ask for FlashComm too."""
     unpacks_blocks: bool = False
     """FP8 checkpoints with a scale for each block are kept in 16 bits once they are loaded, but on Ascend 950."""
-    unpacks_fp8_of: Annotated[str, Named("[a-z0-9_]*", "a type of model")] = ""
+    unpacks_fp8_of: Annotated[str, Meta(pattern="^[a-z0-9_]*$")] = ""
     """A type of model whose FP8 checkpoints are loaded in 16 bits; empty: none."""
 
 
@@ -220,7 +210,7 @@ class ReadKeys(ReleaseRange, frozen=True, kw_only=True):
     names: tuple[AdditionalKey, ...]
 
 
-class UnsizedKeys(Struct, frozen=True, kw_only=True):
+class UnsizedKeys(Record, frozen=True, kw_only=True):
     """Keys of `--additional-config`, and by how much one of them may move memory, on either side."""
 
     source: Source
@@ -228,18 +218,18 @@ class UnsizedKeys(Struct, frozen=True, kw_only=True):
     gib: Amount
 
 
-class AdditionalRules(Struct, frozen=True, kw_only=True):
+class AdditionalRules(Record, frozen=True, kw_only=True):
     """What an engine makes of `--additional-config`; vLLM itself passes it on."""
 
     source: Source = ""
     reads: tuple[ReadKeys, ...] = ()
     unsized: tuple[UnsizedKeys, ...] = ()
     """What moves memory by an amount that no source gives a formula for."""
-    redundant_need_balancing_since: Published = NEVER
+    redundant_need_balancing_since: Version = NEVER
     """From then on redundant experts are there only where their load is balanced while it runs."""
-    refuses_unread_since: Published = NEVER
+    refuses_unread_since: Version = NEVER
     """From then on a key that is not read stops the start."""
-    scheduler_switch_since: Published = NEVER
+    scheduler_switch_since: Version = NEVER
     """Before it the object alone puts the plug-in's scheduler in vLLM's place, from then on its `enabled`."""
 
     def keys(self, version: Version) -> frozenset[str]:
@@ -247,19 +237,19 @@ class AdditionalRules(Struct, frozen=True, kw_only=True):
         return frozenset(name for row in self.reads if row.covers(version) for name in row.names)
 
 
-class ChipTag(Struct, frozen=True, kw_only=True):
+class ChipTag(Record, frozen=True, kw_only=True):
     """What the tags of an image end with for cards whose id begins so, from one of the engine's own releases on."""
 
-    card: Annotated[str, Named("[A-Za-z0-9-]+", "the beginning of a card's id")]
-    suffix: Annotated[str, Named("-[a-z0-9]+", "the end of a tag")]
-    since: Published
+    card: Annotated[str, Meta(pattern="^[A-Za-z0-9-]+$")]
+    suffix: Annotated[str, Meta(pattern="^-[a-z0-9]+$")]
+    since: Version
 
 
-class Image(Struct, frozen=True, kw_only=True):
+class Image(Record, frozen=True, kw_only=True):
     """A container image of the engine, for the cards of one vendor; its tags are v and the release."""
 
     vendor: Vendor
-    name: Annotated[str, Named("[a-z0-9./-]+", "an image without its tag")]
+    name: Annotated[str, Meta(pattern="^[a-z0-9./-]+$")]
     tags: tuple[ChipTag, ...] = ()
     """Of cards whose image has a tag of its own."""
 
@@ -273,10 +263,10 @@ class RankTable(ReleaseRange, frozen=True, kw_only=True):
     """Releases of vLLM on which a connector of KV caches wants a file with the cards of all servers."""
 
     source: Source
-    connector: Annotated[str, Named("[A-Za-z0-9_]+", "a class")]
-    variable: Annotated[str, Named("[A-Z_]+", "an environment variable")]
+    connector: Annotated[str, Meta(pattern="^[A-Za-z0-9_]+$")]
+    variable: Annotated[str, Meta(pattern="^[A-Z_]+$")]
     """Names the variable with the path of the file."""
-    script: Annotated[str, Named("/[a-z0-9_./-]+", "a path")]
+    script: Annotated[str, Meta(pattern="^/[a-z0-9_./-]+$")]
     """What writes it, in the image, and into whose folder."""
 
     @property
@@ -285,18 +275,18 @@ class RankTable(ReleaseRange, frozen=True, kw_only=True):
         return f"{self.script.rpartition('/')[0]}/ranktable.json"
 
 
-class Launch(Struct, frozen=True, kw_only=True):
+class Launch(Record, frozen=True, kw_only=True):
     """How it is started."""
 
-    program: tuple[Annotated[str, Named("[a-z][a-z-]*", "a word of a command")], ...]
+    program: tuple[Annotated[str, Meta(pattern="^[a-z][a-z-]*$")], ...]
     """The words before the model."""
-    module: Annotated[str, Named("[a-z_.]*", "a Python module")] = ""
+    module: Annotated[str, Meta(pattern="^[a-z_.]*$")] = ""
     """What the Python modules of its server begin with."""
     source: Source = ""
     images: tuple[Image, ...] = ()
     image_starts_server: bool = True
     """The image's entry point is the server: a container gets its flags alone."""
-    nodes_since: Published = NEVER
+    nodes_since: Version = NEVER
     """The vLLM from which on machines that share a replica find each other by `--nnodes` and `--master-addr`; before it
     they join a Ray cluster."""
     rank_tables: tuple[RankTable, ...] = ()
@@ -310,43 +300,43 @@ class ConnectorNames(ReleaseRange, frozen=True, kw_only=True):
     """Releases of vLLM on which these connectors of KV caches know groups of layers."""
 
     source: Source
-    names: tuple[Annotated[str, Named("[A-Za-z0-9_]+", "a class")], ...]
+    names: tuple[Annotated[str, Meta(pattern="^[A-Za-z0-9_]+$")], ...]
 
 
-class Unstated(Struct, frozen=True, kw_only=True):
+class Unstated(Record, frozen=True, kw_only=True):
     """Which releases may be meant where nobody states one."""
 
     source: Source
-    since: Published
+    since: Version
     """The vLLM that the oldest of them runs on."""
 
 
-class LogFormat(Struct, frozen=True, kw_only=True):
+class LogFormat(Record, frozen=True, kw_only=True):
     """What is the engine's own in a start-up log."""
 
     source: Source = ""
-    marks: tuple[Annotated[str, Named("[!-~]+", "a text without spaces")], ...] = ()
+    marks: tuple[Annotated[str, Meta(pattern="^[!-~]+$")], ...] = ()
     """Texts without spaces that only this engine prints; a log without any engine's marks is vLLM's."""
     weights_line: WeightsLine = "Model loading took {gib:.2f} GiB"
-    available_in_bytes_until: Published | None = None
+    available_in_bytes_until: Version | None = None
     """The last release of vLLM on which it states available and total memory in bytes; None: never."""
-    figures: tuple[Annotated[str, Named("[a-z_]+", "a figure of line_formats.toml")], ...] = (
+    figures: tuple[Annotated[str, Meta(pattern="^[a-z_]+$")], ...] = (
         "weights_gib",
         "available_kv_gib",
         "kv_tokens",
         "max_concurrency",
     )
     """What a whole log of a start states, by the fields of its readings."""
-    charges_graph_estimate_since: Published | None = None
+    charges_graph_estimate_since: Version | None = None
     """From this release on an estimate of the graphs is taken off the budget without a line about it; None: never."""
 
 
-class Engine(Struct, frozen=True, kw_only=True):
+class Engine(Record, frozen=True, kw_only=True):
     """One engine."""
 
     name: EngineName
     """As a request says it."""
-    order: Annotated[int, Bounds(0, 99)]
+    order: Annotated[int, Meta(ge=0, le=99)]
     """Of several engines that run on a card, the first serves where nobody names one."""
     reviewed: Version
     """The newest of its own releases that this file and the code with it were compared with."""
@@ -357,13 +347,13 @@ class Engine(Struct, frozen=True, kw_only=True):
     launch: Launch
     names: frozenset[str] = frozenset()
     """The names that come from outside, once more."""
-    releases: tuple[tuple[Version, Published], ...] = ()
+    releases: Releases[Version] = field(default_factory=Releases)
     """Its own releases, oldest first, each with the vLLM release that it runs on; empty for vLLM itself."""
     unstated: Unstated | None = None
     """None where a start without a release is one of the newest."""
-    main_flags: tuple[Annotated[str, OneOf(tuple(FLAGS))], ...] = ()
+    main_flags: tuple[Annotated[str, one_of(tuple(FLAGS))], ...] = ()
     """Fields of a request whose controls stand among the main ones, for a mixture of experts."""
-    weight_precisions: tuple[Annotated[str, Named("[a-z0-9_-]+", "a storage format")], ...] = ()
+    weight_precisions: tuple[Annotated[str, Meta(pattern="^[a-z0-9_-]+$")], ...] = ()
     """Values of `--quantization` that are offered before those of vLLM."""
     attention: Attention | None = None
     """None where the table of attention backends decides."""
@@ -393,7 +383,9 @@ class Engine(Struct, frozen=True, kw_only=True):
     @property
     def last_with_variables(self) -> Version:
         """The newest of its own releases that is given the memory of a card."""
-        return next(own for own, host in reversed(self.releases) if self.variables_in(host) is not None)
+        return next(
+            own for own, host in reversed(self.releases.items()) if self.variables_in(host) is not None
+        )
 
     @property
     def follows_vllm(self) -> bool:

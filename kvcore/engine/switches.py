@@ -5,11 +5,11 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated, Literal
 
-from msgspec import Struct
+from msgspec import Meta
 
 from kvcore.catalogue.accelerators import Vendor
 from kvcore.engine.memory_rules import Budget
-from kvcore.tables.versioned import Bounds, Share
+from kvcore.tables import Record, Share
 
 
 class AttentionBackend(StrEnum):
@@ -226,7 +226,7 @@ class LongRequests(StrEnum):
     """Its answer stops at the limit."""
 
 
-class Switches(Struct, frozen=True, kw_only=True):
+class Switches(Record, frozen=True, kw_only=True):
     """What one release does."""
 
     v1_engine: V1Engine
@@ -276,9 +276,9 @@ class Switches(Struct, frozen=True, kw_only=True):
     allreduce_fusion_pass: Literal["", "enable_fi_allreduce_fusion", "fuse_allreduce_rms"]
     """The field of `pass_config` that fuses all-reduce with RMSNorm; "" where there is none."""
     graph_rounding: GraphRounding
-    graph_limit_sm100: Annotated[int, Bounds(1, 1 << 20)]
+    graph_limit_sm100: Annotated[int, Meta(ge=1, le=1 << 20)]
     graph_modes: GraphModes
-    flashinfer_draft_graphs: frozenset[Annotated[int, Bounds(1, 99)]]
+    flashinfer_draft_graphs: frozenset[Annotated[int, Meta(ge=1, le=99)]]
     """Major compute capabilities on which full graphs contain FlashInfer's decoding of drafts."""
     chunked_local_groups: bool
     connector_groups: ConnectorGroups
@@ -287,13 +287,13 @@ class Switches(Struct, frozen=True, kw_only=True):
     sparse_fp8_layout: SparseFp8Layout
     fp8_kv_cache: Fp8Cards
     nvfp4_kv_cache: Nvfp4Cards
-    sparse_attention: frozenset[Annotated[int, Bounds(1, 99)]]
+    sparse_attention: frozenset[Annotated[int, Meta(ge=1, le=99)]]
     """Major compute capabilities with kernels for sparse latent attention."""
-    block_sizes: tuple[Annotated[int, Bounds(1, 1 << 20)], ...]
+    block_sizes: tuple[Annotated[int, Meta(ge=1, le=1 << 20)], ...]
     """What `--block-size` takes; nothing for any."""
     runner_flag: bool
     """`--runner` exists; `--task` stood for it."""
-    gpt_oss_graph_limit: Annotated[int, Bounds(0, 1 << 20)]
+    gpt_oss_graph_limit: Annotated[int, Meta(ge=0, le=1 << 20)]
     """The largest captured batch that gpt-oss sets itself; 0 for none."""
     adapters_double_graphs: bool
     """Each graph is captured with LoRA adapters and without."""
@@ -306,20 +306,20 @@ class Switches(Struct, frozen=True, kw_only=True):
     """A start with less free memory than its budget is refused."""
     float_kv_cache_follows_model: bool
     """A 16-bit KV cache of another dtype than the model's is refused."""
-    gdn_checkpoint_tokens: Annotated[int, Bounds(0, 1024)]
+    gdn_checkpoint_tokens: Annotated[int, Meta(ge=0, le=1024)]
     """Tokens that states which a gated delta net exports inside a prefill lie apart; 0 where it exports none."""
-    indexer_entries: Annotated[int, Bounds(1, 1 << 10)]
+    indexer_entries: Annotated[int, Meta(ge=1, le=1 << 10)]
     """Entries of a sparse indexer's gather buffer for each token of max_model_len."""
-    indexer_logits_mib: Annotated[int, Bounds(0, 1 << 20)]
+    indexer_logits_mib: Annotated[int, Meta(ge=0, le=1 << 20)]
     """What the profile run takes for the logits of a sparse indexer."""
-    sparse_reserve: Annotated[int, Bounds(0, 64)]
+    sparse_reserve: Annotated[int, Meta(ge=0, le=64)]
     """Tokens for each of max_model_len that FlashMLA's sparse kernel reserves for a packed cache, where it is short."""
-    sparse_reserve_long: Annotated[int, Bounds(0, 64)]
+    sparse_reserve_long: Annotated[int, Meta(ge=0, le=64)]
     """The same above 256K tokens."""
     sparse_queries: SparseQueries
     sparse_groups: bool
     """Layers that share a sparse indexer's choice keep a copy of it."""
-    expert_chunk_tokens: Annotated[int, Bounds(0, 1 << 30)]
+    expert_chunk_tokens: Annotated[int, Meta(ge=0, le=1 << 30)]
     """Tokens that fused experts take at once; 0 for all."""
     expert_workspace_stays: bool
     """The workspace of fused experts outlives its layer."""
@@ -327,7 +327,7 @@ class Switches(Struct, frozen=True, kw_only=True):
     """Encoders that no request can use are not loaded."""
     offloads_encoders: bool
     """`--cpu-offload-gb` moves encoders too, before the layers."""
-    loading_split_mib: Annotated[int, Bounds(0, 1 << 20)]
+    loading_split_mib: Annotated[int, Meta(ge=0, le=1 << 20)]
     """The size from which the allocator cuts no blocks while weights are loaded; 0 where it always does."""
     refines_expert_blocks: bool
     """Blocks of quantized experts are cut where the experts are."""

@@ -17,7 +17,7 @@ from kvcore.engine.memory_rules import MemoryVariables
 from kvcore.engine.protocol import Engine
 from kvcore.engine.resolved import CardView
 from kvcore.scenario import Scenario
-from kvcore.tables.versioned import read_table, read_toml, wrong
+from kvcore.tables import convert, read_toml, wrong
 
 FILE: Final = "engine.toml"
 
@@ -125,5 +125,5 @@ def with_engine(scenario: Scenario, engine: str, version: str | None) -> Scenari
 
 def read_engine(text: str, file: str) -> Engine:
     """An engine's file; raises TableError `invalid-catalogue-entry` with file, key and what was allowed."""
-    engine: Engine = read_table(read_toml(text, file), Engine, file)
+    engine: Engine = convert(read_toml(text, file), Engine, file)
     return engine

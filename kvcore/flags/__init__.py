@@ -12,10 +12,10 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Annotated, Final, Literal
 
-from msgspec import Struct, field
+from msgspec import Meta, field
 from msgspec.structs import replace
 
-from kvcore.tables.versioned import Bounds, Named, Pattern, Reviewed, TableFile
+from kvcore.tables import Record, Reviewed, TableFile
 
 
 class Kind(StrEnum):
@@ -117,13 +117,13 @@ WORD: Final = r"[A-Za-z0-9_.-]+"
 DRIVER_VERSION: Final = r"(?:[1-9][0-9]{2}|(?:ROCm )?[1-9][0-9]{0,3}(?:\.(?:[0-9]{1,6}|rc[0-9]{1,3})){1,4})"
 """What a text with `is_driver_version` is: 570, 570.86.15, ROCm 7.2, 25.0.rc1."""
 BOUNDED: Final = frozenset((Kind.INTEGER, Kind.NUMBER, Kind.INTEGERS, Kind.COUNT))
-FlagName = Annotated[str, Pattern(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*){0,2}", "a name of a field")]
-Spelling = Annotated[str, Named(r"--?[a-z][a-z0-9_.-]*", "a flag with its dashes")]
-Word = Annotated[str, Named(r"[A-Za-z][\w-]*", "a value, or a name in a log")]
-Limit = Annotated[float, Bounds(-(2.0**63), 2.0**63)]
+FlagName = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*){0,2}$")]
+Spelling = Annotated[str, Meta(pattern=r"^--?[a-z][a-z0-9_.-]*$")]
+Word = Annotated[str, Meta(pattern=r"^[A-Za-z][\w-]*$")]
+Limit = Annotated[float, Meta(ge=-(2.0**63), le=2.0**63)]
 
 
-class Flag(Struct, frozen=True, kw_only=True):
+class Flag(Record, frozen=True, kw_only=True):
     """One field of a request. Raises ValueError for keys that do not go together."""
 
     kind: Kind
@@ -131,7 +131,7 @@ class Flag(Struct, frozen=True, kw_only=True):
     """As in the request and in the link; `speculative_config.method` is a field of an object."""
     minimum: Limit | None = None
     maximum: Limit | None = None
-    characters: Annotated[int, Bounds(1, 1 << 20)] = 256
+    characters: Annotated[int, Meta(ge=1, le=1 << 20)] = 256
     is_word: bool = False
     """Of letters, digits, `_`, `.` and `-` alone: it names something that the engine knows."""
     is_driver_version: bool = False
@@ -239,7 +239,7 @@ class Flag(Struct, frozen=True, kw_only=True):
         return f"{first} {self.name}" if first == "--compilation-config" else first
 
 
-class Unused(Struct, frozen=True, kw_only=True):
+class Unused(Record, frozen=True, kw_only=True):
     """Fields of an object that the engine knows and that change nothing that is planned."""
 
     source: str

@@ -6,7 +6,7 @@ from collections.abc import Hashable, Mapping
 from functools import lru_cache, partial
 from typing import Annotated, Final
 
-from msgspec import Struct
+from msgspec import Meta
 from msgspec.structs import replace
 from packaging.version import Version
 
@@ -32,17 +32,7 @@ from kvcore.memory.sparse_attention import (
 )
 from kvcore.memory.weights import expert_slices
 from kvcore.scenario import Installation, Runner
-from kvcore.tables.versioned import (
-    Amount,
-    Bounds,
-    Capability,
-    Named,
-    Published,
-    ReleaseRange,
-    Reviewed,
-    Source,
-    TableFile,
-)
+from kvcore.tables import Amount, Capability, Record, ReleaseRange, Reviewed, Source, TableFile
 
 INDEXER_ENTRY_BYTES: Final = 132
 LATENT_PREFILL_TOKENS: Final = 65_536
@@ -68,7 +58,7 @@ VOCABULARY_MULTIPLE: Final = 64
 """Logits of a vocabulary that is no multiple are copied. Source: vllm/.../vocab_parallel_embedding.py (0.32.0)."""
 
 
-class Body(Struct, frozen=True, kw_only=True):
+class Body(Record, frozen=True, kw_only=True):
     """Vectors of one layer alive at once, for each batched token."""
 
     source: Source
@@ -77,20 +67,20 @@ class Body(Struct, frozen=True, kw_only=True):
     xformers_hidden_vectors: Amount
 
 
-class ExpertVectors(Struct, frozen=True, kw_only=True):
+class ExpertVectors(Record, frozen=True, kw_only=True):
     """Vectors of the hidden size that exist while experts run, in addition to those of any layer."""
 
     source: Source
     shared_vectors: Amount
     quantized_vectors: Amount
-    quantized: Annotated[str, Named(r"[a-z0-9_]{2,20}", "a part of a format's name")]
+    quantized: Annotated[str, Meta(pattern=r"^[a-z0-9_]{2,20}$")]
 
 
-class Compiling(Struct, frozen=True, kw_only=True):
+class Compiling(Record, frozen=True, kw_only=True):
     """From which version the profile run of a first start keeps a copy of the embedding table, but for some classes."""
 
     source: Source
-    since: Published
+    since: Version
 
 
 class FlashInferRow(ReleaseRange, frozen=True, kw_only=True):
@@ -103,12 +93,12 @@ class FlashInferRow(ReleaseRange, frozen=True, kw_only=True):
     """Installations that have it; none: all of them."""
 
 
-class Multiprocessors(Struct, frozen=True, kw_only=True):
+class Multiprocessors(Record, frozen=True, kw_only=True):
     """Multiprocessors by compute capability, and of cards that differ."""
 
     source: Source
-    capability: Mapping[Capability, Annotated[int, Bounds(1, 1024)]]
-    card: Mapping[Annotated[str, Named(r"\S(.*\S)?", "a card")], Annotated[int, Bounds(1, 1024)]]
+    capability: Mapping[Capability, Annotated[int, Meta(ge=1, le=1024)]]
+    card: Mapping[Annotated[str, Meta(pattern=r"^\S(.*\S)?$")], Annotated[int, Meta(ge=1, le=1024)]]
 
 
 class ActivationTables(Reviewed, frozen=True, kw_only=True):

@@ -7,13 +7,15 @@ from collections.abc import Hashable
 from functools import lru_cache
 from typing import Annotated, Final, NamedTuple
 
+from msgspec import Meta
+
 from kvcore.base.quantity import Grade, Quantity, figure
 from kvcore.base.units import GIB
 from kvcore.engine.memory_rules import RunnerKind
 from kvcore.memory.balancing import balancing_of, later_buffer_bytes
 from kvcore.memory.setting import Setting
 from kvcore.scenario import Runner
-from kvcore.tables.versioned import Amount, Bounds, Named, ReleaseRange, Reviewed, Source, TableFile
+from kvcore.tables import Amount, ReleaseRange, Reviewed, Source, TableFile
 
 ALLOCATOR_VARIABLES: Final = (
     "PYTORCH_ALLOC_CONF",
@@ -21,7 +23,7 @@ ALLOCATOR_VARIABLES: Final = (
     "PYTORCH_HIP_ALLOC_CONF",
     "PYTORCH_NPU_ALLOC_CONF",
 )
-Format = Annotated[str, Named(r"[a-z0-9_]{2,20}", "a part of a format's name")]
+Format = Annotated[str, Meta(pattern=r"^[a-z0-9_]{2,20}$")]
 OPTION: Final = "expandable_segments"
 EXPANDABLE: Final = "expandable_segments:true"
 
@@ -43,7 +45,7 @@ class Taken(ReleaseRange, frozen=True, kw_only=True):
     gib: Amount
     least: Amount
     most: Amount
-    major: Annotated[int, Bounds(0, 99)] | None = None
+    major: Annotated[int, Meta(ge=0, le=99)] | None = None
     formats: tuple[Format, ...] = ()
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from msgspec import Struct
+from packaging.version import Version
 
 from kvcore.base.units import ceil_div
 from kvcore.memory.encoder_profile import EncoderConstants, encoder_bytes, sees
 from kvcore.memory.setting import Setting
 from kvcore.memory.stages import takes_audio
 from kvcore.model.architecture import AudioEncoder
-from kvcore.tables.versioned import Published, Source
+from kvcore.tables import Record, Source
 
 WHOLE_VECTORS: Final = 2
 """The residual and its norm, the same on every rank. Source: vllm/model_executor/models/whisper.py:
@@ -21,11 +21,11 @@ INNER_VECTORS: Final = 2
 """What is inside of an MLP, and its GELU. Source: vllm/model_executor/models/whisper.py:WhisperMLP (0.33.0)."""
 
 
-class AudioConstants(Struct, frozen=True, kw_only=True):
+class AudioConstants(Record, frozen=True, kw_only=True):
     """Up to which release attention of Granite's encoder keeps the products of its queries with all of a block."""
 
     source: Source
-    pairs_below: Published
+    pairs_below: Version
 
 
 def profiled_bytes(setting: Setting, images: EncoderConstants, audio: AudioConstants) -> tuple[int, int]:

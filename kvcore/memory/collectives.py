@@ -6,7 +6,7 @@ import re
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from msgspec import Struct
+from packaging.version import Version
 
 from kvcore.base.units import GIB, MIB, ceil_div, round_up
 from kvcore.catalogue.accelerators import Interconnect, Vendor
@@ -15,7 +15,7 @@ from kvcore.engines.vllm.exchange import EXCHANGED_TOKENS, exchange_of
 from kvcore.memory.setting import Setting
 from kvcore.memory.weights import expert_ranks
 from kvcore.scenario import Link
-from kvcore.tables.versioned import Amount, Capability, Count, Published, ReleaseRange, Source
+from kvcore.tables import Amount, Capability, Count, Record, ReleaseRange, Source
 
 FLAG_BYTES: Final = 256 * 4
 """Of each rank. Source: flashinfer/comm/trtllm_ar.py:BarrierFlagCount (0.6.6)."""
@@ -82,11 +82,11 @@ class FusionSize(ReleaseRange, frozen=True, kw_only=True):
     """All-reduce without the fused kernel: whatever the batch."""
 
 
-class AllReduceFusion(Struct, frozen=True, kw_only=True):
+class AllReduceFusion(Record, frozen=True, kw_only=True):
     """FlashInfer's workspace of a fused all-reduce and RMSNorm."""
 
     multicast_page_mib: Amount
-    standalone_since: Published
+    standalone_since: Version
     """From here on FlashInfer reduces where nothing is compiled, too."""
     era: tuple[FusionEra, ...]
     size: tuple[FusionSize, ...]

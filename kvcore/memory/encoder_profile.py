@@ -6,14 +6,14 @@ import math
 from collections.abc import Mapping
 from typing import Annotated, Final, NamedTuple
 
-from msgspec import Struct
+from msgspec import Meta
 from packaging.version import Version
 
 from kvcore.base.units import ceil_div
 from kvcore.memory.setting import Setting
 from kvcore.memory.stages import takes_images_or_video
 from kvcore.model.architecture import VisionEncoder
-from kvcore.tables.versioned import Amount, Bounds, Published, ReleaseRange, Share, Source
+from kvcore.tables import Amount, Record, ReleaseRange, Share, Source
 
 MAX_ASPECT: Final = 200
 """Of an image that the processor takes. Source: transformers, models/qwen2_vl/image_processing_qwen2_vl.py."""
@@ -23,18 +23,18 @@ class VideoRow(ReleaseRange, frozen=True, kw_only=True):
     """Most frames of a video that the profile run draws."""
 
     source: Source
-    frames: Annotated[int, Bounds(1, 4096)]
+    frames: Annotated[int, Meta(ge=1, le=4096)]
 
 
-class Unexplained(Struct, frozen=True, kw_only=True):
+class Unexplained(Record, frozen=True, kw_only=True):
     """How much more mixtures may take than predicted on cards of one major compute capability."""
 
     source: Source
-    major: Annotated[int, Bounds(1, 99)]
+    major: Annotated[int, Meta(ge=1, le=99)]
     more_share: Share
 
 
-class EncoderConstants(Struct, frozen=True, kw_only=True):
+class EncoderConstants(Record, frozen=True, kw_only=True):
     """What an encoder stores for each patch, in vectors of its hidden size, and how items are drawn."""
 
     source: Source
@@ -43,7 +43,7 @@ class EncoderConstants(Struct, frozen=True, kw_only=True):
     whole_vectors: Amount
     """The same on every rank: the residual, its norm, what comes out of a sharded layer."""
     spread_share: Share
-    factored_since: Published
+    factored_since: Version
     """From here on an image has as many tokens as its pixels allow; before it is a square."""
     video: tuple[VideoRow, ...]
     unexplained: tuple[Unexplained, ...]

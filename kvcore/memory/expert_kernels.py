@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Annotated, Final, Literal
 
+from msgspec import Meta
 from packaging.version import Version
 
 from kvcore.base.units import round_up
@@ -15,13 +16,13 @@ from kvcore.model.architecture import Architecture, Experts
 from kvcore.model.quantization import Quantization
 from kvcore.model.quantization.formats import ExpertsShape
 from kvcore.scenario import Scenario
-from kvcore.tables.versioned import Bounds, CapabilityNumber, ReleaseRange, Reviewed, Source, TableFile
+from kvcore.tables import CapabilityNumber, ReleaseRange, Reviewed, Source, TableFile
 
 MODEL_TYPE: Final = "gpt_oss"
 METHOD: Final = "mxfp4"
 GROUP_SIZE: Final = 32
 """Weights that share one byte of scale. Source: OCP Microscaling Formats (MX) 1.0."""
-Side = Annotated[int, Bounds(1, 1024)]
+Side = Annotated[int, Meta(ge=1, le=1024)]
 
 
 class ExpertKernel(ReleaseRange, frozen=True, kw_only=True):
@@ -38,7 +39,7 @@ class ExpertKernel(ReleaseRange, frozen=True, kw_only=True):
     scale_tile: tuple[Side, Side]
     keeps_scales: bool
     """Whether the checkpoint's scales stay with the rearranged ones."""
-    bias_bytes: Annotated[int, Bounds(0, 8)]
+    bias_bytes: Annotated[int, Meta(ge=0, le=8)]
 
     def experts_bytes(self, shape: ExpertsShape) -> int:
         """Bytes of the experts of one layer on one rank, as the kernel keeps them.

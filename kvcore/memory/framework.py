@@ -27,7 +27,7 @@ from kvcore.memory.communicators import communicator_bytes, exchange_row
 from kvcore.memory.setting import Setting, own_overheads
 from kvcore.memory.weights import expert_ranks
 from kvcore.scenario import Host, Link
-from kvcore.tables.versioned import Amount, Count, Reviewed, TableFile
+from kvcore.tables import Amount, Count, Reviewed, TableFile
 
 COUNTED_BUFFERS: Final = ("absolute", "consumed")
 """Budgets that see the runner's own buffers. Source: vllm/v1/worker/gpu_worker.py (0.9.0.1, 0.27.1)."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import Annotated, Final, TypeAlias, get_args
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 from msgspec.structs import replace
+from packaging.version import Version
 
 from kvcore.base.kept import kept
 from kvcore.base.quantity import Grade, Quantity, Unit, figure, given
@@ -17,12 +18,11 @@ from kvcore.engine.switches import GraphEstimate as EstimateRule
 from kvcore.memory.activations import ACTIVATIONS, FLOAT32_BYTES, layer_elements
 from kvcore.memory.setting import Setting, has_indexer, own_overheads
 from kvcore.model.architecture import Architecture, ChunkedLocal, FullAttention, Mla, SlidingWindow, caches_of
-from kvcore.tables.versioned import (
-    Bounds,
+from kvcore.tables import (
     Capability,
     CapabilityNumber,
     Count,
-    Published,
+    Record,
     ReleaseRange,
     Reviewed,
     Share,
@@ -36,12 +36,12 @@ WORKSPACE_VARIABLE: Final = "VLLM_FLASHINFER_WORKSPACE_BUFFER_SIZE"
 CapabilityRange: TypeAlias = tuple[CapabilityNumber, CapabilityNumber]
 
 
-class Driver(Struct, frozen=True, kw_only=True):
+class Driver(Record, frozen=True, kw_only=True):
     """How many times as much a graph takes where the driver is older than `modern`."""
 
     source: Source
-    modern: Annotated[int, Bounds(1, 10_000)]
-    factor: Annotated[float, Bounds(1.0, 100.0)]
+    modern: Annotated[int, Meta(ge=1, le=10_000)]
+    factor: Annotated[float, Meta(ge=1.0, le=100.0)]
 
 
 class UnknownDriver(ReleaseRange, frozen=True, kw_only=True):
@@ -49,17 +49,17 @@ class UnknownDriver(ReleaseRange, frozen=True, kw_only=True):
 
     source: Source
     capability: Capability
-    factor: Annotated[float, Bounds(0.1, 100.0)]
-    most: Annotated[float, Bounds(0.1, 100.0)]
+    factor: Annotated[float, Meta(ge=0.1, le=100.0)]
+    most: Annotated[float, Meta(ge=0.1, le=100.0)]
 
 
-class FlashInfer(Struct, frozen=True, kw_only=True):
+class FlashInfer(Record, frozen=True, kw_only=True):
     """Its workspace, at least so many bytes for an element of the batch's queries, and that of each decode wrapper."""
 
     source: Source
     kib: Count
     wrapper_kib: Count
-    batch_since: Published
+    batch_since: Version
     batch_bytes: Count
 
 
@@ -71,15 +71,15 @@ class SharedWorkspace(ReleaseRange, frozen=True, kw_only=True):
     is_sure: bool
 
 
-class AttentionSplits(Struct, frozen=True, kw_only=True):
+class AttentionSplits(Record, frozen=True, kw_only=True):
     """The most splits of FlashAttention 3 in full graphs, and the compute capability that it runs on."""
 
     source: Source
     capability: Capability
-    splits: Annotated[int, Bounds(1, 1024)]
+    splits: Annotated[int, Meta(ge=1, le=1024)]
 
 
-class Workspace(Struct, frozen=True, kw_only=True):
+class Workspace(Record, frozen=True, kw_only=True):
     """What cuBLAS works in on one stream; capability None matches any."""
 
     source: Source
@@ -87,7 +87,7 @@ class Workspace(Struct, frozen=True, kw_only=True):
     capability: Capability | None = None
 
 
-class GraphEstimate(Struct, frozen=True, kw_only=True):
+class GraphEstimate(Record, frozen=True, kw_only=True):
     """The engine's own estimate; `v2_share`: of the rate, what the V2 runner finds."""
 
     source: Source

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Annotated, Final, Literal, NamedTuple, TypeAlias
 
-from msgspec import Struct
+from msgspec import Meta
 from packaging.version import Version
 
 from kvcore.base.quantity import Quantity
@@ -18,15 +18,15 @@ from kvcore.base.units import GIB
 from kvcore.catalogue.accelerators import Vendor
 from kvcore.memory.parts import half_width, reaches, spread_in_sum
 from kvcore.memory.setting import Setting
-from kvcore.tables.versioned import Amount, Bounds, Count, ReleaseRange, Reviewed, Share, Source, TableFile
+from kvcore.tables import Amount, Count, Record, ReleaseRange, Reviewed, Share, Source, TableFile
 
 Ranks: TypeAlias = Literal["one", "several"]
-Factor = Annotated[float, Bounds(0.0, 100.0)]
+Factor = Annotated[float, Meta(ge=0.0, le=100.0)]
 PROFILED: Final = ("peak_activation_gib", "non_torch_gib")
 """Parts that only a start measures; with both given there is nothing left for a floor to stand for."""
 
 
-class StorageRow(Struct, frozen=True, kw_only=True):
+class StorageRow(Record, frozen=True, kw_only=True):
     """What share of the weights a class of storage may be off by: kernels repack and pad it."""
 
     source: Source

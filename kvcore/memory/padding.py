@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Final, Literal
 
+from msgspec import Meta
 from msgspec.structs import replace
 
 from kvcore.base.kept import kept
@@ -14,9 +15,9 @@ from kvcore.memory.weights import DTYPE_BYTES, Rank, counted_layers
 from kvcore.model.architecture import Architecture, Experts, Linear, Module
 from kvcore.model.quantization import NOT_QUANTIZED, Quantization
 from kvcore.scenario import Parallel, Scenario
-from kvcore.tables.versioned import Bounds, CapabilityNumber, ReleaseRange, Reviewed, Source, TableFile
+from kvcore.tables import CapabilityNumber, ReleaseRange, Reviewed, Source, TableFile
 
-Side = Annotated[int, Bounds(0, 4096)]
+Side = Annotated[int, Meta(ge=0, le=4096)]
 
 
 class Padding(ReleaseRange, frozen=True, kw_only=True):

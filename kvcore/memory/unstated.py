@@ -46,7 +46,7 @@ def other_versions(scenario: Scenario) -> tuple[Version, ...]:
     if scenario.engine_version is not None or engine.unstated is None:
         return ()
     planned, names = planned_release(scenario).version, scenario.config.architectures
-    hosts = {host for _, host in engine.releases if host >= engine.unstated.since and host != planned}
+    hosts = {host for host in engine.releases.values() if host >= engine.unstated.since and host != planned}
     return tuple(sorted(host for host in hosts if is_surely_there(names, host)))
 
 

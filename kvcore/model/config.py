@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from kvcore.base.errors import ModelError
 from kvcore.base.kept import Keeper
 from kvcore.model.side_files import condensed
-from kvcore.tables.versioned import wrong
+from kvcore.tables import wrong
 
 if TYPE_CHECKING:
     from kvcore.model.headers import Headers

@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
-from msgspec import Struct
+from msgspec import Meta
 from packaging.version import Version
 
 from kvcore.base.errors import ModelError, ScenarioError, shorten
 from kvcore.model.architecture import ContextLimits, RopeScaling, RotaryTable
 from kvcore.model.config import ModelConfig, Section
-from kvcore.tables.versioned import Bounds, ByRelease, Named, Reviewed, TableFile
+from kvcore.tables import ByRelease, Record, Reviewed, TableFile
 
 RopeKind: TypeAlias = Literal["longrope", "llama3", "yarn", "deepseek_yarn", "deepseek_llama_scaling"]
 """Types of rope that keep the length they were trained for."""
@@ -23,7 +23,7 @@ OLD_KINDS: Final[Mapping[str, str]] = {"su": "longrope", "mrope": "default"}
 """Old spellings. Source: vllm/transformers_utils/config.py:patch_legacy_rope_type (0.32)."""
 
 
-class LengthRules(Struct, frozen=True, kw_only=True):
+class LengthRules(Record, frozen=True, kw_only=True):
     """What one release makes of a config's lengths; each field is a table of rope.toml, which names its source."""
 
     rope_parameters: bool
@@ -42,9 +42,9 @@ class RopeTables(Reviewed, frozen=True, kw_only=True):
     """Types whose original_max_position_embeddings falls back to the model's."""
     with_original_table: tuple[RopeKind, ...]
     """Types whose table is as long as the original length times the factor."""
-    length_keys: tuple[Annotated[str, Named(r"\w+", "a key")], ...]
+    length_keys: tuple[Annotated[str, Meta(pattern=r"^\w+$")], ...]
     """Keys of which the smallest is the length."""
-    unknown_length: Annotated[int, Bounds(1, 1 << 24)]
+    unknown_length: Annotated[int, Meta(ge=1, le=1 << 24)]
     """What the engine assumes when no key names a length."""
 
 
@@ -222,7 +222,7 @@ _SPELLINGS: Final = ("rope_parameters", "rope_scaling")
 _LENGTH: Final = "max_position_embeddings"
 
 
-class Yarn(Struct, frozen=True, kw_only=True):
+class Yarn(Record, frozen=True, kw_only=True):
     """YaRN by `--hf-overrides`: how far a rope is stretched beyond the length that it was trained for."""
 
     factor: float

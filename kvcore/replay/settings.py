@@ -11,7 +11,7 @@ from packaging.version import Version
 
 from kvcore.base.errors import WorkloadError
 from kvcore.cache.spec import CacheKind
-from kvcore.tables.versioned import ByRelease, Published, Reviewed, TableFile
+from kvcore.tables import ByRelease, Record, Reviewed, TableFile
 
 
 class FreeOrder(StrEnum):
@@ -37,7 +37,7 @@ class Padding(StrEnum):
     """Also of one that joins nobody, but whose prompt was found but for a token."""
 
 
-class Rules(Struct, frozen=True, kw_only=True):
+class Rules(Record, frozen=True, kw_only=True):
     """What one release does; a field for each table of rules.toml, which names its source."""
 
     free_order: FreeOrder
@@ -80,7 +80,7 @@ class Rules(Struct, frozen=True, kw_only=True):
 
 
 class _Tables(Reviewed, frozen=True, kw_only=True):
-    oldest: Published
+    oldest: Version
     rules: ByRelease[Rules]
 
 

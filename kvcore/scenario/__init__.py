@@ -14,7 +14,7 @@ from kvcore.catalogue.accelerators import Accelerator
 from kvcore.catalogue.models import Checkpoint
 from kvcore.flags import FLAGS, REGISTRY, Kind
 from kvcore.model.config import ModelConfig
-from kvcore.tables.conversion import wrong
+from kvcore.tables import wrong
 
 AUTO = "auto"
 """What a dtype flag says for the engine's own choice."""

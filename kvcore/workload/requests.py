@@ -11,12 +11,12 @@ from functools import cache, lru_cache
 from typing import Annotated, Final, NamedTuple
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from kvcore.base.errors import WorkloadError
 from kvcore.base.toml_files import file_text
-from kvcore.tables.versioned import Amount, Bounds, Count, Pattern, Source, convert, read_toml
+from kvcore.tables import Amount, Count, Record, Source, convert, read_toml
 from kvcore.workload.histogram import MAX_TOKENS
 
 MAX_DIGITS: Final = 9
@@ -34,11 +34,11 @@ LONGEST_NAME: Final = 60
 _NUMBERS: Final = (int, float)
 _NOT_IN_A_NAME: Final = re.compile(r"[\s_\-.()（）#]+")
 
-Error = Annotated[float, Bounds(-1.0, 10.0)]
-Name = Annotated[str, Pattern(r"\w{1,60}", "a name")]
+Error = Annotated[float, Meta(ge=-1.0, le=10.0)]
+Name = Annotated[str, Meta(pattern=r"^\w{1,60}$")]
 
 
-class Names(Struct, frozen=True, kw_only=True):
+class Names(Record, frozen=True, kw_only=True):
     """What fields are called, each preferred to the next."""
 
     prompt: tuple[Name, ...]
@@ -52,28 +52,28 @@ class Names(Struct, frozen=True, kw_only=True):
     status: tuple[Name, ...]
 
 
-class Inside(Struct, frozen=True, kw_only=True):
+class Inside(Record, frozen=True, kw_only=True):
     """Fields with an object inside: of counts, or of anything."""
 
     usage: tuple[Name, ...]
     other: tuple[Name, ...]
 
 
-class Texts(Struct, frozen=True, kw_only=True):
+class Texts(Record, frozen=True, kw_only=True):
     """Fields with the text of a prompt, and of an answer."""
 
     prompt: tuple[Name, ...]
     answer: tuple[Name, ...]
 
 
-class Rate(Struct, frozen=True, kw_only=True):
+class Rate(Record, frozen=True, kw_only=True):
     """Characters of one kind to a token, and the least and largest error of a text of that kind."""
 
     characters_per_token: Amount
     error: tuple[Error, Error]
 
 
-class Estimate(Struct, frozen=True, kw_only=True):
+class Estimate(Record, frozen=True, kw_only=True):
     """Tokens of a text whose tokenizer is not available, and of what a chat template adds to a message."""
 
     kinds: Mapping[str, Rate]
@@ -83,7 +83,7 @@ class Estimate(Struct, frozen=True, kw_only=True):
     checked: datetime.date
 
 
-class RequestTables(Struct, frozen=True, kw_only=True):
+class RequestTables(Record, frozen=True, kw_only=True):
     """requests.toml."""
 
     names: Names

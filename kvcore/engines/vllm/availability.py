@@ -11,16 +11,16 @@ from enum import StrEnum
 from functools import cache, lru_cache
 from typing import Annotated, Final, Literal
 
-from msgspec import Struct
+from msgspec import Meta
 from packaging.version import Version
 
 from kvcore.base.errors import EngineRefusalError
 from kvcore.flags import FLAGS
 from kvcore.scenario import NEEDED_DRAFTS, Scenario, value_of
-from kvcore.tables.versioned import Named, OneOf, Published, ReleaseRange, Reviewed, Source, TableFile
+from kvcore.tables import Record, ReleaseRange, Reviewed, Source, TableFile, one_of
 
-Flag = Annotated[str, Named(r"--[a-z][a-z0-9-]*", "a flag with its dashes")]
-Field = Annotated[str, OneOf(tuple(FLAGS))]
+Flag = Annotated[str, Meta(pattern=r"^--[a-z][a-z0-9-]*$")]
+Field = Annotated[str, one_of(tuple(FLAGS))]
 
 
 def values_of(field: str) -> tuple[str, ...]:
@@ -35,12 +35,12 @@ def values_of(field: str) -> tuple[str, ...]:
     return (*flag.choices, *(("auto",) if flag.auto is not None else ()), *methods)
 
 
-class Availability(Struct, frozen=True, kw_only=True):
+class Availability(Record, frozen=True, kw_only=True):
     """From which release on a flag takes a value, or does no more; `value` is a prefix, "" for the flag itself."""
 
     field: Field
     value: str
-    since: Published
+    since: Version
     source: Source
     is_gone: bool = False
 
@@ -63,13 +63,13 @@ class Availabilities(Reviewed, frozen=True, kw_only=True):
 AVAILABILITY: Final = TableFile("kvcore.engines.vllm", "availability.toml", Availabilities)
 
 
-class FormerFlag(Struct, frozen=True, kw_only=True):
+class FormerFlag(Record, frozen=True, kw_only=True):
     """`seen`: the last version read that has it, None for a flag that never was; `gone`: the first one without."""
 
     flag: Flag
-    gone: Published
+    gone: Version
     source: Source
-    seen: Published | None = None
+    seen: Version | None = None
     replaced_by: Flag | None = None
 
     def __post_init__(self) -> None:
@@ -170,7 +170,7 @@ class Metric(ReleaseRange, frozen=True, kw_only=True):
     """One metric by the name that a scraper sees; a histogram without its suffix."""
 
     role: MetricRole
-    name: Annotated[str, Named(r"vllm:[a-z0-9_]+", "a metric of vLLM")]
+    name: Annotated[str, Meta(pattern=r"^vllm:[a-z0-9_]+$")]
     kind: MetricKind
     source: Source
     engine: Literal["any", "v0", "v1"] = "any"
@@ -210,13 +210,13 @@ def exported_metrics(version: Version, is_v0: bool) -> Mapping[str, Metric]:
     return found
 
 
-BareFlag = Annotated[str, Named(r"[a-z][a-z0-9-]*", "a flag without its dashes")]
+BareFlag = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9-]*$")]
 
 
 class BenchmarkProgram(ReleaseRange, frozen=True, kw_only=True):
     """How it is called, and the flags that a command may use, without dashes."""
 
-    words: tuple[Annotated[str, Named(r"[a-z][a-z_./]*", "a word of a command")], ...]
+    words: tuple[Annotated[str, Meta(pattern=r"^[a-z][a-z_./]*$")], ...]
     flags: frozenset[BareFlag]
     source: Source
 

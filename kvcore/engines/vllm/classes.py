@@ -7,35 +7,34 @@ from enum import StrEnum
 from functools import cached_property
 from typing import Annotated, Final
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 from packaging.version import Version
 
 from kvcore.base.errors import EngineRefusalError
 from kvcore.engine.switches import AttentionBackend
 from kvcore.engines.registry import find_engine
-from kvcore.tables.versioned import (
+from kvcore.tables import (
     NEVER,
     OLDEST,
-    Bounds,
     Count,
-    Named,
-    OneOf,
-    Published,
+    Record,
     ReleaseRange,
+    Releases,
     Reviewed,
     Source,
     TableFile,
+    one_of,
 )
 
-ModelClass = Annotated[str, Named(r"[A-Za-z][A-Za-z0-9_]*", "a model class")]
-AdaptedModule = Annotated[str, OneOf(("embed_tokens", "lm_head", "qkv_proj", "gate_up_proj"))]
+ModelClass = Annotated[str, Meta(pattern=r"^[A-Za-z][A-Za-z0-9_]*$")]
+AdaptedModule = Annotated[str, one_of(("embed_tokens", "lm_head", "qkv_proj", "gate_up_proj"))]
 
 
-class Table(Struct, frozen=True, kw_only=True):
+class Table(Record, frozen=True, kw_only=True):
     """One fact, with its source."""
 
     source: Source
-    reviewed: Published | None = None
+    reviewed: Version | None = None
     """The release that it was compared with, where that is later than the file's."""
 
 
@@ -58,21 +57,21 @@ class Absence(Struct, frozen=True, kw_only=True):
         )
 
 
-class GoneRow(Struct, frozen=True, kw_only=True):
+class GoneRow(Record, frozen=True, kw_only=True):
     """Classes that were dropped: the first read release without them, and the last one with them in its own words."""
 
-    first_without: Published
-    until: Published
+    first_without: Version
+    until: Version
     architectures: tuple[ModelClass, ...]
-    back: Published | None = None
+    back: Version | None = None
 
 
 class Registry(Table, frozen=True, kw_only=True, dict=True):
     """Classes by release."""
 
-    read: tuple[Published, ...]
-    since: Mapping[Published, tuple[ModelClass, ...]]
-    transformers: Mapping[Published, tuple[ModelClass, ...]]
+    read: tuple[Version, ...]
+    since: Releases[tuple[ModelClass, ...]]
+    transformers: Releases[tuple[ModelClass, ...]]
     gone: tuple[GoneRow, ...]
 
     def __post_init__(self) -> None:
@@ -98,7 +97,7 @@ class Registry(Table, frozen=True, kw_only=True, dict=True):
                 absences.setdefault(name, []).append(absence)
         return {name: tuple(rows) for name, rows in absences.items()}
 
-    def before(self, version: Published) -> Published:
+    def before(self, version: Version) -> Version:
         """The read release before that one. Raises ValueError for one that was not read, or is the first."""
         found = self._earlier.get(version)
         if found is None:
@@ -106,13 +105,13 @@ class Registry(Table, frozen=True, kw_only=True, dict=True):
         return found
 
     @cached_property
-    def _earlier(self) -> Mapping[Published, Published]:
+    def _earlier(self) -> Mapping[Version, Version]:
         return dict(zip(self.read[1:], self.read, strict=False))
 
 
-def by_class(table: Mapping[Published, tuple[str, ...]]) -> dict[str, Published]:
+def by_class(table: Mapping[Version, tuple[str, ...]]) -> dict[str, Version]:
     """Class -> the release that it is listed under. Raises ValueError for a class that is listed twice."""
-    found: dict[str, Published] = {}
+    found: dict[str, Version] = {}
     for release, names in table.items():
         for name in names:
             if name in found:
@@ -124,7 +123,7 @@ def by_class(table: Mapping[Published, tuple[str, ...]]) -> dict[str, Published]
 class Languages(Table, frozen=True, kw_only=True):
     """The class that runs the language part of a multimodal model, by the model_type of that part."""
 
-    classes: Mapping[Annotated[str, Named(r"[a-z0-9_.-]+", "a model_type")], ModelClass]
+    classes: Mapping[Annotated[str, Meta(pattern=r"^[a-z0-9_.-]+$")], ModelClass]
 
 
 class End(StrEnum):
@@ -169,7 +168,7 @@ class LoraLimits(ReleaseRange, frozen=True, kw_only=True):
     vocabulary_limit: Count
     extra_vocabulary: Count
     """Rows that adapters could add to the vocabulary."""
-    vocabulary_multiple: Annotated[int, Bounds(1, 1 << 16)]
+    vocabulary_multiple: Annotated[int, Meta(ge=1, le=1 << 16)]
     """What the vocabulary of lm_head's slots is rounded up to."""
     adapts_experts: bool
 
@@ -187,7 +186,7 @@ class Lora(Table, frozen=True, kw_only=True):
     vocabulary: tuple[AdaptedRow, ...]
     """Whose embedding or lm_head is adapted."""
     unsupported: frozenset[ModelClass]
-    taught: Mapping[Published, frozenset[ModelClass]]
+    taught: Releases[frozenset[ModelClass]]
     """Of those the classes that take adapters from a release on."""
     one_slice: tuple[AdaptedRow, ...]
     fused_expert_gates: frozenset[ModelClass]
@@ -196,7 +195,7 @@ class Lora(Table, frozen=True, kw_only=True):
 class Uncompiled(Table, frozen=True, kw_only=True):
     """Model classes that are not compiled, by the release that they are in first."""
 
-    classes: Mapping[Published, frozenset[ModelClass]]
+    classes: Releases[frozenset[ModelClass]]
 
     def covers(self, name: str, version: Version) -> bool:
         """Whether `version` does not compile the class."""

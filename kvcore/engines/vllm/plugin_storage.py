@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from enum import StrEnum
 from typing import Annotated, Final, Literal, TypeAlias
 
+from msgspec import Meta
+
 from kvcore.base.errors import EngineRefusalError
 from kvcore.engine.resolved import Chip
 from kvcore.engines.vllm.start import Start
@@ -13,7 +15,7 @@ from kvcore.model.config import ModelConfig, Section
 from kvcore.model.quantization.compressed import COMPRESSED_TENSORS, config_groups
 from kvcore.model.quantization.read import written_section
 from kvcore.model.quantization.scheme import read_block
-from kvcore.tables.versioned import Named, ReleaseRange, Source
+from kvcore.tables import ReleaseRange, Source
 
 ACTIVATION_FORMATS: Final = ("naive-quantized", "int-quantized", "float-quantized")
 """Formats that quantize activations.
@@ -21,7 +23,7 @@ ACTIVATION_FORMATS: Final = ("naive-quantized", "int-quantized", "float-quantize
 Source: vllm/.../compressed_tensors/utils.py:is_activation_quantization_format (0.23.0).
 """
 
-ModelType = Annotated[str, Named("[a-z0-9_]+", "a type of model")]
+ModelType = Annotated[str, Meta(pattern="^[a-z0-9_]+$")]
 
 
 class Ask(StrEnum):
@@ -39,13 +41,13 @@ class AskedRow(ReleaseRange, frozen=True, kw_only=True):
     """Releases of vLLM on which a plug-in's methods of these formats ask for something."""
 
     source: Source
-    methods: tuple[Annotated[str, Named("[a-z0-9_-]+", "a storage format")], ...]
+    methods: tuple[Annotated[str, Meta(pattern="^[a-z0-9_-]+$")], ...]
     ask: Ask
     chips: tuple[Chip, ...] = ()
     """Those that do."""
     model_types: tuple[ModelType, ...] = ()
     """Those that do."""
-    attribute: Annotated[str, Named("[a-z_]*", "a field of a config")] = ""
+    attribute: Annotated[str, Meta(pattern="^[a-z_]*$")] = ""
     """The first one that is missing."""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Final
 
-from msgspec import Struct
+from msgspec import Meta
 from packaging.version import Version
 
 from kvcore.base.errors import EngineRefusalError, ModelError, Notice, notice
@@ -24,16 +24,7 @@ from kvcore.model.quantization.compressed import COMPRESSED_TENSORS
 from kvcore.model.quantization.gguf import METHOD, MIXTURES, file_type, gguf, gguf_of_rate, names_gguf
 from kvcore.model.quantization.modelslim import METHOD as MODELSLIM
 from kvcore.scenario import Scenario
-from kvcore.tables.versioned import (
-    CapabilityNumber,
-    Named,
-    OneOf,
-    Published,
-    Reviewed,
-    Source,
-    TableFile,
-    Timeline,
-)
+from kvcore.tables import CapabilityNumber, Record, Reviewed, Source, TableFile, Timeline, one_of
 
 RATES: Final = (1.5, 9.0)
 """Bits a weight of GGUF files, from IQ1_S to Q8_0: another size is that of another checkpoint."""
@@ -111,7 +102,7 @@ def _gguf(config: ModelConfig, kind: str, stored: int | None) -> Quantization | 
     return None
 
 
-Method = Annotated[str, OneOf((
+Method = Annotated[str, one_of((
     "ascend", "auto_awq", "auto_gptq", "awq", "awq_marlin", "bitsandbytes", "compressed-tensors",
     "deepseek_v4_fp8", "experts_int8", "fbgemm_fp8", "fp8", "fp8_per_block", "fp8_per_channel",
     "fp8_per_tensor", "gguf", "gptq", "gptq_marlin", "inc", "int8_per_channel_weight_only", "modelopt",
@@ -120,20 +111,20 @@ Method = Annotated[str, OneOf((
 """The engine's names of storage formats."""
 
 
-class MethodPlugin(Struct, frozen=True, kw_only=True):
+class MethodPlugin(Record, frozen=True, kw_only=True):
     """The package that reads a method from the release `since` on."""
 
-    since: Published
-    package: Annotated[str, Named(r"[a-z0-9-]+", "a package")]
+    since: Version
+    package: Annotated[str, Meta(pattern=r"^[a-z0-9-]+$")]
     source: Source
 
 
-class Platform(Struct, frozen=True, kw_only=True):
+class Platform(Record, frozen=True, kw_only=True):
     """What one kind of card takes from the release `since` on: methods, and which release brought each."""
 
     source: Source
-    since: Published
-    methods: Mapping[Method, Published]
+    since: Version
+    methods: Mapping[Method, Version]
     asks: tuple[AskedRow, ...] = ()
     """What its own methods of these formats ask for."""
     schemes: tuple[SchemeRow, ...] = ()
@@ -150,11 +141,11 @@ class QuantizationMethods(Reviewed, frozen=True, kw_only=True):
     """What is known of the storage formats of weights, by the engine's names."""
 
     source: Source
-    since: Mapping[Method, Published]
+    since: Mapping[Method, Version]
     capability: Mapping[Method, Timeline[CapabilityNumber]]
     """The least major × 10 + minor, by the release that asks it first."""
     plugin: Mapping[Method, MethodPlugin]
-    platform: Mapping[Annotated[str, OneOf(("rocm", "xpu", "ascend"))], Platform]
+    platform: Mapping[Annotated[str, one_of(("rocm", "xpu", "ascend"))], Platform]
 
     def least_capability(self, method: str, version: Version) -> int:
         """Major × 10 + minor; 0 where nothing is known.

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Annotated, Final
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 from msgspec.structs import replace
 from packaging.version import InvalidVersion, Version
 
@@ -18,12 +18,12 @@ from kvcore.engines.registry import find_engine
 from kvcore.engines.vllm.classes import is_surely_there
 from kvcore.model.config import ModelConfig
 from kvcore.scenario import Scenario
-from kvcore.tables.versioned import (
-    Bounds,
+from kvcore.tables import (
+    OLDEST,
     ByRelease,
     CapabilityNumber,
     Count,
-    Published,
+    Record,
     ReleaseRange,
     Reviewed,
     Source,
@@ -38,20 +38,20 @@ class BackendRow(ReleaseRange, frozen=True, kw_only=True):
 
     source: Source
     backend: AttentionBackend
-    block_size: Annotated[int, Bounds(1, 1024)]
+    block_size: Annotated[int, Meta(ge=1, le=1024)]
     attention: AttentionKind = AttentionKind.PLAIN
     cache: CacheWidth = CacheWidth.ANY
     capability: tuple[CapabilityNumber, CapabilityNumber] = (0, 999)
     forced: bool = False
 
 
-class DevelopmentRow(Struct, frozen=True, kw_only=True):
+class DevelopmentRow(Record, frozen=True, kw_only=True):
     """From which count of commits on a release is behind the development builds of one series."""
 
     source: Source
     series: Version
     commits: Count
-    behind: Published
+    behind: Version
 
 
 class VllmTables(Reviewed, frozen=True, kw_only=True):
@@ -66,6 +66,10 @@ class VllmTables(Reviewed, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if list(self.releases) != sorted(set(self.releases)):
             raise ValueError("releases are listed once each, oldest first")
+        known = frozenset((OLDEST, *self.releases))
+        for name, timeline in self.switches.timelines.items():
+            if unknown := [str(since) for since, _ in timeline.entries if since not in known]:
+                raise ValueError(f"switches {name}: {unknown[0]} is none of the releases")
 
 
 VLLM: Final = TableFile("kvcore.engines.vllm", "releases.toml", VllmTables)
@@ -184,15 +188,15 @@ def _said(code: str, used: Version, **facts: str) -> Notice:
     return notice(code, "engine_version", used=used, **facts)
 
 
-def _host_version(releases: tuple[tuple[Version, Version], ...], asked: Version) -> Version:
+def _host_version(releases: Mapping[Version, Version], asked: Version) -> Version:
     """The vLLM that a plug-in version runs on; development and candidate versions belong to the number they name."""
     base = Version(asked.base_version)
-    for own, host in releases:
+    for own, host in releases.items():
         if Version(own.base_version) == base:
             return host
     if base >= vllm_releases()[0]:
         return base
-    older = [host for own, host in releases if own <= asked]
+    older = [host for own, host in releases.items() if own <= asked]
     return older[-1] if older else base
 
 
@@ -258,7 +262,8 @@ def releases_of(engine: str) -> tuple[tuple[Version, Version], ...]:
         >>> [str(version) for version in releases_of("vllm-ascend")[-1]]
         ['0.23.0.post1', '0.23.0']
     """
-    return find_engine(engine).releases or tuple((version, version) for version in vllm_releases())
+    own = find_engine(engine).releases
+    return tuple(own.items()) or tuple((version, version) for version in vllm_releases())
 
 
 def assumed_version(scenario: Scenario) -> str:
@@ -276,7 +281,7 @@ def assumed_version(scenario: Scenario) -> str:
         return str(engine.last_with_variables)
     if engine.releases:
         # One name for it everywhere: plans, images and files name the release that a post-release repairs.
-        newest = engine.releases[-1][0]
+        newest = next(reversed(engine.releases))
         base = Version(newest.base_version)
-        return str(base if base in dict(engine.releases) else newest)
+        return str(base if base in engine.releases else newest)
     return str(planned_release(replace(scenario, engine_version=None)).version)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from typing import Annotated, Final
 
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 
 from kvcore.base.errors import MESSAGES, Notice
@@ -20,7 +20,7 @@ from kvcore.evidence.log.arguments import LogFlags
 from kvcore.evidence.log.cleaned import WINDOW, LogText, message_of
 from kvcore.evidence.log.figures import Figures
 from kvcore.evidence.log.line_formats import Hit, LineRow, find_lines
-from kvcore.tables.versioned import Bounds, Reviewed, TableFile
+from kvcore.tables import Reviewed, TableFile
 
 HIGHEST_ADVISED_UTILIZATION: Final = 0.95
 """Above it a desktop, a second process or the warm-up is enough to break the start."""
@@ -136,7 +136,7 @@ class KnownError(LineRow, frozen=True, kw_only=True):
     """One error of the engine."""
 
     code: str
-    rank: Annotated[int, Bounds(0, SOMETHING_FAILED)]
+    rank: Annotated[int, Meta(ge=0, le=SOMETHING_FAILED)]
     phase: Phase
 
     def __post_init__(self) -> None:

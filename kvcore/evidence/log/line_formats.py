@@ -13,13 +13,13 @@ from functools import cache
 from itertools import islice
 from typing import Annotated, Final, Literal
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from kvcore.base.errors import CatalogueError
 from kvcore.base.units import GIB, KIB, MIB
 from kvcore.evidence.log.cleaned import LogText
 from kvcore.flags import FLAGS, fields_of
-from kvcore.tables.versioned import Bounds, Named, OneOf, Pattern, Reviewed, Source, TableFile
+from kvcore.tables import Record, Reviewed, Source, TableFile, one_of
 
 MAX_HITS: Final = 4096
 """Occurrences of one format that are read; a start prints a few for each rank."""
@@ -35,7 +35,7 @@ SURROUNDINGS: Final = (
 )
 """What lines say of a machine, by its name in a request."""
 
-Text = Annotated[str, Pattern(r"[!-~][ -~]{4,600}", "printed in ASCII, without a space in front")]
+Text = Annotated[str, Meta(pattern=r"^[!-~][ -~]{4,600}$")]
 """What an engine prints."""
 
 _NUMBER: Final = r"(-?\d[\d,]{0,18}(?:\.\d{1,8})?)"
@@ -70,15 +70,15 @@ class Hit(Struct, frozen=True, kw_only=True):
     numbers: tuple[tuple[str, float], ...]
 
 
-class FigureRule(Struct, frozen=True, kw_only=True):
+class FigureRule(Record, frozen=True, kw_only=True):
     """What is known of a figure before it is read."""
 
     unit: Literal["", "GiB", "tokens", "requests", "blocks", "ranks", "%"]
     scope: Literal["rank", "engine"]
     worst: Literal["min", "max"]
     """Which of several ranks decides."""
-    low: Annotated[float, Bounds(-1e15, 1e15)]
-    high: Annotated[float, Bounds(-1e15, 1e15)]
+    low: Annotated[float, Meta(ge=-1e15, le=1e15)]
+    high: Annotated[float, Meta(ge=-1e15, le=1e15)]
     latest: bool = False
     """Whether it is a setting that one start may change; the last line applies."""
 
@@ -150,7 +150,7 @@ def _number(text: str, kind: str) -> float:
     return value / GIB if kind == "bytes" else value * MIB / GIB if kind == "mib" else value
 
 
-class LineRow(Struct, frozen=True, kw_only=True):
+class LineRow(Record, frozen=True, kw_only=True):
     """The texts of one line, where the engine prints it, and in which versions."""
 
     texts: tuple[Text, ...]
@@ -163,16 +163,16 @@ class LineRow(Struct, frozen=True, kw_only=True):
         return (compile_format(text, self.ends_line) for text in self.texts)
 
 
-class SurroundingRow(Struct, frozen=True, kw_only=True):
+class SurroundingRow(Record, frozen=True, kw_only=True):
     """Texts that leave these cases of a surrounding; without cases the number behind the text is one, after `words`."""
 
     texts: tuple[Text, ...]
-    field: Annotated[str, OneOf(SURROUNDINGS)]
+    field: Annotated[str, one_of(SURROUNDINGS)]
     source: Source
     cases: tuple[str, ...] = ()
-    above_ranks: Annotated[int, Bounds(0, 1024)] = 0
+    above_ranks: Annotated[int, Meta(ge=0, le=1024)] = 0
     """Only of a start with a larger tensor parallel size."""
-    words: Annotated[str, Named(r"[A-Za-z]*", "a word in front of the number")] = ""
+    words: Annotated[str, Meta(pattern=r"^[A-Za-z]*$")] = ""
 
     def __post_init__(self) -> None:
         flag = FLAGS.get(self.field)

@@ -12,7 +12,6 @@ from enum import StrEnum
 from functools import partial
 from typing import Annotated, Any, Final, TypeVar
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from kvcore.base.toml_files import file_text
@@ -23,7 +22,7 @@ from kvcore.model.parts import blocks
 from kvcore.model.parts.blocks import Flag, Heads, flag
 from kvcore.model.parts.experts import ExpertTraits, expert_modules, read_moe
 from kvcore.model.parts.pattern import SPARSE_BY, by_kind, crossed, layer_windows, with_modules
-from kvcore.tables.versioned import OneOf, convert, read_toml, wrong
+from kvcore.tables import Record, convert, one_of, read_toml, wrong
 
 Read = TypeVar("Read")
 
@@ -59,7 +58,7 @@ class TiedBy(StrEnum):
     CLASS = "class"
 
 
-class Names(Struct, frozen=True, kw_only=True):
+class Names(Record, frozen=True, kw_only=True):
     """What a checkpoint calls the tensors of a decoder, where it is not what Llama's calls them."""
 
     layers: str = "model.layers"
@@ -78,7 +77,7 @@ class Names(Struct, frozen=True, kw_only=True):
     head: str = "lm_head"
 
 
-class DraftTraits(Struct, frozen=True, kw_only=True):
+class DraftTraits(Record, frozen=True, kw_only=True):
     """What a family's multi-token-prediction layers add to one of its decoder layers."""
 
     projection: str = "eh_proj"
@@ -92,7 +91,7 @@ class DraftTraits(Struct, frozen=True, kw_only=True):
     """How many without that key."""
 
 
-class Decoder(Struct, frozen=True, kw_only=True):
+class Decoder(Record, frozen=True, kw_only=True):
     """What sets one decoder apart. A key is one of its config."""
 
     classes: tuple[str, ...] = ()
@@ -144,7 +143,7 @@ class Decoder(Struct, frozen=True, kw_only=True):
     experts: ExpertTraits | None = None
     experts_at: str = ""
     """The object of the config with their keys; "" where they are among the others."""
-    sparse: Annotated[str, OneOf(tuple(SPARSE_BY))] = "everywhere"
+    sparse: Annotated[str, one_of(tuple(SPARSE_BY))] = "everywhere"
     """Which layers have the experts: all, or by the config key that decides."""
     norms_last: bool = False
     """The norms of a layer with experts stand behind these, as without experts."""

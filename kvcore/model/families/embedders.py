@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from kvcore.base.toml_files import file_text
@@ -26,7 +25,7 @@ from kvcore.model.parts import blocks, vision
 from kvcore.model.parts.blocks import Flag, Reader, flag
 from kvcore.model.parts.encoder import read_encoder
 from kvcore.model.rope import read_ropes
-from kvcore.tables.versioned import convert, read_toml
+from kvcore.tables import Record, convert, read_toml
 
 Pieces = tuple[arch.Module, ...]
 
@@ -39,7 +38,7 @@ DEFAULT_LABELS: Final = 2
 MAX_LABELS: Final = 65_536
 
 
-class HeadLayer(Struct, frozen=True, kw_only=True):
+class HeadLayer(Record, frozen=True, kw_only=True):
     """A layer of a head; no quantizer touches it. Sizes are a number, or a key of SIZES."""
 
     name: str
@@ -57,7 +56,7 @@ class HeadLayer(Struct, frozen=True, kw_only=True):
                 raise ValueError(f"{size!r} is none of {', '.join(SIZES)}")
 
 
-class Embedder(Struct, frozen=True, kw_only=True):
+class Embedder(Record, frozen=True, kw_only=True):
     """What sets one model that embeds apart."""
 
     names: tuple[str, ...]
@@ -78,7 +77,7 @@ class Embedder(Struct, frozen=True, kw_only=True):
             raise ValueError(f"{self.read!r} is no decoder and none of {', '.join(READ)}")
 
 
-class EmbedderTable(Struct, frozen=True, kw_only=True):
+class EmbedderTable(Record, frozen=True, kw_only=True):
     """embedders.toml."""
 
     rows: tuple[Embedder, ...]

@@ -27,7 +27,7 @@ from kvcore.model.architecture import (
 )
 from kvcore.model.config import ModelConfig, Section
 from kvcore.model.rope import derived_max_model_len, read_context_limits, read_ropes
-from kvcore.tables.versioned import NEVER
+from kvcore.tables import NEVER
 
 Reader: TypeAlias = Callable[[ModelConfig], Architecture]
 

@@ -40,7 +40,7 @@ from kvcore.model.parts.encoder_rows import (
     evaluate,
     parse,
 )
-from kvcore.tables.versioned import wrong
+from kvcore.tables import wrong
 
 LAYERS: Final[Mapping[Make | None, Callable[..., Linear]]] = {
     Make.REPLICATED: blocks.replicated,

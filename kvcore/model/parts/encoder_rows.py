@@ -13,11 +13,11 @@ from enum import StrEnum
 from functools import cache
 from typing import Any, Final, TypeAlias
 
-from msgspec import Struct, field
+from msgspec import field
 
 from kvcore.base.toml_files import file_text
 from kvcore.model.config import MAX_INTEGER
-from kvcore.tables.versioned import Source, convert, read_toml, wrong
+from kvcore.tables import Record, Source, convert, read_toml, wrong
 
 OPERATORS: Final[Mapping[type, Callable[[int, int], int]]] = {
     ast.Add: operator.add,
@@ -96,7 +96,7 @@ class Kind(StrEnum):
     """Of an integer that must be even."""
 
 
-class Key(Struct, frozen=True, kw_only=True):
+class Key(Record, frozen=True, kw_only=True):
     """A key of the config and what it may be."""
 
     key: str
@@ -112,7 +112,7 @@ class Key(Struct, frozen=True, kw_only=True):
     maximum: Formula = MAX_INTEGER
 
 
-class Place(Struct, frozen=True, kw_only=True):
+class Place(Record, frozen=True, kw_only=True):
     """An object in the config."""
 
     key: str
@@ -142,7 +142,7 @@ class Make(StrEnum):
     NORM = "norm"
 
 
-class Part(Struct, frozen=True, kw_only=True):
+class Part(Record, frozen=True, kw_only=True):
     """A module, or another row's modules."""
 
     make: Make | None = None
@@ -181,7 +181,7 @@ class Part(Struct, frozen=True, kw_only=True):
         check(*self.given.values())
 
 
-class Limits(Struct, frozen=True, kw_only=True):
+class Limits(Record, frozen=True, kw_only=True):
     """The fields of a `VisionEncoder`."""
 
     tokens: Formula
@@ -194,7 +194,7 @@ class Limits(Struct, frozen=True, kw_only=True):
     video: Formula = False
 
 
-class Audio(Struct, frozen=True, kw_only=True):
+class Audio(Record, frozen=True, kw_only=True):
     """The fields of an `AudioEncoder`."""
 
     tokens: Formula
@@ -212,7 +212,7 @@ class Audio(Struct, frozen=True, kw_only=True):
     pairs: Formula = 0
 
 
-class Rotary(Struct, frozen=True, kw_only=True):
+class Rotary(Record, frozen=True, kw_only=True):
     """The fields of a `RotaryTable`."""
 
     positions: Formula
@@ -221,7 +221,7 @@ class Rotary(Struct, frozen=True, kw_only=True):
     is_plain: bool = False
 
 
-class Row(Struct, frozen=True, kw_only=True):
+class Row(Record, frozen=True, kw_only=True):
     """An encoder, a block of one, or a model's encoders and projectors."""
 
     source: Source = "as the row that uses it"

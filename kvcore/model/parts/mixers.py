@@ -13,7 +13,7 @@ from kvcore.base.units import ceil_div
 from kvcore.model import architecture as arch
 from kvcore.model.config import Section
 from kvcore.model.parts.blocks import column, norm, norms, replicated, row
-from kvcore.tables.versioned import convert, read_toml
+from kvcore.tables import Record, convert, read_toml
 
 Linears: TypeAlias = tuple[arch.Linear, ...]
 
@@ -28,7 +28,7 @@ def read_conv_kernel(section: Section, name: str) -> int:
     return section.integer(name, minimum=2, maximum=MAX_CONV_TAPS)
 
 
-class MambaKeys(Struct, frozen=True, kw_only=True):
+class MambaKeys(Record, frozen=True, kw_only=True):
     """How a config spells the sizes of its Mamba mixer; mixers.toml says it by model."""
 
     state: tuple[str, ...]

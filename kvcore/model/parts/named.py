@@ -24,13 +24,13 @@ from kvcore.model.architecture import (
 )
 from kvcore.model.headers import DTYPE_BITS, Tensors
 from kvcore.model.parts.blocks import Heads
-from kvcore.tables.versioned import convert, read_toml
+from kvcore.tables import Record, convert, read_toml
 
 TABLE: Final = "named.toml"
 Words: TypeAlias = tuple[str, ...]
 
 
-class Names(Struct, frozen=True, kw_only=True):
+class Names(Record, frozen=True, kw_only=True):
     """named.toml."""
 
     embedding: Words

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, Final
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from kvcore.base.units import ceil_div
 from kvcore.model.architecture import Architecture, Experts, Linear, VocabEmbedding
@@ -15,7 +15,7 @@ from kvcore.model.quantization.formats import UNQUANTIZED, ExpertsShape, Format,
 from kvcore.model.quantization.modules import Kind, ModuleName, canonical, is_encoder
 from kvcore.model.quantization.packed import BitsPerWeight
 from kvcore.model.quantization.scheme import Quantization
-from kvcore.tables.versioned import Bounds, Source, TableFile
+from kvcore.tables import Record, Source, TableFile
 
 METHOD: Final = "gguf"
 
@@ -60,11 +60,11 @@ def names_gguf(model: str) -> bool:
     return bool(colon) and "/" in repository and "/" not in kind and file_type(f"-{kind}") == kind.upper()
 
 
-class BlockType(Struct, frozen=True, kw_only=True):
+class BlockType(Record, frozen=True, kw_only=True):
     """A tensor type: `size` bytes store `weights` numbers of a row. `fallback`: what rows take that are no multiple."""
 
-    weights: Annotated[int, Bounds(1, 256)]
-    size: Annotated[int, Bounds(1, 256)]
+    weights: Annotated[int, Meta(ge=1, le=256)]
+    size: Annotated[int, Meta(ge=1, le=256)]
     fallback: str = "F16"
 
     def row_bytes(self, inputs: int) -> int:
@@ -84,7 +84,7 @@ class Role(StrEnum):
     OTHER = "other"
 
 
-class Rule(Struct, frozen=True, kw_only=True):
+class Rule(Record, frozen=True, kw_only=True):
     """The type that a tensor takes, and where, as gguf.toml says."""
 
     takes: str
@@ -107,7 +107,7 @@ class Rule(Struct, frozen=True, kw_only=True):
         )
 
 
-class Mixtures(Struct, frozen=True, kw_only=True):
+class Mixtures(Record, frozen=True, kw_only=True):
     """The tables of gguf.toml."""
 
     source: Source

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Annotated, Final
 
-from msgspec import Struct
+from msgspec import Meta
 from msgspec.structs import replace
 
 from kvcore.base.errors import EngineRefusalError
@@ -19,40 +19,40 @@ from kvcore.model.quantization.formats import UNQUANTIZED, ExpertsShape, Format,
 from kvcore.model.quantization.modules import Kind, ModuleName, canonical
 from kvcore.model.quantization.scheme import Quantization, unknown
 from kvcore.model.side_files import CACHE_KIND, FACTS, KIND, is_modelslim
-from kvcore.tables.versioned import Bounds, Named, Reviewed, Share, Source, TableFile
+from kvcore.tables import Record, Reviewed, Share, Source, TableFile
 
 METHOD: Final = "ascend"
 FLOAT: Final = "FLOAT"
 WEIGHT: Final = ".weight"
-TypeName = Annotated[str, Named(r"[A-Z0-9_]{3,40}", "a type of ModelSlim")]
-ModelType = Annotated[str, Named(r"[a-z0-9_]{2,40}", "a model type")]
-Piece = Annotated[str, Named(r"[a-z0-9_.]{2,40}", "a piece of a module's name")]
-Bytes = Annotated[int, Bounds(0, 64)]
+TypeName = Annotated[str, Meta(pattern=r"^[A-Z0-9_]{3,40}$")]
+ModelType = Annotated[str, Meta(pattern=r"^[a-z0-9_]{2,40}$")]
+Piece = Annotated[str, Meta(pattern=r"^[a-z0-9_.]{2,40}$")]
+Bytes = Annotated[int, Meta(ge=0, le=64)]
 
 
-class TypeRow(Struct, frozen=True, kw_only=True):
+class TypeRow(Record, frozen=True, kw_only=True):
     """What one type takes; modelslim.toml says what each field counts."""
 
     source: Source
-    bits: Annotated[int, Bounds(4, 16)]
+    bits: Annotated[int, Meta(ge=4, le=16)]
     row: Bytes = 0
     up_row: Bytes = 0
     down_row: Bytes = 0
     input: Bytes = 0
     layer: Bytes = 0
-    group: Annotated[int, Bounds(0, 4096)] = 0
+    group: Annotated[int, Meta(ge=0, le=4096)] = 0
     group_bytes: Bytes = 0
     expert_group_bytes: Bytes = 0
 
 
-class Rule(Struct, frozen=True, kw_only=True):
+class Rule(Record, frozen=True, kw_only=True):
     """A type, and pieces of the names of modules that have it."""
 
     type: TypeName
     pieces: tuple[Piece, ...]
 
 
-class Assumed(Struct, frozen=True, kw_only=True):
+class Assumed(Record, frozen=True, kw_only=True):
     """What checkpoints of some models store how."""
 
     source: Source

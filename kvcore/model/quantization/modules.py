@@ -14,7 +14,7 @@ from typing import Final
 from msgspec import Struct
 
 from kvcore.model.quantization.patterns import Allowance, Patterns
-from kvcore.tables.versioned import TableFile
+from kvcore.tables import TableFile
 
 SHORT_LIST: Final = 64
 """Entries up to which a list is read through: faster than every piece of a name."""

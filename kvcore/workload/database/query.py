@@ -7,10 +7,10 @@ from functools import cache
 from importlib import resources
 from typing import Annotated, Any, Final
 
-from msgspec import Struct
+from msgspec import Meta
 
 from kvcore.base.errors import WorkloadError
-from kvcore.tables.versioned import Pattern, Source, convert, read_toml
+from kvcore.tables import Record, Source, convert, read_toml
 from kvcore.workload.columns import columns_of
 from kvcore.workload.database.cells import BITS, UNKNOWN
 from kvcore.workload.histogram import MAX_TOKENS
@@ -19,10 +19,10 @@ Table = Any
 """ibis.expr.types.Table; Ibis is an extra, and its expressions are built by names."""
 SHOWN_COLUMNS: Final = 12
 
-Name = Annotated[str, Pattern(r"\w{1,60}", "a name")]
+Name = Annotated[str, Meta(pattern=r"^\w{1,60}$")]
 
 
-class Layout(Struct, frozen=True, kw_only=True):
+class Layout(Record, frozen=True, kw_only=True):
     """How a product keeps its log in a table."""
 
     name: Name
@@ -37,7 +37,7 @@ class Layout(Struct, frozen=True, kw_only=True):
     sources: tuple[Source, ...]
 
 
-class _Tables(Struct, frozen=True, kw_only=True):
+class _Tables(Record, frozen=True, kw_only=True):
     layouts: tuple[Layout, ...]
 
 
