@@ -11,6 +11,7 @@ import pytest
 
 from kvcore.advice.vary import ConcurrencyCurve, tensor_parallel_curves
 from kvcore.base.numbers import gib_text
+from kvcore.base.parts import PARTS
 from kvcore.base.units import gib
 from kvcore.base.words import Language, words
 from kvcore.charts.bar import budget_end_gib, counted_graphs_gib, segments, shortage
@@ -19,7 +20,6 @@ from kvcore.charts.heat import FAINT, FAINT_GREEN
 from kvcore.charts.memory_bars import memory_bar
 from kvcore.charts.stack import BUDGET, CAPACITY, MISSING, SPAN, Piece
 from kvcore.planning import Plan
-from kvcore.texts.palette import PARTS
 from tests import present_plans
 
 EN, ZH = words(Language.ENGLISH), words(Language.CHINESE)

@@ -10,12 +10,12 @@ from msgspec.structs import fields
 
 from kvcore.advice.vary import Varied
 from kvcore.base.errors import KvPlannerError
+from kvcore.base.parts import MEASURED_FIELDS
 from kvcore.catalogue.accelerators import Interconnect
 from kvcore.catalogue.models import Checkpoint
 from kvcore.engines.registry import engine_names
 from kvcore.flags import FLAGS, REGISTRY, Kind, fields_of, flags_of, read_whole
 from kvcore.scenario import (
-    MEASURED_PARTS,
     CudagraphMode,
     Host,
     Installation,
@@ -78,7 +78,7 @@ def test_the_engines_are_the_rooms() -> None:
 
 @pytest.mark.parametrize("name", ["measured.fitted", "measured.carried"])
 def test_origins_name_the_parts_in_their_order(name: str) -> None:
-    assert FLAGS[name].choices == MEASURED_PARTS
+    assert FLAGS[name].choices == MEASURED_FIELDS
 
 
 def test_compare_varies_the_flags_that_say_so() -> None:

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from kvcore.advice.vary import concurrency_curve
 from kvcore.base.errors import EngineRefusalError
+from kvcore.base.parts import SUMMED
 from kvcore.base.units import GIB, gib
 from kvcore.base.words import Language, words
 from kvcore.charts import summary
@@ -22,7 +23,6 @@ from kvcore.charts.memory_bars import memory_bar
 from kvcore.contract.result import result_of
 from kvcore.evidence.carry import carried_over
 from kvcore.explain import numbers
-from kvcore.memory.parts import PART_NAMES
 from kvcore.planning import Plan, Verdict, plan
 from kvcore.scenario import Measured, Origin
 from kvcore.wire.request import scenario_from_request
@@ -97,9 +97,9 @@ def test_every_figure_lies_in_its_interval_and_parts_sum_to_the_whole(planned: P
         *(planned.cache.figures.longest.walk() if planned.cache is not None else ()),
     ):
         check(quantity)
-    for name in (*PART_NAMES, "available_kv", "counted_graphs", "budget"):
+    for name in (*SUMMED, "available_kv", "counted_graphs", "budget"):
         check(getattr(memory, name))
-    assert sum(getattr(memory, name).value for name in PART_NAMES) == memory.total.value
+    assert sum(getattr(memory, name).value for name in SUMMED) == memory.total.value
     answer = result_of(planned)
     parts = dict(answer["per_rank_gib"])
     total = parts.pop("total")
@@ -127,7 +127,7 @@ def test_bar_cards_band_and_table_say_the_same(planned: Plan) -> None:
     overrun = gib(max(0.0, -memory.unused.value))
     # What a log prints below zero has no width, so the others go that much further.
     below = [
-        min(0.0, getattr(memory, name).value) for name in PART_NAMES if name not in ("unaccounted", "unused")
+        min(0.0, getattr(memory, name).value) for name in SUMMED if name not in ("unaccounted", "unused")
     ]
     least = gib(memory.total.value - sum(below)) + overrun
     # Graphs below zero are drawn by what the engine counts of them, so the sum goes further by that estimate too.

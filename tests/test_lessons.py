@@ -7,13 +7,13 @@ import math
 import pytest
 from msgspec.structs import replace
 
+from kvcore.base.parts import AFTER_POOL, PARTS
 from kvcore.base.units import GIB
 from kvcore.base.words import Language, words
 from kvcore.course import STEPS, StepName, step_of
 from kvcore.course.lesson import CLOSE, judgement, prose
 from kvcore.course.lesson import part as mark
 from kvcore.planning import plan
-from kvcore.texts.palette import AFTER_POOL, PARTS
 from kvcore.wire.request import scenario_from_request
 from tests.derivation_plans import KINDS, REQUESTS, planned, steps
 

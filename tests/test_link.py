@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from kvcore import catalogue
 from kvcore.base.errors import MESSAGES, KvPlannerError
+from kvcore.base.parts import MEASURED_FIELDS
 from kvcore.base.untrusted import MAX_PACKED_CHARACTERS, MAX_UNPACKED_BYTES, pack, unpack
 from kvcore.engines.registry import engine_names
 from kvcore.flags import DRIVER_VERSION, FLAGS, LinkRule
@@ -22,7 +23,6 @@ from kvcore.model.config import ModelConfig
 from kvcore.model.rope import Yarn
 from kvcore.planning import plan
 from kvcore.scenario import (
-    MEASURED_PARTS,
     CudagraphMode,
     Host,
     Installation,
@@ -56,7 +56,7 @@ def counts(high: int) -> st.SearchStrategy[int]:
 
 @st.composite
 def measurements(draw: st.DrawFn) -> Measured:
-    given = {part: draw(optional_gib) for part in MEASURED_PARTS}
+    given = {part: draw(optional_gib) for part in MEASURED_FIELDS}
     measured = Measured(**given)
     for part in measured.values():
         measured = measured.with_origin((part,), draw(st.sampled_from(Origin)))

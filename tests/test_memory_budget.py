@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kvcore.base.parts import SUMMED
 from kvcore.base.quantity import Grade, Quantity, Unit
 from kvcore.base.units import GIB, MIB, gib
 from kvcore.memory.budget import rank_memories, rank_memory
-from kvcore.memory.parts import PART_NAMES, RankMemory
+from kvcore.memory.parts import RankMemory
 from kvcore.memory.weights import WeightBytes
 from tests.engine_examples import ASCEND, L40S, LLAMA_8B, QWEN3_14B, RTX_3090, memory_with, setting_for
 
@@ -128,8 +129,8 @@ def test_parts_sum_to_the_total_exactly(
         max_model_len=8192,
     )
     for view in (memory, memory.with_cache(None, memory.available_kv.value)):
-        assert sum(getattr(view, name).value for name in PART_NAMES) == view.total.value
-        assert all(float(getattr(view, name).value).is_integer() for name in PART_NAMES)
+        assert sum(getattr(view, name).value for name in SUMMED) == view.total.value
+        assert all(float(getattr(view, name).value).is_integer() for name in SUMMED)
 
 
 @given(st.floats(0.1, 0.98), st.floats(0.001, 0.02))

@@ -3,9 +3,10 @@
 import pytest
 
 from kvcore.base.errors import ScenarioError
+from kvcore.base.parts import SUMMED
 from kvcore.base.units import GIB, gib
 from kvcore.engines.vllm.versions import assumed_version, measures_memory, planned_release
-from kvcore.memory.parts import PART_NAMES, RankMemory
+from kvcore.memory.parts import RankMemory
 from kvcore.planning import Plan, plan
 from kvcore.wire.request import scenario_from_request
 from tests.engine_examples import ASCEND, memory_with, setting_for
@@ -28,7 +29,7 @@ def test_sixty_four_times_nine_tenths_less_fifty() -> None:
     assert gib(memory.total.value) == 64
     assert gib(memory.system.value) == 3
     assert gib(memory.weights.value + memory.framework.value + memory.activations.value) == pytest.approx(50)
-    assert sum(getattr(memory, name).value for name in PART_NAMES) == memory.total.value
+    assert sum(getattr(memory, name).value for name in SUMMED) == memory.total.value
 
 
 def test_the_pre_run_frees_what_the_model_does_not_use() -> None:

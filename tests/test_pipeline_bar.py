@@ -11,7 +11,7 @@ from kvcore.base.words import Language, words
 from kvcore.charts.bar import budget_end_gib, segments, shortage
 from kvcore.charts.memory_bars import axis_title
 from kvcore.charts.plan_report import report_html, ticket_text
-from kvcore.contract.result import PARTS, result_of
+from kvcore.contract.result import RANK_PARTS, result_of
 from kvcore.explain.numbers import number_rows
 from kvcore.planning import Plan, plan
 from kvcore.wire.request import scenario_from_request
@@ -46,7 +46,7 @@ def test_all_parts_are_of_one_stage(request_fields: dict[str, Any]) -> None:
     result = result_of(found)
     parts, memory = result["per_rank_gib"], found.memory
     assert memory is not None
-    assert sum(parts[name] for name in PARTS[1:]) == pytest.approx(parts["total"], abs=1e-4)
+    assert sum(parts[name] for name in RANK_PARTS[1:]) == pytest.approx(parts["total"], abs=1e-4)
     inside = (
         parts["framework"] + parts["weights"] + parts["activations"] + memory.counted_graphs.value / 2**30
     )

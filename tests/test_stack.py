@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from kvcore.base.parts import AFTER_POOL, PARTS, UNACCOUNTED, Part
 from kvcore.charts.stack import Bar, Note, Piece, Stack, ticks
-from kvcore.texts import palette
 
 STYLE = Path(__file__).resolve().parents[1] / "pages" / "ui" / "shared" / "style.css"
 
@@ -62,8 +62,8 @@ def test_ticks_are_few_and_on_the_axis(end: float) -> None:
     assert all(0 <= place <= end for place, _ in found)
 
 
-@pytest.mark.parametrize("part", [*palette.PARTS, palette.UNACCOUNTED, palette.AFTER_POOL])
-def test_the_stylesheet_has_the_colours_of_the_palette(part: palette.Part) -> None:
+@pytest.mark.parametrize("part", [*PARTS, UNACCOUNTED, AFTER_POOL])
+def test_the_stylesheet_has_the_colours_of_the_palette(part: Part) -> None:
     written = part.color.lower().replace(",", ", ").replace("0.10", "0.1")
     rule = re.search(rf"\n\.kv-{part.name} {{(.*?)}}", STYLE.read_text("utf-8"), re.S)
     assert rule is not None

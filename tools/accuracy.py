@@ -27,6 +27,7 @@ sys.path.insert(0, str(ROOT))
 
 from kvcore import catalogue  # noqa: E402
 from kvcore.base.errors import KvPlannerError  # noqa: E402
+from kvcore.base.parts import ACTIVATIONS, CUDA_GRAPHS, FRAMEWORK, KV_CACHE, WEIGHTS  # noqa: E402
 from kvcore.base.units import GIB, gib  # noqa: E402
 from kvcore.evidence.accuracy import (  # noqa: E402
     FILE,
@@ -71,10 +72,10 @@ Residuals = Mapping[str, Sequence[Residual]]
 """Of the starts that constants were fitted on, by constant."""
 
 PARTS = {
-    Check.KV_MEMORY: "available_kv",
-    Check.ACTIVATIONS: "activations",
-    Check.FRAMEWORK: "framework",
-    Check.CUDA_GRAPHS: "cuda_graphs",
+    Check.KV_MEMORY: KV_CACHE.estimate,
+    Check.ACTIVATIONS: ACTIVATIONS.name,
+    Check.FRAMEWORK: FRAMEWORK.name,
+    Check.CUDA_GRAPHS: CUDA_GRAPHS.name,
 }
 
 
@@ -141,20 +142,20 @@ def record(
             checks[check.value] = [rounded(predicted), printed, *bounds]
 
     memory = blind.memory if isinstance(blind, Plan) else None
-    for name, check, field, part in (
-        ("kv_gib", Check.KV_MEMORY, "available_kv_gib", "available_kv"),
-        ("weights", Check.WEIGHTS, "weights_gib", "weights"),
-        ("activations", Check.ACTIVATIONS, "peak_activation_gib", "activations"),
-        ("framework", Check.FRAMEWORK, "non_torch_gib", "framework"),
-        ("graphs", Check.CUDA_GRAPHS, "cuda_graph_gib", "cuda_graphs"),
+    for name, check, part in (
+        ("kv_gib", Check.KV_MEMORY, KV_CACHE),
+        ("weights", Check.WEIGHTS, WEIGHTS),
+        ("activations", Check.ACTIVATIONS, ACTIVATIONS),
+        ("framework", Check.FRAMEWORK, FRAMEWORK),
+        ("graphs", Check.CUDA_GRAPHS, CUDA_GRAPHS),
     ):
         if name not in wanted:
             continue
-        quantity = None if memory is None else getattr(memory, part)
-        if name == "weights" and isinstance(blind, Plan):
+        quantity = None if memory is None else getattr(memory, part.estimate)
+        if part is WEIGHTS and isinstance(blind, Plan):
             quantity = blind.loaded_weights
         value, interval = (None, None) if quantity is None else (gib(quantity.value), quantity.interval)
-        add(check, value, measured.get(field), interval)
+        add(check, value, measured.get(part.field), interval)
     given_cache = given.cache if isinstance(given, Plan) else None
     blind_cache = blind.cache if isinstance(blind, Plan) and memory is not None else None
     tokens, concurrency = measured.get("kv_tokens"), measured.get("max_concurrency")

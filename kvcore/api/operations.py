@@ -13,9 +13,10 @@ from kvcore import catalogue
 from kvcore.api.problems import MEDIA as PROBLEM
 from kvcore.api.problems import problem_bytes, status_of
 from kvcore.base.errors import KvPlannerError, ScenarioError, WorkloadError, defect, invalid
+from kvcore.base.parts import WEIGHTS
 from kvcore.base.quantity import Quantity
 from kvcore.base.untrusted import MAX_JSON_DEPTH, check_json, utf8_text
-from kvcore.contract.result import PARTS, answer, planned_result
+from kvcore.contract.result import RANK_PARTS, answer, planned_result
 from kvcore.library import asked_sweep, catalogue_rows
 from kvcore.model.config import SharedConfigs
 from kvcore.planning import Plan, plan
@@ -101,9 +102,9 @@ def sources(planned: Plan) -> dict[str, dict[str, Any]]:
         'derived'
     """
     if planned.memory is None:
-        parts = {"weights": planned.loaded_weights}
+        parts = {WEIGHTS.name: planned.loaded_weights}
     else:
-        parts = {name: getattr(planned.memory, name) for name in PARTS}
+        parts = {name: getattr(planned.memory, name) for name in RANK_PARTS}
     return {
         name: {"grade": part.grade.value, "sources": list(_sources_of(part))} for name, part in parts.items()
     }

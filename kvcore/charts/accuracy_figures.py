@@ -11,6 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from kvcore.base.numbers import DASH, count, error_percent, plain, two_decimals, whole_percent
+from kvcore.base.parts import PARTS
 from kvcore.base.words import Words
 from kvcore.charts import plotting as draw
 from kvcore.evidence.accuracy import (
@@ -29,14 +30,14 @@ from kvcore.evidence.accuracy import (
 )
 from kvcore.evidence.accuracy_groups import era_order, groups, held_out, mixed, of_one_source, release_name
 from kvcore.flags import FLAGS
-from kvcore.texts import LABELS, palette
+from kvcore.texts import LABELS
 
 HEIGHT: Final = 420
 NEAR: Final = 0.05
 """Without an interval a point this near counts as met."""
 SMALLEST_GROUP: Final = 2
 
-CHECK_LABELS: Final = LABELS["checks"]
+CHECK_LABELS: Final = {**{part.name: part.label for part in PARTS}, **LABELS["checks"]}
 GROUP_LABELS: Final = LABELS["accuracy-groups"]
 SURROUNDING_LABELS: Final = LABELS["surroundings"]
 
@@ -247,15 +248,15 @@ def scatter(starts: Iterable[PublishedStart], check: Check, t: Words) -> draw.Fi
     low, high = min(values) / 1.25, max(values) * 1.25
     unit = t("{check}, GiB", check=t(CHECK_LABELS[check])) if check in IN_GIB else t(CHECK_LABELS[check])
     kinds = {
-        (True, False): (t("as predicted"), palette.CURRENT_LINE, "circle"),
-        (False, False): (t("off the prediction"), palette.CAPACITY, "diamond"),
-        (True, True): (t("as predicted, in the fit"), palette.CURRENT_LINE, "circle-open"),
-        (False, True): (t("off the prediction, in the fit"), palette.CAPACITY, "diamond-open"),
+        (True, False): (t("as predicted"), draw.CURRENT_LINE, "circle"),
+        (False, False): (t("off the prediction"), draw.CAPACITY, "diamond"),
+        (True, True): (t("as predicted, in the fit"), draw.CURRENT_LINE, "circle-open"),
+        (False, True): (t("off the prediction, in the fit"), draw.CAPACITY, "diamond-open"),
     }
     drawn = {kind: [one for one in pairs if (_is_met(one[1]), one[1].is_fitted) == kind] for kind in kinds}
     traces = [_points(drawn[kind], *looks, t) for kind, looks in kinds.items() if drawn[kind]]
     equal = draw.scatter(
-        "lines", [low, high], [low, high], line=draw.stroke(palette.BUDGET, 1, "dash"), showlegend=False
+        "lines", [low, high], [low, high], line=draw.stroke(draw.BUDGET, 1, "dash"), showlegend=False
     )
     ticks = {"dtick": 1 if high / low > 1000 else "D2", "tickformat": ",~s" if high >= 10_000 else "~g"}
     return draw.figure(
@@ -278,7 +279,7 @@ def _is_met(point: Point) -> bool:
 def _points(
     pairs: Sequence[tuple[PublishedStart, Point, float]], name: str, color: str, symbol: str, t: Words
 ) -> draw.Figure:
-    outline = {"color": palette.OUTLINE, "width": 2 if symbol.endswith("-open") else 1}
+    outline = {"color": draw.OUTLINE, "width": 2 if symbol.endswith("-open") else 1}
     said = t("measured {x}, predicted {y}", x="%{x:,.5~g}", y="%{y:,.5~g}")
     return draw.scatter(
         "markers",

@@ -5,10 +5,21 @@ from __future__ import annotations
 from msgspec import Struct
 
 from kvcore.base.numbers import gib_text
+from kvcore.base.parts import (
+    AFTER_POOL,
+    BUDGETED,
+    CUDA_GRAPHS,
+    KV_CACHE,
+    OVERESTIMATED,
+    PARTS,
+    SYSTEM,
+    UNACCOUNTED,
+    UNUSED,
+    Part,
+)
 from kvcore.base.units import gib
 from kvcore.base.words import Words
 from kvcore.planning import Plan, Verdict
-from kvcore.texts import palette
 
 
 class Stretch(Struct, frozen=True, kw_only=True):
@@ -27,7 +38,7 @@ class Stretch(Struct, frozen=True, kw_only=True):
 class Segment(Stretch, frozen=True, kw_only=True):
     """A part of the bar."""
 
-    part: palette.Part
+    part: Part
     figure: float
     """As named: more than drawn where a given KV memory takes the place of what is estimated."""
 
@@ -43,29 +54,24 @@ def segments(plan: Plan) -> tuple[Segment, ...]:
     memory = plan.memory
     if memory is None:
         return ()
-    sizes = {
-        part.name: max(0.0, gib(getattr(memory, part.name).value))
-        for part in (*palette.PARTS, palette.UNACCOUNTED)
-    }
+    sizes = {part: max(0.0, gib(getattr(memory, part.name).value)) for part in (*PARTS, UNACCOUNTED)}
     counted = counted_graphs_gib(plan)
-    looks = {part.name: part for part in palette.PARTS}
-    inside = [(looks[name], sizes[name]) for name in ("framework", "weights", "activations")]
-    inside.append((looks["cuda_graphs"], counted))
-    outside = sizes["cuda_graphs"] - counted
-    unused, later = sizes["unused"], gib(memory.after_pool.value) if plan.cache is not None else 0.0
+    inside = [(part, counted if part is CUDA_GRAPHS else sizes[part]) for part in BUDGETED]
+    outside = sizes[CUDA_GRAPHS] - counted
+    unused, later = sizes[UNUSED], gib(memory.after_pool.value) if plan.cache is not None else 0.0
     later = min(unused, later)
     cut = -gib(min(0.0, memory.unaccounted.value))
-    drawn = [(looks["system"], sizes["system"], sizes["system"])]
+    drawn = [(SYSTEM, sizes[SYSTEM], sizes[SYSTEM])]
     for part, size in reversed(inside):
         taken = min(cut, size)
         cut -= taken
         drawn.insert(1, (part, size - taken, size))
-    drawn.append((palette.UNACCOUNTED, sizes["unaccounted"], sizes["unaccounted"]))
+    drawn.append((UNACCOUNTED, sizes[UNACCOUNTED], sizes[UNACCOUNTED]))
     drawn += [
-        (looks["kv_cache"], sizes["kv_cache"], sizes["kv_cache"]),
-        (looks["cuda_graphs"], outside, outside),
-        (palette.AFTER_POOL, later, later),
-        (looks["unused"], unused - later, unused),
+        (KV_CACHE, sizes[KV_CACHE], sizes[KV_CACHE]),
+        (CUDA_GRAPHS, outside, outside),
+        (AFTER_POOL, later, later),
+        (UNUSED, unused - later, unused),
     ]
     placed, position = [], 0.0
     for part, size, figure in drawn:
@@ -88,7 +94,7 @@ def overlap(plan: Plan) -> Stretch | None:
     memory = plan.memory
     if memory is None or memory.unaccounted.value >= 0:
         return None
-    kv = next((segment for segment in segments(plan) if segment.part.name == "kv_cache"), None)
+    kv = next((segment for segment in segments(plan) if segment.part is KV_CACHE), None)
     return None if kv is None else Stretch(start=kv.start, size=-gib(memory.unaccounted.value))
 
 
@@ -97,7 +103,7 @@ def difference_name(plan: Plan) -> str:
     memory = plan.memory
     if memory is None or not memory.unaccounted.value:
         return ""
-    return palette.UNACCOUNTED.label if memory.unaccounted.value > 0 else palette.OVERESTIMATED
+    return UNACCOUNTED.label if memory.unaccounted.value > 0 else OVERESTIMATED
 
 
 def budget_end_gib(plan: Plan) -> float:

@@ -23,6 +23,7 @@ from kvcore.base.numbers import (
     spread_text,
     two_decimals,
 )
+from kvcore.base.parts import BUDGETED, GIVEN, GIVEN_LABELS, KV_CACHE, PARTS, Part
 from kvcore.base.units import GIB, gib
 from kvcore.base.words import Words, listed
 from kvcore.charts.memory_bars import MARGIN, axis_title, part_piece
@@ -32,18 +33,19 @@ from kvcore.evidence.calibration import Comparison, FigureComparison, PartCompar
 from kvcore.evidence.log.figures import Reading
 from kvcore.planning import Plan, Verdict
 from kvcore.scenario import Parallel, SpeculativeConfig
-from kvcore.texts import LABELS, palette
+from kvcore.texts import LABELS
 
 LEAST_GROWTH_GIB: Final = 0.05
 """Of a part that is named as a reason."""
 DECIDING_SHARE: Final = 0.1
 """Of the largest reason: what is less decides nothing next to it."""
 
-PART_LABELS: Final = LABELS["compared-parts"]
-
 ORIGIN_LABELS: Final = LABELS["origins"]
 
-FIGURE_LABELS: Final = LABELS["log-figures"]
+FIGURE_LABELS: Final = {
+    **{part.field: GIVEN_LABELS[part.estimate] for part in GIVEN},
+    **LABELS["log-figures"],
+}
 
 BORROWED_LABELS: Final = LABELS["borrowed"]
 
@@ -72,7 +74,7 @@ def _part_row(part: PartComparison, t: Words) -> PartRow:
         low, high = part.interval_gib
         spread = spread_text((part.predicted_gib - low) * GIB, (high - part.predicted_gib) * GIB)
     return PartRow(
-        label=t(PART_LABELS[part.part]),
+        label=t(GIVEN_LABELS[part.part]),
         predicted=two_decimals(part.predicted_gib),
         interval=spread,
         measured=DASH if part.measured_gib is None else two_decimals(part.measured_gib),
@@ -120,7 +122,7 @@ def headline(comparison: Comparison, t: Words, *, is_same_model: bool = True) ->
 
     Where the plan is of another model, the figures stand alone.
     """
-    kv = next((part for part in comparison.measured_parts if part.part == "available_kv"), None)
+    kv = next((part for part in comparison.measured_parts if part.part == KV_CACHE.estimate), None)
     figures = [_figure(figure, t, is_compared=is_same_model) for figure in comparison.figures]
     if kv is not None and kv.measured_gib is not None:
         figures.insert(0, t("{size} GiB of KV memory", size=two_decimals(kv.measured_gib)))
@@ -155,14 +157,14 @@ def advice(comparison: Comparison, t: Words) -> str:
     if not comparison.measured_parts:
         return t(texts["nothing"])
     if largest is None:
-        missing = [t(PART_LABELS[part.part]) for part in comparison.parts if part.measured_gib is None]
+        missing = [t(GIVEN_LABELS[part.part]) for part in comparison.parts if part.measured_gib is None]
         right = "right" if comparison.names_card else "borrowed-card"
         if missing:
             right = "right-so-far" if comparison.names_card else "borrowed-card-so-far"
         return t(texts[right], missing=listed(t, missing))
     return t(
         texts["off"],
-        part=t(PART_LABELS[largest.part]),
+        part=t(GIVEN_LABELS[largest.part]),
         difference=signed_gib(largest.difference_gib or 0.0),
         step=t.next_step(largest.causes[0]).rstrip("。."),
     )
@@ -187,11 +189,11 @@ def comparison_bar(comparison: Comparison, planned: Plan, t: Words) -> Stack:
 
     A part that the log does not give stands in the lower bar as predicted, faint.
     """
-    known = _by_name(comparison)
+    known = _by_estimate(comparison)
     rows: dict[str, list[Piece]] = {"predicted": [], "measured": []}
     ends = dict.fromkeys(rows, 0.0)
     for part in compared_parts(comparison):
-        compared = known[part.name]
+        compared = known[part.estimate]
         sizes = {"predicted": compared.predicted_gib, "measured": compared.measured_gib}
         for row, pieces in rows.items():
             size = sizes[row]
@@ -212,18 +214,17 @@ def comparison_bar(comparison: Comparison, planned: Plan, t: Words) -> Stack:
     )
 
 
-def compared_parts(comparison: Comparison) -> tuple[palette.Part, ...]:
+def compared_parts(comparison: Comparison) -> tuple[Part, ...]:
     """The parts of both bars, in the order of the bar."""
-    known = _by_name(comparison)
-    return tuple(part for part in palette.PARTS if part.name in known)
+    known = _by_estimate(comparison)
+    return tuple(part for part in PARTS if part.estimate in known)
 
 
-def _by_name(comparison: Comparison) -> dict[str, PartComparison]:
-    """The compared parts by their names in the palette, where memory for the KV cache is the cache itself."""
-    return {"kv_cache" if part.part == "available_kv" else part.part: part for part in comparison.parts}
+def _by_estimate(comparison: Comparison) -> dict[str, PartComparison]:
+    return {part.part: part for part in comparison.parts}
 
 
-def _part_piece(part: palette.Part, start: float, width: float, is_faint: bool, t: Words) -> Piece:
+def _part_piece(part: Part, start: float, width: float, is_faint: bool, t: Words) -> Piece:
     label, size = t(part.label), gib_text(width * GIB)
     if not is_faint:
         return part_piece(part, start, width, (label, size), f"{label} {size}")
@@ -311,8 +312,7 @@ def first_failures(named: Sequence[tuple[str, Variant]], t: Words) -> Iterator[s
         if not deciding:
             continue
         parts = [
-            f"{t(LABELS['deciding'][part])} "
-            f"{signed_gib(gib(lost[part] if part in _TAKES else -lost[part]))} GiB"
+            f"{t(_DECIDING[part])} {signed_gib(gib(lost[part] if part in _TAKES else -lost[part]))} GiB"
             for part in deciding
         ]
         said = t(
@@ -329,8 +329,9 @@ def first_failures(named: Sequence[tuple[str, Variant]], t: Words) -> Iterator[s
         yield said
 
 
-_TAKES: Final = ("weights", "activations", "framework", "counted_graphs", "request")
+_TAKES: Final = (*(part.budgeted for part in BUDGETED), "request")
 """What takes memory; of everything else there is less."""
+_DECIDING: Final = {**{part.budgeted: part.noun for part in BUDGETED}, **LABELS["deciding"]}
 
 
 def _lost_bytes(starts: Plan, fails: Plan) -> dict[str, float]:

@@ -14,7 +14,6 @@ from kvcore.base.numbers import concurrency_text, count, short_tokens
 from kvcore.base.words import Words
 from kvcore.charts import plotting as draw
 from kvcore.planning import Plan
-from kvcore.texts import palette
 
 CURVE_HEIGHT: Final = 380
 DASHES: Final = ("dot", "dashdot", "dash", "longdash", "longdashdot")
@@ -57,12 +56,12 @@ def concurrency_chart(plan: Plan, curves: Sequence[ConcurrencyCurve], t: Words) 
         data.append(_band(present, low))
     others = [curve for curve in drawn if curve is not present]
     data += [
-        _curve_line(curve, draw.stroke(palette.OTHER_LINE, 1.5, DASHES[index % len(DASHES)]), t, low)
+        _curve_line(curve, draw.stroke(draw.OTHER_LINE, 1.5, DASHES[index % len(DASHES)]), t, low)
         for index, curve in enumerate(others)
     ]
     notes = _line_names(drawn, present, low, high)
     if present is not None:
-        data.append(_curve_line(present, draw.stroke(palette.CURRENT_LINE, 2.5, "solid"), t, low))
+        data.append(_curve_line(present, draw.stroke(draw.CURRENT_LINE, 2.5, "solid"), t, low))
     covers_seats = False
     if plan.cache is not None and plan.cache.max_concurrency > 0:
         held = plan.cache.max_concurrency
@@ -70,7 +69,7 @@ def concurrency_chart(plan: Plan, curves: Sequence[ConcurrencyCurve], t: Words) 
         if seats < held:
             said = t("now: {seats}, room for {count}", seats=count(seats), count=concurrency_text(held))
         covers_seats = now > right / 16 and abs(math.log10(held / seats)) < SEATS_DECADES
-        marker = {"symbol": "diamond", "size": 14, "color": palette.OPERATING_POINT, "line": _POINT_OUTLINE}
+        marker = {"symbol": "diamond", "size": 14, "color": draw.OPERATING_POINT, "line": _POINT_OUTLINE}
         data.append(
             draw.scatter("markers", [now], [held], draw.TEXT_HOVER, name="now", marker=marker, text=[said])
         )
@@ -81,17 +80,17 @@ def concurrency_chart(plan: Plan, curves: Sequence[ConcurrencyCurve], t: Words) 
     seats_place = (left, "left", 6) if covers_seats else (seats_end, "right", -4)
     notes += [
         _note(left, 0.9, t("OOM at start: not even one request fits"), "left", "top", 6, -2)
-        | draw.grounded(palette.WARNING_GROUND, palette.WARNING_TEXT),
+        | draw.grounded(draw.WARNING_GROUND, draw.WARNING_TEXT),
         _note(
             seats_place[0], seats, f"max_num_seqs {count(seats)}", seats_place[1], "bottom", seats_place[2]
         ),
     ]
     shapes = [
-        draw.rule((left, right), (seats, seats), draw.stroke(palette.BUDGET, 1.5, "dash")),
-        draw.rule((left, right), (1, 1), draw.stroke(palette.CAPACITY, 1.5, "solid")),
+        draw.rule((left, right), (seats, seats), draw.stroke(draw.BUDGET, 1.5, "dash")),
+        draw.rule((left, right), (1, 1), draw.stroke(draw.CAPACITY, 1.5, "solid")),
     ]
     if shows_limit:
-        shapes.append(draw.rule((limit, limit), (low, high), draw.stroke(palette.BUDGET, 1.5, "dot")))
+        shapes.append(draw.rule((limit, limit), (low, high), draw.stroke(draw.BUDGET, 1.5, "dot")))
         name = t("model limit {tokens}", tokens=short_tokens(limit))
         notes.append(_note(limit, high, name, "right", "top", -4))
     heights = _heights(low, high)
@@ -160,7 +159,7 @@ def with_length_marks(chart: draw.Figure, marks: Sequence[LengthMark]) -> draw.F
         marker={
             "symbol": "triangle-down",
             "size": 11,
-            "color": palette.OPERATING_POINT,
+            "color": draw.OPERATING_POINT,
             "line": _POINT_OUTLINE,
         },
         cliponaxis=False,
@@ -252,7 +251,7 @@ def _tag(x: float, y: float, text: str, *, is_left: bool) -> draw.Figure:
     place = ("left", "bottom", 9, 5) if is_left else ("right", "top", -9, -5)
     if y < NEAR_THE_ZONE:
         y, place = max(y, 1.0), ("left" if is_left else "right", "bottom", 9 if is_left else -4, 9)
-    return _note(x, y, f"<b>{text}</b>", *place) | draw.grounded(palette.POINT_GROUND, palette.POINT_TEXT)
+    return _note(x, y, f"<b>{text}</b>", *place) | draw.grounded(draw.POINT_GROUND, draw.POINT_TEXT)
 
 
 def _note(

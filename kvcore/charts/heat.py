@@ -21,9 +21,9 @@ from kvcore.base.words import Words
 from kvcore.catalogue.accelerators import Accelerator, Vendor
 from kvcore.charts import plotting as draw
 from kvcore.charts.matrix import FAILURE_WORDS, VENDOR_NAMES, Row, Target
+from kvcore.charts.plotting import DARK_TEXT
 from kvcore.planning import Verdict
 from kvcore.texts import LABELS
-from kvcore.texts.palette import DARK_TEXT
 
 ROW_PIXELS: Final = 34
 NAME_LETTERS: Final = 17

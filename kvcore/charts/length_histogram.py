@@ -16,7 +16,6 @@ from msgspec import Struct
 from kvcore.base.numbers import count
 from kvcore.base.words import Words
 from kvcore.charts import plotting as draw
-from kvcore.texts import palette
 from kvcore.workload.histogram import LengthHistogram
 from kvcore.workload.mix import Mix
 
@@ -24,7 +23,7 @@ HEIGHT: Final = 320
 BINS: Final = 40
 LOG_FROM: Final = 4.0
 """Longest over median length, or limit over median, from which bins and axis are logarithmic."""
-NEEDED_COLOR: Final = palette.CURRENT_LINE
+NEEDED_COLOR: Final = draw.CURRENT_LINE
 TAKEN_COLOR: Final = "#009E73"
 CROWDED_PIXELS: Final = 0.16
 """Share of the axis within which two labels of limits would run into each other."""
@@ -105,7 +104,7 @@ def length_histogram(mix: Mix, tried: int, limits: Sequence[Limit], t: Words) ->
     left, right = _span(edges, tokens, wide)
     data = [
         _area(needed, left, tried, NEEDED_COLOR, "needed", t),
-        _area(needed, tried, right, palette.CAPACITY, "ignored", t),
+        _area(needed, tried, right, draw.CAPACITY, "ignored", t),
         _line(taken, t),
     ]
     return draw.figure(
@@ -155,8 +154,8 @@ def _area(bins: Bins, low: float, high: float, color: str, name: str, t: Words) 
     if not x:
         return None
     looks: draw.Figure = {"fillcolor": "rgba(0,114,178,0.45)"}
-    if color == palette.CAPACITY:
-        pattern = draw.hatching("/", palette.CAPACITY, "rgba(213,94,0,0.12)", 7, 0.3)
+    if color == draw.CAPACITY:
+        pattern = draw.hatching("/", draw.CAPACITY, "rgba(213,94,0,0.12)", 7, 0.3)
         looks = {"fillcolor": "rgba(213,94,0,0.35)", "fillpattern": pattern}
     looks |= {"line": draw.stroke(color, 1), "hoveron": "points"}
     return draw.scatter("lines", x, y, draw.TEXT_HOVER, name=name, fill="toself", text=text, **looks)
@@ -211,6 +210,6 @@ def marked_limits(tried: int, recommended: int, now: int, t: Words) -> tuple[Lim
     names = {tried: [t("tried")]}
     names.setdefault(recommended, []).append(t("recommended"))
     names.setdefault(now, []).append(t("now"))
-    looks = {now: (palette.BUDGET, "dot"), recommended: (TAKEN_COLOR, "dash")}
-    looks[tried] = (palette.OPERATING_POINT, "solid")
+    looks = {now: (draw.BUDGET, "dot"), recommended: (TAKEN_COLOR, "dash")}
+    looks[tried] = (draw.OPERATING_POINT, "solid")
     return tuple(Limit(" / ".join(words), tokens, *looks[tokens]) for tokens, words in names.items())

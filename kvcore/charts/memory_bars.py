@@ -7,6 +7,7 @@ from typing import Final
 
 from kvcore.advice.vary import Variant
 from kvcore.base.numbers import gib_text
+from kvcore.base.parts import AFTER_POOL, KV_CACHE, OVERESTIMATED, UNUSED, Part
 from kvcore.base.units import GIB, gib
 from kvcore.base.words import Words
 from kvcore.charts import stack
@@ -22,7 +23,6 @@ from kvcore.charts.bar import (
 )
 from kvcore.charts.stack import Bar, Note, Piece, Stack
 from kvcore.planning import Plan, Verdict
-from kvcore.texts import palette
 
 NARROW: Final = 0.3
 """A shortage of a smaller share of the bar is named above it: on a phone its name is wider than it."""
@@ -40,12 +40,12 @@ def memory_bar(plan: Plan, t: Words, explained: Collection[str] | None = None) -
     if memory is None:
         return Stack(bars=(), end=1.0, axis="")
     total, budget = gib(memory.total.value), budget_end_gib(plan)
-    missing = shortage(plan) if explained is None or "kv_cache" in explained else None
+    missing = shortage(plan) if explained is None or KV_CACHE.name in explained else None
     end, under = end_gib(plan, missing), overlap(plan)
     pieces: list[Piece] = []
     for segment in segments(plan):
         covering = missing or (under if under is not None and segment.start < under.end else None)
-        owner = "unused" if segment.part is palette.AFTER_POOL else segment.part.name
+        owner = UNUSED.name if segment.part is AFTER_POOL else segment.part.name
         if explained is None or owner in explained:
             pieces += _named_pieces(segment, covering, t)
         else:
@@ -90,7 +90,7 @@ def axis_title(plan: Plan, t: Words) -> str:
     )
 
 
-def part_piece(part: palette.Part, start: float, size: float, said: tuple[str, ...], title: str) -> Piece:
+def part_piece(part: Part, start: float, size: float, said: tuple[str, ...], title: str) -> Piece:
     """A part of memory in its colour and pattern."""
     return Piece(look=f"kv-{part.name}", start=start, size=size, said=said, title=title)
 
@@ -104,7 +104,7 @@ def _named_pieces(
     said, title = (size,) if is_sized else (name, size), f"{name} {size}"
     if missing is None or end <= missing.start:
         return [part_piece(segment.part, start, segment.size, said, title)]
-    if segment.part.name in ("unused", "kv_cache") and missing.end < end:
+    if segment.part in (UNUSED, KV_CACHE) and missing.end < end:
         cut = min(end, max(start, missing.end))
         cuts = [(start, cut, ()), (cut, end, said)]
     else:
@@ -119,7 +119,7 @@ def _named_pieces(
 
 def _overlapping(reaching: Stretch, t: Words) -> Piece:
     """The hatching over a given KV memory that the estimated parts reach into."""
-    title = f"{t(palette.OVERESTIMATED)} {gib_text(reaching.size * GIB)}"
+    title = f"{t(OVERESTIMATED)} {gib_text(reaching.size * GIB)}"
     return Piece(look=stack.OVERLAP, start=reaching.start, size=reaching.size, title=title)
 
 

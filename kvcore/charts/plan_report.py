@@ -18,16 +18,18 @@ import segno
 
 from kvcore.advice.vary import ConcurrencyCurve, concurrency_curve
 from kvcore.base.numbers import concurrency_text, count, gib_text, short_tokens
+from kvcore.base.parts import AFTER_POOL, OVERESTIMATED, PARTS, UNACCOUNTED, UNUSED, Part
 from kvcore.base.units import GIB, gib
 from kvcore.base.words import Words
 from kvcore.charts import bar, summary
+from kvcore.charts import plotting as draw
 from kvcore.charts.curves import curve_lengths
 from kvcore.controls.settings import assumed_text, override_steps
 from kvcore.deploy.commands import launch_command
 from kvcore.deploy.going_live import expected_log_lines
 from kvcore.explain.numbers import number_rows
 from kvcore.planning import Plan
-from kvcore.texts import LABELS, palette
+from kvcore.texts import LABELS
 from kvcore.wire.link import carries_configs
 
 SIGNS: Final = {"fits": "✔", "caution": "▲", "fails": "✖"}
@@ -47,7 +49,7 @@ BOTTOM: Final = 34
 NAMED_SHARE: Final = 0.075
 """A narrower part of the bar is named by the legend alone."""
 INK: Final = "#333"
-UNUSED: Final = "#F4F4F4"
+UNUSED_GROUND: Final = "#F4F4F4"
 HATCHES: Final = {
     "/": ("slash", '<path d="M0 8L8 0" stroke="#555" stroke-width="1"/>'),
     "x": ("cross", '<path d="M0 8L8 0M0 0L8 8" stroke="#555" stroke-width="1"/>'),
@@ -107,7 +109,7 @@ def _titled(title: str, body: str) -> str:
 
 def _legend(plan: Plan, t: Words) -> str:
     # Graphs that the engine counts and those that come on top stand apart in the bar, and are one part.
-    sizes: dict[palette.Part, float] = {}
+    sizes: dict[Part, float] = {}
     for segment in bar.segments(plan):
         sizes[segment.part] = sizes.get(segment.part, 0.0) + segment.figure
     items = "".join(
@@ -118,8 +120,8 @@ def _legend(plan: Plan, t: Words) -> str:
     reaching = bar.overlap(plan)
     if reaching is not None:
         size = gib_text(-reaching.size * GIB)
-        swatch = swatch_svg(palette.UNACCOUNTED.color, palette.UNACCOUNTED.pattern)
-        items += f"<li>{swatch}{escape(t(palette.OVERESTIMATED))} <b>{escape(size)}</b></li>"
+        swatch = swatch_svg(UNACCOUNTED.color, UNACCOUNTED.pattern)
+        items += f"<li>{swatch}{escape(t(OVERESTIMATED))} <b>{escape(size)}</b></li>"
     return f'<ul class="legend">{items}</ul>' if items else ""
 
 
@@ -179,8 +181,8 @@ def memory_svg(plan: Plan, t: Words) -> str:
         x, width, part = 1 + segment.start * scale, segment.size * scale, segment.part
         if width < 0.5:
             continue
-        is_unused = part.name in ("unused", palette.AFTER_POOL.name)
-        body.append(_rectangle(x, width, UNUSED if is_unused else part.color))
+        is_unused = part in (UNUSED, AFTER_POOL)
+        body.append(_rectangle(x, width, UNUSED_GROUND if is_unused else part.color))
         if part.pattern:
             body.append(_rectangle(x, width, f"url(#hatch-{HATCHES[part.pattern][0]})"))
         if missing is not None and not is_unused:
@@ -191,17 +193,17 @@ def memory_svg(plan: Plan, t: Words) -> str:
                 body.append(_text(x + width / 2, BAR_TOP + 20 + 15 * row, line, "middle", color))
     if reaching is not None:
         x, width = 1 + reaching.start * scale, reaching.size * scale
-        body.append(_rectangle(x, width, "url(#hatch-dash)", palette.UNACCOUNTED.color))
+        body.append(_rectangle(x, width, "url(#hatch-dash)", UNACCOUNTED.color))
     if missing is not None:
         x, width = 1 + missing.start * scale, missing.size * scale
-        body.append(_rectangle(x, width, "url(#hatch-missing)", palette.CAPACITY))
+        body.append(_rectangle(x, width, "url(#hatch-missing)", draw.CAPACITY))
         note = t("{size} missing", size=gib_text(missing.size * GIB))
         body.append(
-            _text(min(x + width / 2, WIDTH - 60), BAR_TOP + BAR_SIZE + 18, note, "middle", palette.CAPACITY)
+            _text(min(x + width / 2, WIDTH - 60), BAR_TOP + BAR_SIZE + 18, note, "middle", draw.CAPACITY)
         )
     lines = (
-        (budget, palette.BUDGET, "5 3", 12, bar.budget_label(plan, t)),
-        (total, palette.CAPACITY, "", 26, t("card {size}", size=gib_text(memory.total.value))),
+        (budget, draw.BUDGET, "5 3", 12, bar.budget_label(plan, t)),
+        (total, draw.CAPACITY, "", 26, t("card {size}", size=gib_text(memory.total.value))),
     )
     for position, color, dash, height, label in lines:
         x = 1 + position * scale
@@ -238,22 +240,22 @@ def curve_svg(plan: Plan, curve: ConcurrencyCurve, t: Words) -> str:
         _text(x_of(2**power), CURVE_HEIGHT - BOTTOM + 16, short_tokens(2**power), "middle", INK)
         for power in range(math.ceil(left), math.floor(right) + 1)
     ]
-    body.append(_line(LEFT, y_of(1), WIDTH - RIGHT, y_of(1), palette.CAPACITY, "", 1.5))
+    body.append(_line(LEFT, y_of(1), WIDTH - RIGHT, y_of(1), draw.CAPACITY, "", 1.5))
     warning = t("OOM at start: not even one request fits")
-    body.append(_text(LEFT + 6, y_of(1) + 13, warning, "start", palette.WARNING_TEXT))
+    body.append(_text(LEFT + 6, y_of(1) + 13, warning, "start", draw.WARNING_TEXT))
     band = [
         *zip(curve.lengths, curve.high, strict=True),
         *reversed([*zip(curve.lengths, curve.low, strict=True)]),
     ]
     outline = _points((x_of(x), y_of(y)) for x, y in band)
-    body.append(f'<polygon points="{outline}" fill="{palette.CURRENT_LINE}" opacity="0.2"/>')
+    body.append(f'<polygon points="{outline}" fill="{draw.CURRENT_LINE}" opacity="0.2"/>')
     drawn = _points((x_of(x), y_of(y)) for x, y in points)
-    body.append(f'<polyline points="{drawn}" fill="none" stroke="{palette.CURRENT_LINE}" stroke-width="2"/>')
+    body.append(f'<polyline points="{drawn}" fill="none" stroke="{draw.CURRENT_LINE}" stroke-width="2"/>')
     now = plan.resolved.max_model_len
     if plan.cache is not None and plan.cache.max_concurrency > 0 and left <= math.log2(now) <= right:
         x, y = x_of(now), y_of(plan.cache.max_concurrency)
         body.append(
-            f'<path d="M{x:.1f} {y - 6:.1f}l6 6l-6 6l-6 -6z" fill="{palette.OPERATING_POINT}" stroke="#333"/>'
+            f'<path d="M{x:.1f} {y - 6:.1f}l6 6l-6 6l-6 -6z" fill="{draw.OPERATING_POINT}" stroke="#333"/>'
         )
         note = t("{name}: {count} {count:request|requests} of {tokens} tokens", name=f"TP {curve.tensor_parallel_size}",
                  count=concurrency_text(plan.cache.max_concurrency), tokens=count(now))  # fmt: skip
@@ -276,9 +278,7 @@ def swatch_svg(color: str, pattern: str) -> str:
 def _defs() -> str:
     hatches = "".join(_pattern(name, drawing) for name, drawing in HATCHES.values())
     ground = '<rect width="8" height="8" fill="#FCEBE1" fill-opacity="0.2"/>'
-    missing = _pattern(
-        "missing", f'{ground}<path d="M0 8L8 0" stroke="{palette.CAPACITY}" stroke-width="2"/>'
-    )
+    missing = _pattern("missing", f'{ground}<path d="M0 8L8 0" stroke="{draw.CAPACITY}" stroke-width="2"/>')
     return f"<defs>{hatches}{missing}</defs>"
 
 
@@ -320,10 +320,10 @@ def ticket_text(plan: Plan, link: str, t: Words) -> str:
     lines = [f"**{summary.verdict_sentence(plan, t).text}**", "", line, ""]
     if plan.memory is not None:
         lines += [f"| {t('Part')} | GiB |", "|---|---:|"]
-        labels = {part.name: t(part.label) for part in palette.PARTS}
+        labels = {part.name: t(part.label) for part in PARTS}
         labels = {"total": bar.memory_title(plan, t), **labels}
         if bar.difference_name(plan):
-            labels["unaccounted"] = t(bar.difference_name(plan))
+            labels[UNACCOUNTED.name] = t(bar.difference_name(plan))
         sizes = {name: gib_text(getattr(plan.memory, name).value) for name in labels}
         lines += [*(f"| {label} | {sizes[name]} |" for name, label in labels.items()), ""]
     if plan.cache is not None:

@@ -1,4 +1,4 @@
-"""Pieces of figures as plain dicts in Plotly's JSON schema: traces, axes, lines, notes."""
+"""Pieces of figures as plain dicts in Plotly's JSON schema: colours, traces, axes, lines, notes."""
 
 from __future__ import annotations
 
@@ -9,6 +9,18 @@ from typing import Any, Final, TypeAlias
 from kvcore.base.numbers import short_tokens
 
 Figure: TypeAlias = dict[str, Any]
+
+OUTLINE: Final = "rgba(60,60,60,0.75)"
+CAPACITY: Final = "#D55E00"
+BUDGET: Final = "#8A8A8A"
+OPERATING_POINT: Final = "#CC79A7"
+CURRENT_LINE: Final = "#0072B2"
+OTHER_LINE: Final = "#8A8A8A"
+WARNING_TEXT: Final = "#8A3B00"
+WARNING_GROUND: Final = "#FCEBE1"
+POINT_TEXT: Final = "#5B2245"
+POINT_GROUND: Final = "#F8E6F0"
+DARK_TEXT: Final = "#111111"
 
 MAX_MARKS: Final = 8
 """Powers of two named on an axis: more run into each other on a phone."""

@@ -22,7 +22,6 @@ from kvcore.replay.planned import settings_of
 from kvcore.replay.series import Latency, Replay, Replays, over_replicas
 from kvcore.replay.trace import TraceRequest
 from kvcore.scenario import Scenario
-from kvcore.texts import palette
 
 HEIGHT: Final = 420
 WAITING_COLOR: Final = "#E69F00"
@@ -197,14 +196,14 @@ def replay_chart(found: Replay, t: Words) -> draw.Figure:
     hit = [at for at, point in enumerate(points) if point.preempted]
     data = [
         draw.scatter("lines", times, usage, t("KV use {value} %", value="%{y:.1f}"), name="kv", yaxis="y2",
-                     line=draw.stroke(palette.CURRENT_LINE, 2)),
+                     line=draw.stroke(draw.CURRENT_LINE, 2)),
         draw.scatter("lines", times, running, t("running {value}", value="%{y:.1f}"), name="running",
                      line=draw.stroke("#009E73", 2)),
         draw.scatter("lines", times, waiting, t("waiting {value}", value="%{y:.1f}"), name="waiting",
                      line=draw.stroke(WAITING_COLOR, 2, "dash")),
         draw.scatter("markers", [times[at] for at in hit], [usage[at] for at in hit],
                      [t("{count} preempted", count=count(points[at].preempted)) for at in hit], name="preempted",
-                     yaxis="y2", marker={"color": palette.CAPACITY, "symbol": "x", "size": 7}),
+                     yaxis="y2", marker={"color": draw.CAPACITY, "symbol": "x", "size": 7}),
     ]  # fmt: skip
     return draw.figure(
         data,

@@ -11,7 +11,6 @@ from kvcore.charts import plotting as draw
 from kvcore.planning import Plan
 from kvcore.replay.reuse import Reuse
 from kvcore.replay.settings import Settings
-from kvcore.texts import palette
 
 HEIGHT: Final = 300
 
@@ -61,11 +60,11 @@ def reuse_chart(found: Reuse, settings: Settings, gib: float, t: Words) -> draw.
     knee, now = found.knee_blocks(), settings.usable_blocks
     data = [
         draw.scatter("lines", sizes, rates, t("{size} GiB find {rate} %", size="%{x:.2f}", rate="%{y:.1f}"),
-                     name="curve", line=draw.stroke(palette.CURRENT_LINE, 2.5)),
+                     name="curve", line=draw.stroke(draw.CURRENT_LINE, 2.5)),
         draw.scatter("markers+text", [knee * gib], [100 * found.hit_rate(knee)], name="knee", text=[t("knee")],
-                     textposition="top left", marker={"color": palette.CAPACITY, "size": 10, "symbol": "diamond"}),
+                     textposition="top left", marker={"color": draw.CAPACITY, "size": 10, "symbol": "diamond"}),
         draw.scatter("markers+text", [now * gib], [100 * found.hit_rate(now)], name="now", text=[t("now")],
-                     textposition="bottom right", marker={"color": palette.OPERATING_POINT, "size": 10}),
+                     textposition="bottom right", marker={"color": draw.OPERATING_POINT, "size": 10}),
     ]  # fmt: skip
     low, high = min(sizes[0], now * gib), max(sizes[-1], now * gib)
     return draw.figure(

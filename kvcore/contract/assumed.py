@@ -8,11 +8,11 @@ from contextlib import suppress
 from msgspec.structs import replace
 
 from kvcore.base.errors import KvPlannerError
+from kvcore.base.parts import KV_CACHE
 from kvcore.base.quantity import Quantity
 from kvcore.engines.registry import find_engine
 from kvcore.flags import fields_of
 from kvcore.memory.budget import profiled_kv_bytes, surrounding_terms
-from kvcore.memory.parts import KV_FIELD
 from kvcore.memory.setting import links_of, setting_of
 from kvcore.planning import Plan
 from kvcore.scenario import Origin, value_of
@@ -63,5 +63,5 @@ def assumed_surroundings(planned: Plan) -> dict[str, str]:
 def _is_settled(planned: Plan) -> bool:
     """Whether nothing around the start moves the KV memory: it was measured, or variables declare it."""
     measured, resolved = planned.scenario.measured, planned.resolved
-    is_measured = measured.available_kv_gib is not None and measured.origin(KV_FIELD) is Origin.MEASURED
+    is_measured = measured.available_kv_gib is not None and measured.origin(KV_CACHE.field) is Origin.MEASURED
     return is_measured or not find_engine(resolved.engine).measures_memory_in(resolved.version)

@@ -6,6 +6,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
 from kvcore.base.errors import KvPlannerError, defect
+from kvcore.base.parts import KV_CACHE, PARTS, UNACCOUNTED, WEIGHTS
 from kvcore.base.quantity import Quantity
 from kvcore.base.units import rounded_gib
 from kvcore.base.untrusted import utf8_text
@@ -19,11 +20,8 @@ from kvcore.wire.request import ReadConfig, from_hub, id_of, parse_request, scen
 if TYPE_CHECKING:
     from kvcore.advice.fixes import Fix
 
-PARTS: Final = (
-    "total", "system", "framework", "weights", "activations", "cuda_graphs", "kv_cache", "unused",
-)  # fmt: skip
+RANK_PARTS: Final = ("total", *(part.name for part in PARTS))
 """Of one rank; all but the first sum to it, with `unaccounted` where the KV memory is given."""
-UNACCOUNTED: Final = "unaccounted"
 RESOLVED: Final = (
     "max_model_len", "max_num_seqs", "max_num_batched_tokens", "block_size", "dtype", "kv_cache_dtype",
     "max_cudagraph_capture_size", "cudagraph_mode", "mamba_cache_mode", "gpu_memory_utilization", "engine_version",
@@ -70,11 +68,11 @@ def result_of(plan: Plan, request_id: object = None, fixes: tuple[Fix, ...] = ()
     """The contract's result for one plan; figures that need an unknown card are null."""
     resolved, memory, cache = plan.resolved, plan.memory, plan.cache
     given = plan.scenario.measured
-    parts: dict[str, float | None] = dict.fromkeys(PARTS)
-    parts["weights"] = rounded_gib(plan.loaded_weights.value)
+    parts: dict[str, float | None] = dict.fromkeys(RANK_PARTS)
+    parts[WEIGHTS.name] = rounded_gib(plan.loaded_weights.value)
     if memory is not None:
-        own = (UNACCOUNTED,) if given.available_kv_gib is not None else ()
-        parts = {name: rounded_gib(getattr(memory, name).value) for name in (*PARTS, *own)}
+        own = (UNACCOUNTED.name,) if given.available_kv_gib is not None else ()
+        parts = {name: rounded_gib(getattr(memory, name).value) for name in (*RANK_PARTS, *own)}
     kv: dict[str, Any] = {"available_bytes": plan.available_kv_bytes}
     if cache is not None:
         figures = cache.figures
@@ -105,9 +103,9 @@ def result_of(plan: Plan, request_id: object = None, fixes: tuple[Fix, ...] = ()
 def _intervals(memory: RankMemory) -> dict[str, list[float]]:
     """The 80 % intervals, in GiB, of all parts that have one, and of the KV cache also where a flag fixes it."""
     pool = memory.kv_cache
-    quantities = ((name, getattr(memory, name)) for name in (*PARTS, UNACCOUNTED))
+    quantities = ((name, getattr(memory, name)) for name in (*RANK_PARTS, UNACCOUNTED.name))
     bounds = {name: quantity.interval for name, quantity in quantities if quantity.interval is not None}
-    bounds["kv_cache"] = pool.interval or (pool.value, pool.value)
+    bounds[KV_CACHE.name] = pool.interval or (pool.value, pool.value)
     return {name: [rounded_gib(low), rounded_gib(high)] for name, (low, high) in bounds.items()}
 
 

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from kvcore import catalogue
 from kvcore.base.errors import KvPlannerError
+from kvcore.base.parts import MEASURED_FIELDS
 from kvcore.base.quantity import Grade
 from kvcore.base.untrusted import unquoted
 from kvcore.catalogue.accelerators import Accelerator
@@ -29,7 +30,6 @@ from kvcore.model.families import read_architecture
 from kvcore.planning import Plan, check
 from kvcore.scenario import (
     AUTO,
-    MEASURED_PARTS,
     PARALLEL,
     Origin,
     Runner,
@@ -43,7 +43,7 @@ from kvcore.wire.request import read_fields, with_surroundings
 
 _OBJECTS: Final = ("mm_processor_kwargs", "surroundings")
 """Whose fields have controls of their own."""
-_MEASURED = frozenset(f"measured.{part}" for part in MEASURED_PARTS)
+_MEASURED = frozenset(f"measured.{part}" for part in MEASURED_FIELDS)
 
 
 class Adjusted(Struct, frozen=True, kw_only=True):

@@ -14,6 +14,7 @@ from msgspec.structs import fields, replace
 from kvcore import catalogue
 from kvcore.base.errors import KvPlannerError
 from kvcore.base.numbers import count, plain
+from kvcore.base.parts import GIVEN
 from kvcore.base.words import Words, listed
 from kvcore.catalogue.models import Checkpoint
 from kvcore.contract.assumed import assumed_surroundings
@@ -34,7 +35,7 @@ LORA: Final = ("enable_lora", "max_loras", "max_lora_rank", "fully_sharded_loras
 MEMORY: Final = FLAGS["accelerator.memory_gib"]
 _PARTS: Final = (
     (MEMORY, "total"),
-    *((flag, flag.part) for flag in fields_of("measured").values() if flag.part),
+    *((FLAGS[f"measured.{part.field}"], part.estimate) for part in GIVEN),
 )
 """Figures that a person may give, and the part of a rank's memory whose place they take."""
 CASES: Final = LABELS["surroundings"]

@@ -14,12 +14,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from kvcore.base.numbers import factor_text
-from kvcore.base.words import Words, msg
+from kvcore.base.parts import AFTER_POOL, PARTS
+from kvcore.base.words import Words
 from kvcore.course.equation import Equation
 from kvcore.planning import Plan
 from kvcore.scenario import Scenario
 from kvcore.texts import LESSONS
-from kvcore.texts.palette import AFTER_POOL, PARTS
 
 
 class StepName(StrEnum):
@@ -249,15 +249,3 @@ def _distance(guess: float, answer: float, t: Words) -> str:
         if ratio > 1
         else t("{percent} % too low.", percent=percent)
     )
-
-
-LOOKS: Final = {
-    "system": msg("grey, striped"),
-    "framework": msg("sky blue"),
-    "weights": msg("blue"),
-    "activations": msg("orange, crossed"),
-    "cuda_graphs": msg("yellow, dotted"),
-    "kv_cache": msg("green"),
-    "unused": msg("pale"),
-}
-"""Colour and pattern of each part, in words."""

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from kvcore.base.errors import KvPlannerError
 from kvcore.base.numbers import count, exact_gib_text, gib_text
+from kvcore.base.parts import PARTS
 from kvcore.base.quantity import Grade, Quantity, Unit, figure, given
 from kvcore.base.units import GB, MIB, gib
 from kvcore.course.equation import equations
@@ -22,7 +23,6 @@ from kvcore.memory.shares import WeightShares, weight_shares
 from kvcore.memory.stages import loaded_architecture
 from kvcore.model.quantization import NOT_QUANTIZED
 from kvcore.planning import Plan, plan
-from kvcore.texts.palette import PARTS
 
 FALL, SAME, RISE = "fall", "same", "rise"
 NOTICEABLE: Final = 0.05

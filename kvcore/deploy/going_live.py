@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from kvcore.advice.vary import decode_bound
 from kvcore.base.numbers import concurrency_text, count, gib_text
+from kvcore.base.parts import SUMMED, UNUSED
 from kvcore.base.units import gib
 from kvcore.base.words import Words
 from kvcore.deploy.commands import launch_command
@@ -24,7 +25,6 @@ from kvcore.deploy.templates import filled, yaml_text
 from kvcore.engines.registry import find_engine
 from kvcore.engines.vllm.availability import MetricRole, benchmark_program, exported_metrics
 from kvcore.engines.vllm.versions import switches_of
-from kvcore.memory.parts import PART_NAMES
 from kvcore.planning import Plan, Verdict
 from kvcore.texts import CHECKS, Check
 
@@ -260,7 +260,7 @@ def checklist(plan: Plan, load: Load, limits: Thresholds, t: Words) -> tuple[Ite
         "seconds": f"{limits.request_seconds:g}",
     }
     if plan.memory is not None:
-        taken = sum(getattr(plan.memory, part).value for part in PART_NAMES if part != "unused")
+        taken = sum(getattr(plan.memory, part).value for part in SUMMED if part != UNUSED.name)
         share = taken / plan.memory.total.value
         answers["memory"] = (
             Tick.ANSWERED if share <= COMFORTABLE_SHARE else Tick.OPEN if share <= 1 else Tick.FAILS

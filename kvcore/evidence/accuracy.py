@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
+from kvcore.base import parts
 from kvcore.base.errors import CatalogueError
 from kvcore.memory.parts import PRINTED_HALF_GIB
 
@@ -24,10 +25,10 @@ class Check(StrEnum):
     """What is compared. `_given_kv`: the KV memory of the log is given, so that only the KV plan is tested."""
 
     KV_MEMORY = "kv_memory"
-    WEIGHTS = "weights"
-    ACTIVATIONS = "activations"
-    FRAMEWORK = "framework"
-    CUDA_GRAPHS = "cuda_graphs"
+    WEIGHTS = parts.WEIGHTS.name
+    ACTIVATIONS = parts.ACTIVATIONS.name
+    FRAMEWORK = parts.FRAMEWORK.name
+    CUDA_GRAPHS = parts.CUDA_GRAPHS.name
     BYTES_PER_TOKEN = "bytes_per_token"
     KV_TOKENS = "kv_tokens"
     MAX_CONCURRENCY = "max_concurrency"

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from kvcore import catalogue
 from kvcore.base.errors import CatalogueError, KvPlannerError, Notice
+from kvcore.base.parts import COMPARED, WEIGHTS
 from kvcore.base.units import gib
 from kvcore.engines.registry import find_engine
 from kvcore.evidence.log.reader import StartupLog, measured_from, release_of
@@ -43,16 +44,6 @@ DRIVER_GIB: Final = 0.02
 _DESKTOP_CARD: Final = re.compile(r"GeForce|RTX|Quadro|TITAN|Radeon", re.IGNORECASE)
 _PATCHED: Final = re.compile(r"dev|rc|\+|post|[a-f0-9]{7,}", re.IGNORECASE)
 """In a version that is no release: 0.11.2.dev278+g55c6a5c."""
-
-PART_FIELDS: Final = (
-    ("system", "system_gib"),
-    ("framework", "non_torch_gib"),
-    ("weights", "weights_gib"),
-    ("activations", "peak_activation_gib"),
-    ("cuda_graphs", "cuda_graph_gib"),
-    ("available_kv", "available_kv_gib"),
-)
-"""A part of `RankMemory`, and the field of `Measured` that replaces it; in the order of the memory bar."""
 
 
 class PartComparison(Struct, frozen=True, kw_only=True):
@@ -126,19 +117,19 @@ def compare(log: StartupLog, planned: Plan) -> Comparison:
     """Each part of the worst rank as `planned` predicts it and as `log` gives it, with likely causes."""
     measured, memory = measured_from(log), planned.memory
     parts: list[PartComparison] = []
-    for name, field in PART_FIELDS:
-        if name == "weights":
+    for one in COMPARED:
+        if one is WEIGHTS:
             quantity = planned.loaded_weights
         elif memory is not None:
-            quantity = getattr(memory, name)
+            quantity = getattr(memory, one.estimate)
         else:
             continue
         interval = quantity.interval
         parts.append(
             PartComparison(
-                part=name,
+                part=one.estimate,
                 predicted_gib=gib(quantity.value),
-                measured_gib=getattr(measured, field),
+                measured_gib=getattr(measured, one.field),
                 interval_gib=None if interval is None else (gib(interval[0]), gib(interval[1])),
             )
         )
@@ -366,7 +357,7 @@ def fields_by_origin(measured: Measured) -> dict[Origin, tuple[str, ...]]:
         >>> {origin.value: parts for origin, parts in fields_by_origin(given).items()}
         {'measured': ('weights',), 'fitted': ('framework',)}
     """
-    given = [(part, field) for part, field in PART_FIELDS if getattr(measured, field) is not None]
+    given = [(one.estimate, one.field) for one in COMPARED if getattr(measured, one.field) is not None]
     found = {
         origin: tuple(part for part, field in given if measured.origin(field) is origin) for origin in Origin
     }

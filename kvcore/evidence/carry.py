@@ -11,20 +11,13 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from kvcore.base.errors import KvPlannerError
+from kvcore.base.parts import GIVEN, KV_CACHE, MACHINE_FIELDS, SYSTEM
 from kvcore.base.units import gib
 from kvcore.engines.vllm.versions import measures_memory
-from kvcore.memory.parts import MACHINE_PARTS, RankMemory
+from kvcore.memory.parts import RankMemory
 from kvcore.planning import Plan, plan
 from kvcore.scenario import Measured, Origin, Scenario
 
-IN_PROPORTION: Final = (
-    ("weights_gib", "weights"),
-    ("peak_activation_gib", "activations"),
-    ("cuda_graph_gib", "cuda_graphs"),
-)
-"""A field of `Measured` and its part of `RankMemory`: what scales with the work of a rank."""
-BY_DIFFERENCE: Final = (("non_torch_gib", "framework"), ("system_gib", "system"))
-"""What the machine adds of its own stays when buffers come or go."""
 DIGITS: Final = 4
 SAME_GIB: Final = 1e-9
 SAME_KV_BYTES: Final = 1
@@ -61,7 +54,7 @@ def carried_over(before: Scenario, after: Scenario) -> Scenario:
         return after
     moved = _moved(measured, here.memory, there.memory)
     if _shape(here) != _shape(there):
-        moved = moved.with_origin((name for name in moved.values() if name != "system_gib"), Origin.CARRIED)
+        moved = moved.with_origin((name for name in moved.values() if name != SYSTEM.field), Origin.CARRIED)
     return replace(after, measured=moved)
 
 
@@ -73,8 +66,8 @@ def carried_to_model(before: Scenario, after: Scenario) -> Scenario:
     machine = Measured(
         non_torch_gib=measured.non_torch_gib,
         system_gib=measured.system_gib,
-        fitted=tuple(part for part in measured.fitted if part in MACHINE_PARTS),
-        carried=tuple(part for part in measured.carried if part in MACHINE_PARTS),
+        fitted=tuple(part for part in measured.fitted if part in MACHINE_FIELDS),
+        carried=tuple(part for part in measured.carried if part in MACHINE_FIELDS),
     )
     moved = carried_over(replace(before, measured=machine), replace(after, measured=machine))
     if machine.non_torch_gib is None:
@@ -100,18 +93,20 @@ def _shape(planned: Plan) -> tuple[object, ...]:
 def _moved(measured: Measured, old: RankMemory, new: RankMemory) -> Measured:
     changes: dict[str, Any] = {}
     carried = []
-    for field, part in IN_PROPORTION + BY_DIFFERENCE:
-        given = getattr(measured, field)
-        was, becomes = gib(getattr(old, part).value), gib(getattr(new, part).value)
+    for part in GIVEN:
+        if part is KV_CACHE:
+            continue
+        field, given = part.field, getattr(measured, part.field)
+        was, becomes = gib(getattr(old, part.name).value), gib(getattr(new, part.name).value)
         if given is None or abs(becomes - was) < SAME_GIB:
             continue
         carried.append(field)
-        if (field, part) in BY_DIFFERENCE:
+        if part.is_of_machine:  # what the machine adds of its own stays when buffers come or go
             value = given + becomes - was
         else:
             value = given * becomes / was if was > 0 else becomes
         changes[field] = round(max(0.0, value), DIGITS)
     kv_moved = abs(new.available_kv.value - old.available_kv.value) >= SAME_KV_BYTES
     if measured.available_kv_gib is not None and kv_moved:
-        carried.append("available_kv_gib")
+        carried.append(KV_CACHE.field)
     return replace(measured, **changes).with_origin(carried, Origin.CARRIED)

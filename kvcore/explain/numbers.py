@@ -12,12 +12,23 @@ from msgspec import Struct
 
 from kvcore.base.errors import KvPlannerError
 from kvcore.base.numbers import MINUS, concurrency_text, count, format_bytes, gib_text
+from kvcore.base.parts import (
+    ACTIVATIONS,
+    AFTER_POOL,
+    CUDA_GRAPHS,
+    FRAMEWORK,
+    KV_CACHE,
+    OVERESTIMATED,
+    SYSTEM,
+    UNACCOUNTED,
+    UNUSED,
+    WEIGHTS,
+)
 from kvcore.base.quantity import Grade, Quantity, Scope, Unit, given, numbered, weakest
 from kvcore.base.units import GB
 from kvcore.base.words import Words, msg
 from kvcore.cache.capacity import CachePlan, plan_cache
 from kvcore.planning import Plan
-from kvcore.texts.palette import AFTER_POOL, OVERESTIMATED, UNACCOUNTED
 
 _AMPLE_BYTES: Final = 1 << 50
 _LEAST_GIGABYTES: Final = 0.01
@@ -125,9 +136,9 @@ def quantities(plan: Plan, t: Words) -> Iterator[tuple[str, Quantity]]:
     if memory is not None:
         yield t("Memory of the card"), memory.total
         yield t("Budget: utilization × memory"), memory.budget
-        yield t("System"), memory.system
-        yield t("Framework"), memory.framework
-        yield t("Weights"), memory.weights
+        yield t(SYSTEM.label), memory.system
+        yield t(FRAMEWORK.label), memory.framework
+        yield t(WEIGHTS.label), memory.weights
         for part in memory.weights.inputs:
             if part.name == "dropped_head":
                 yield t("Output head that the pooling runner drops"), part
@@ -136,14 +147,14 @@ def quantities(plan: Plan, t: Words) -> Iterator[tuple[str, Quantity]]:
                     t("Loading: the card's kernel keeps the experts in other sizes than they are counted in"),
                     part,
                 )
-        yield t("Activations"), memory.activations
-        yield t("CUDA graphs"), memory.cuda_graphs
+        yield t(ACTIVATIONS.label), memory.activations
+        yield t(CUDA_GRAPHS.label), memory.cuda_graphs
         if memory.unaccounted.value:
             yield t("Left by the parts"), memory.remainder
             yield t(UNACCOUNTED.label if memory.unaccounted.value > 0 else OVERESTIMATED), memory.unaccounted
-        yield t("Available for the KV cache"), memory.available_kv
-        yield t("KV cache"), memory.kv_cache
-        yield t("Unused"), memory.unused
+        yield t(KV_CACHE.given_label), memory.available_kv
+        yield t(KV_CACHE.label), memory.kv_cache
+        yield t(UNUSED.label), memory.unused
         yield t(AFTER_POOL.label), memory.after_pool
     if plan.cache is not None:
         figures = plan.cache.figures

@@ -7,7 +7,7 @@ the controls of the page with their bounds, and the generators of the property t
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Annotated, Final, Literal
@@ -15,6 +15,7 @@ from typing import Annotated, Final, Literal
 from msgspec import Meta, field
 from msgspec.structs import replace
 
+from kvcore.base.parts import GIVEN, MEASURED_FIELDS
 from kvcore.tables import Record, Reviewed, TableFile
 
 
@@ -89,6 +90,8 @@ class Widget(StrEnum):
 
 MAX_LISTED: Final = 8192
 """Numbers of a list: as many sizes as the largest captured batch makes."""
+MEASURED: Final = "measured"
+"""The object of the parts of memory that the person gives; its fields follow `kvcore.base.parts`."""
 ENVIRONMENT_NAME: Final = "[A-Za-z_][A-Za-z0-9_]{0,79}"
 
 
@@ -160,8 +163,6 @@ class Flag(Record, frozen=True, kw_only=True):
     help: str = ""
     widget: Widget = Widget.NONE
     shown: Shown = Shown.ALWAYS
-    part: Literal["", "system", "weights", "framework", "activations", "cuda_graphs", "available_kv"] = ""
-    """Of a measured value: the part of a rank's memory whose place it takes."""
     vary: bool = False
     """Whether Compare varies it."""
     source: str = ""
@@ -267,13 +268,33 @@ class Registry(Reviewed, frozen=True, kw_only=True):
 
 
 def flags_of(registry: Registry) -> Mapping[str, Flag]:
-    """The rows of a registry by name, those without effect at the end."""
-    rows = {name: replace(flag, name=name) for name, flag in registry.flag.items()}
+    """The rows of a registry by name, those of measured parts behind their object, those without effect at the end."""
+    rows: dict[str, Flag] = {}
+    for name, flag in registry.flag.items():
+        rows[name] = replace(flag, name=name)
+        if name == MEASURED:
+            rows |= {flag.name: flag for flag in _measured_flags()}
     for parent, unused in registry.unused.items():
         for key in unused.names:
             name = f"{parent}.{key}"
             rows[name] = Flag(name=name, kind=Kind.ANY, link=LinkRule.NEVER, source=unused.source)
     return MappingProxyType(rows)
+
+
+def _measured_flags() -> Iterator[Flag]:
+    """A number for each part that can be given, and the lists of those that nobody measured."""
+    for part in GIVEN:
+        low, high = part.bounds
+        yield Flag(
+            name=f"{MEASURED}.{part.field}",
+            kind=Kind.NUMBER,
+            minimum=low,
+            maximum=high,
+            label=part.control or part.given_label or part.label,
+            widget=Widget.BY_KIND,
+        )
+    for key in ("fitted", "carried"):
+        yield Flag(name=f"{MEASURED}.{key}", kind=Kind.NAMES, choices=MEASURED_FIELDS)
 
 
 REGISTRY: Final = TableFile("kvcore.flags", "registry.toml", Registry)

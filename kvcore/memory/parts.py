@@ -9,6 +9,7 @@ from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from kvcore.base.errors import Notice
+from kvcore.base.parts import KV_CACHE, MACHINE_FIELDS
 from kvcore.base.quantity import Grade, Quantity, Unit, figure
 from kvcore.base.units import GIB, gib
 from kvcore.scenario import Measured, Origin
@@ -16,20 +17,8 @@ from kvcore.scenario import Measured, Origin
 PRINTED_HALF_GIB: Final = 0.005
 """Logs print two decimals."""
 
-PART_NAMES: Final = (
-    "system",
-    "framework",
-    "weights",
-    "activations",
-    "cuda_graphs",
-    "unaccounted",
-    "kv_cache",
-    "unused",
-)
-"""Fields of `RankMemory` that sum to its total."""
 TOO_LITTLE_FREE: Final = "free-memory-below-utilization"
 """The notice of a card that has less memory free at start than the engine may spend."""
-KV_FIELD: Final = "available_kv_gib"
 
 
 class Parts(Struct, frozen=True, kw_only=True):
@@ -166,8 +155,8 @@ def given_kv(measured: Measured, remainder: Quantity) -> Quantity:
         >>> [round(bound / GIB, 2) for bound in given_kv(carried, left).interval]
         [19.44, 37.0]
     """
-    given = measured_or(measured, KV_FIELD, remainder)
-    if given is remainder or given.interval is None or measured.origin(KV_FIELD) is not Origin.CARRIED:
+    given = measured_or(measured, KV_CACHE.field, remainder)
+    if given is remainder or given.interval is None or measured.origin(KV_CACHE.field) is not Origin.CARRIED:
         return given
     low, high = given.interval
     left_low, left_high = remainder.interval or (remainder.value, remainder.value)
@@ -220,8 +209,6 @@ def unused_of(total: Quantity, parts: tuple[Quantity, ...]) -> Quantity:
 CARRIED_SHARE: Final = 0.01
 """Of a part that was carried over: what it may be off at the least. Weights have no interval of their own; of 121 in
 published logs 97 % are as computed within that share (docs/accuracy.md)."""
-MACHINE_PARTS: Final = frozenset(("non_torch_gib", "system_gib"))
-"""Fields of parts that a change of settings moves by the difference of the estimates, not by their ratio."""
 _SOURCES: Final = {
     Origin.MEASURED: "given",
     Origin.FITTED: "fitted to the KV memory of the log",
@@ -269,7 +256,7 @@ def measured_or(measured: Measured, field: str, predicted: Quantity) -> Quantity
     if origin is Origin.FITTED:
         spread = max(spread, half_width(predicted), abs(value - predicted.value))
     elif origin is Origin.CARRIED:
-        is_scaled = field not in MACHINE_PARTS and predicted.value > 0
+        is_scaled = field not in MACHINE_FIELDS and predicted.value > 0
         scale = value / predicted.value if is_scaled else 1.0
         spread = max(spread, half_width(predicted) * scale, CARRIED_SHARE * abs(value))
     return Quantity(

@@ -10,6 +10,7 @@ from typing import Any, Final
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from kvcore.base.parts import MEASURED_FIELDS
 from kvcore.catalogue.accelerators import Accelerator
 from kvcore.catalogue.models import Checkpoint
 from kvcore.flags import FLAGS, REGISTRY, Kind
@@ -79,17 +80,6 @@ class Origin(StrEnum):
     """Taken here from another configuration by the estimate of both."""
 
 
-MEASURED_PARTS: Final = (
-    "weights_gib",
-    "peak_activation_gib",
-    "non_torch_gib",
-    "cuda_graph_gib",
-    "system_gib",
-    "available_kv_gib",
-)
-"""The fields of `Measured` that are memory."""
-
-
 class Measured(Struct, frozen=True, kw_only=True):
     """Parts of one rank that the person gives himself, in GiB; each replaces the predicted part.
 
@@ -114,7 +104,7 @@ class Measured(Struct, frozen=True, kw_only=True):
             >>> Measured(weights_gib=15.27, fitted=("weights_gib",)).values()
             {'weights_gib': 15.27}
         """
-        return {name: value for name in MEASURED_PARTS if (value := getattr(self, name)) is not None}
+        return {name: value for name in MEASURED_FIELDS if (value := getattr(self, name)) is not None}
 
     def origin(self, part: str) -> Origin:
         """Where the given part of that field comes from."""
@@ -139,9 +129,9 @@ class Measured(Struct, frozen=True, kw_only=True):
 
 
 def _named(names: tuple[str, ...], changed: frozenset[str], is_here: bool) -> tuple[str, ...]:
-    """`names` with `changed` among them or not, in the order of `MEASURED_PARTS`."""
+    """`names` with `changed` among them or not, in the order of `MEASURED_FIELDS`."""
     kept = changed.union(names) if is_here else frozenset(names) - changed
-    return tuple(part for part in MEASURED_PARTS if part in kept)
+    return tuple(part for part in MEASURED_FIELDS if part in kept)
 
 
 class Link(StrEnum):

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import streamlit as st
 
 from kvcore.advice.vary import Variant, best_of
+from kvcore.base.parts import AFTER_POOL, STACKED, UNACCOUNTED
 from kvcore.base.words import Words, listed
 from kvcore.charts.bar import difference_name
 from kvcore.charts.comparison import figures_of, limit_note, refusal_text, seats_note, verdict_word
 from kvcore.charts.memory_bars import small_multiples
-from kvcore.texts.palette import AFTER_POOL, PARTS, UNACCOUNTED
 from pages.ui.shared import drawings, html_table
 from pages.ui.shared.html_table import two_lines
 
@@ -31,13 +31,8 @@ def show(named: Sequence[tuple[str, Variant]], key: str, t: Words, short_names: 
     st.html(small_multiples(drawn, t).html(f"kv-{key}", said))
     has_difference = any(variant.plan is not None and difference_name(variant.plan) for _, variant in named)
     has_later = any(variant.plan is not None and variant.plan.cache is not None for _, variant in named)
-    shown = (
-        *PARTS[:-2],
-        *((UNACCOUNTED,) if has_difference else ()),
-        PARTS[-2],
-        *((AFTER_POOL,) if has_later else ()),
-        PARTS[-1],
-    )
+    left_out = {UNACCOUNTED: not has_difference, AFTER_POOL: not has_later}
+    shown = [part for part in STACKED if not left_out.get(part)]
     drawings.swatches(shown, t, has_missing=True)
     head = [
         t("Deployment"),

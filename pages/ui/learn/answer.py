@@ -8,15 +8,15 @@ import streamlit as st
 
 from kvcore.advice.vary import concurrency_curve
 from kvcore.base.numbers import MINUS, gib_text
+from kvcore.base.parts import PARTS
 from kvcore.base.quantity import Scope, Unit
 from kvcore.base.units import GB, GIB
 from kvcore.base.words import Words, listed
 from kvcore.charts import curves as charts
 from kvcore.charts import summary
 from kvcore.course import Equation, Step, StepName
-from kvcore.course.lesson import LOOKS, prose
+from kvcore.course.lesson import prose
 from kvcore.explain.numbers import GRADES, SCOPES
-from kvcore.texts.palette import PARTS
 from pages.ui.shared import drawings, figure
 
 
@@ -34,7 +34,7 @@ def memory(step: Step, is_revealed: bool, t: Words) -> None:
 
 def _looks(t: Words) -> None:
     """Colour and pattern of each part in words."""
-    text = " · ".join(f"{t(part.label)}: {t(LOOKS[part.name])}" for part in PARTS)
+    text = " · ".join(f"{t(part.label)}: {t(part.look)}" for part in PARTS)
     st.html(f'<div class="kv-soft kv-looks">{escape(text)}</div>')
 
 

@@ -12,6 +12,7 @@ import streamlit as st
 from msgspec.structs import replace
 
 from kvcore.base.numbers import DASH, concurrency_text, count, fine_gib_text, gib_text, kib_text, spread_text
+from kvcore.base.parts import AFTER_POOL, KV_CACHE, PARTS, UNACCOUNTED, UNUSED, Part
 from kvcore.base.units import GIB
 from kvcore.base.words import Words
 from kvcore.charts.bar import difference_name, memory_title, shortage
@@ -19,7 +20,6 @@ from kvcore.charts.memory_bars import memory_bar
 from kvcore.explain.numbers import RequestShare, request_share
 from kvcore.memory.parts import reaches
 from kvcore.planning import Plan
-from kvcore.texts.palette import AFTER_POOL, PARTS, UNACCOUNTED, Part
 
 SMALLEST_HALF_WIDTH = GIB / 50
 """A narrower interval says nothing at the precision shown."""
@@ -56,14 +56,14 @@ def _legend(plan: Plan, t: Words, explained: Collection[str] | None = None) -> s
     missing = shortage(plan)
     for part in _legend_parts(plan):
         quantity = getattr(memory, part.name)
-        owner = "unused" if part is AFTER_POOL else part.name
-        if owner == "unused" and memory.unused.value < 0:
+        owner = UNUSED.name if part is AFTER_POOL else part.name
+        if owner == UNUSED.name and memory.unused.value < 0:
             continue
         if explained is not None and owner not in explained:
             continue
-        is_none = part.name == "kv_cache" and not quantity.value
+        is_none = part is KV_CACHE and not quantity.value
         size, interval = DASH if is_none else gib_text(quantity.value), ""
-        if quantity.interval is not None and part.name != "unused" and not is_none:
+        if quantity.interval is not None and part is not UNUSED and not is_none:
             below, above = reaches(quantity)
             if below + above >= 2 * SMALLEST_HALF_WIDTH:
                 interval = f' <span class="kv-soft">{escape(spread_text(below, above))} GiB</span>'
@@ -71,7 +71,7 @@ def _legend(plan: Plan, t: Words, explained: Collection[str] | None = None) -> s
             f'<li><span class="kv-swatch kv-{part.name}"></span>{escape(t(part.label))} '
             f"<b>{escape(size)}</b>{interval}</li>"
         )
-    if missing is not None and (explained is None or "kv_cache" in explained):
+    if missing is not None and (explained is None or KV_CACHE.name in explained):
         text = f"{t('Missing')} <b>{escape(gib_text(missing.size * GIB))}</b>"
         items.append(f'<li><span class="kv-swatch kv-missing"></span>{text}</li>')
     return f'<ul class="kv-legend">{"".join(items)}</ul>'
@@ -81,7 +81,7 @@ def _legend_parts(plan: Plan) -> tuple[Part, ...]:
     """The parts, before the KV cache the difference of a given one from what they leave, and what comes after it."""
     name, later = difference_name(plan), (AFTER_POOL,) if plan.cache is not None else ()
     difference = (replace(UNACCOUNTED, label=name),) if name else ()
-    return (*PARTS[:-2], *difference, PARTS[-2], *later, PARTS[-1])
+    return (*PARTS[:-2], *difference, KV_CACHE, *later, UNUSED)
 
 
 def swatches(parts: Iterable[Part], t: Words, *, has_missing: bool = False) -> None:

@@ -10,7 +10,8 @@ from typing import Any, Final
 import streamlit as st
 
 from kvcore.base.errors import KvPlannerError
-from kvcore.base.units import GIB
+from kvcore.base.parts import GIVEN
+from kvcore.base.units import gib
 from kvcore.base.words import Words, msg
 from kvcore.controls import edit
 from kvcore.controls.settings import CASES, assumed_text
@@ -107,10 +108,10 @@ def _more(plan: Plan | None, t: Words) -> None:
     memory = FLAGS["accelerator.memory_gib"]
     _number(memory, edit.memory_override_gib(scenario), "" if card is None else f"{card.memory_gib:.2f}", t)
     estimate = plan.memory if plan is not None else None
-    for flag in fields_of("measured").values():
-        if flag.part:
-            predicted = "" if estimate is None else f"{getattr(estimate, flag.part).value / GIB:.2f}"
-            _number(flag, value_of(scenario, flag.name), predicted, t)
+    for part in GIVEN:
+        flag = FLAGS[f"measured.{part.field}"]
+        predicted = "" if estimate is None else f"{gib(getattr(estimate, part.estimate).value):.2f}"
+        _number(flag, value_of(scenario, flag.name), predicted, t)
 
 
 def _is_of_use(flag: Flag, plan: Plan | None) -> bool:

@@ -9,8 +9,9 @@ from typing import Final
 import streamlit as st
 from msgspec.structs import replace
 
+from kvcore.base.parts import GIVEN_LABELS
 from kvcore.base.words import Words, listed
-from kvcore.charts.comparison import ORIGIN_LABELS, PART_LABELS
+from kvcore.charts.comparison import ORIGIN_LABELS
 from kvcore.evidence.calibration import fields_by_origin
 from kvcore.scenario import Measured, Origin
 from pages.ui.shared import net, state
@@ -29,7 +30,7 @@ def chip(t: Words) -> None:
         return
     with st.container(horizontal=True, vertical_alignment="center", gap="small", key="measurements"):
         for origin, parts in given.items():
-            names = listed(t, (t(PART_LABELS[part]) for part in parts))
+            names = listed(t, (t(GIVEN_LABELS[part]) for part in parts))
             icon, color = LOOKS[origin]
             st.badge(t(ORIGIN_LABELS[origin], parts=names), icon=icon, color=color)
         st.button(
