@@ -10,7 +10,7 @@ from kvcore.advice.vary import concurrency_curve, tensor_parallel_curves
 from kvcore.base.errors import KvPlannerError
 from kvcore.charts import curves as charts
 from kvcore.charts import summary
-from kvcore.controls import settings
+from kvcore.controls import in_force
 from kvcore.explain import numbers as figures
 from kvcore.planning import Verdict
 from kvcore.workload.limits import is_above_model
@@ -49,7 +49,7 @@ right.html(drawings.head(t("One request")) + drawings.request(plan, t) + groups.
 
 shown_above = (notes.ENGINE_NOT_ON_CARD, *((notes.ABOVE_MODEL,) if is_above_model(plan) else ()))
 notes.notices([one for one in plan.notices if one.code not in shown_above], t)
-numbers.override_table(settings.override_steps(plan), t)
+numbers.override_table(in_force.override_steps(plan), t)
 share.panel(plan, t)
 box, is_opened = fold(t("All numbers"), "numbers", ":material/table:")
 if is_opened:

@@ -34,7 +34,7 @@ from kvcore.flags.schema import request_schema
 from kvcore.planning import plan
 from kvcore.wire import link
 from kvcore.deploy.commands import launch_command
-from kvcore.controls.settings import settings_in_force
+from kvcore.controls.in_force import settings_in_force
 from kvcore.base.words import Language, words
 from kvcore.wire.request import scenario_from_request
 from streamlit.testing.v1 import AppTest

@@ -10,13 +10,13 @@ from msgspec.structs import replace
 from kvcore import catalogue
 from kvcore.advice.checkpoints import as_served
 from kvcore.base.kept import LEDGER
-from kvcore.controls import edit
+from kvcore.controls import edit, offers
 from kvcore.scenario import Scenario
 from kvcore.scenario.answers import kept_answer
 from kvcore.wire.request import scenario_from_request
 
 CARDS = ("V100-PCIe-16GB", "A100-SXM-80GB", "H100-80GB", "Ascend-910B3-64GB", "MI300X-192GB")
-ASKED = (edit.tensor_parallel_sizes, edit.kv_cache_dtypes, edit.weight_precisions)
+ASKED = (offers.tensor_parallel_sizes, offers.kv_cache_dtypes, offers.weight_precisions)
 
 
 def scenarios() -> list[Scenario]:

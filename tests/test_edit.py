@@ -5,7 +5,7 @@ import pytest
 from kvcore import catalogue
 from kvcore.base.errors import KvPlannerError
 from kvcore.catalogue.models import Checkpoint
-from kvcore.controls import edit
+from kvcore.controls import offers
 from kvcore.controls.additional import rest_of, with_rest
 from kvcore.controls.edit import engine_followed, memory_override_gib, with_field, with_model
 from kvcore.model.config import ModelConfig
@@ -152,7 +152,7 @@ def test_another_model_leaves_recurrent_states_to_the_engine() -> None:
 
 
 def test_only_sizes_that_the_engine_takes_are_offered() -> None:
-    assert edit.tensor_parallel_sizes(START) == (1, 2, 4, 8, 16)
+    assert offers.tensor_parallel_sizes(START) == (1, 2, 4, 8, 16)
 
 
 def test_a_refusal_of_another_field_takes_no_size_away() -> None:
@@ -165,13 +165,13 @@ def test_a_refusal_of_another_field_takes_no_size_away() -> None:
     scenario = scenario_from_request(request)
     with pytest.raises(KvPlannerError, match="Mamba cache blocks"):
         plan(scenario)
-    assert edit.nearest_tensor_parallel_size(scenario) == 2
-    assert edit.refusal(scenario, scenario.parallel.tensor_parallel_size) is None
-    assert edit.tensor_parallel_sizes(scenario) == (1, 2, 4, 8, 16)
+    assert offers.nearest_tensor_parallel_size(scenario) == 2
+    assert offers.refusal(scenario, scenario.parallel.tensor_parallel_size) is None
+    assert offers.tensor_parallel_sizes(scenario) == (1, 2, 4, 8, 16)
 
 
 def test_lengths_reach_past_the_models_limit_and_hold_it() -> None:
-    lengths = edit.context_lengths(40960, 8192)
+    lengths = offers.context_lengths(40960, 8192)
     assert 40960 in lengths
     assert max(lengths) > 40960
     assert list(lengths) == sorted(set(lengths))

@@ -9,7 +9,7 @@ import pytest
 from kvcore.base.errors import EngineRefusalError, ScenarioError
 from kvcore.base.units import GIB
 from kvcore.base.words import Language, words
-from kvcore.controls.settings import settings_in_force
+from kvcore.controls.in_force import settings_in_force
 from kvcore.deploy.commands import launch_command
 from kvcore.evidence.log.reader import read_log
 from kvcore.evidence.recognized import scenario_from_log

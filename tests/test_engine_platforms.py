@@ -7,7 +7,7 @@ import pytest
 from kvcore import catalogue
 from kvcore.advice.fixes import fixes
 from kvcore.base.errors import EngineRefusalError
-from kvcore.controls.edit import known_precisions, weight_precisions
+from kvcore.controls.offers import known_precisions, weight_precisions
 from kvcore.planning import Plan, plan
 from kvcore.wire.request import scenario_from_request
 

@@ -11,7 +11,7 @@ from kvcore.base.errors import EngineRefusalError
 from kvcore.base.words import Language, words
 from kvcore.cache.states import state_tensor_bytes
 from kvcore.charts.summary import state_mode_text
-from kvcore.controls.edit import keeps_recurrent_states, state_choices
+from kvcore.controls.offers import keeps_recurrent_states, state_choices
 from kvcore.deploy.launch import launch_arguments
 from kvcore.engines.vllm.recurrent import mamba_cache_mode
 from kvcore.model.architecture import RecurrentState, StateShape

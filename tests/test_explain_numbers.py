@@ -8,7 +8,7 @@ import pytest
 
 from kvcore.base.units import GIB
 from kvcore.base.words import Language, words
-from kvcore.controls.settings import override_steps
+from kvcore.controls.in_force import override_steps
 from kvcore.explain import numbers as explain
 from tests import present_plans
 

@@ -12,7 +12,7 @@ from streamlit.testing.v1 import AppTest
 
 from kvcore.base.errors import KvPlannerError
 from kvcore.base.untrusted import pack
-from kvcore.controls import edit
+from kvcore.controls import offers
 from kvcore.wire import link
 from kvcore.wire.request import scenario_from_request
 from pages.ui.check.log import SAMPLES
@@ -118,8 +118,8 @@ def test_no_text_field_is_read_as_markdown():
 
 
 def test_the_options_of_a_control_are_escaped_even_where_a_value_got_through(monkeypatch):
-    offered = edit.weight_precisions
-    monkeypatch.setattr(edit, "weight_precisions", lambda scenario: (*offered(scenario), HOSTILE))
+    offered = offers.weight_precisions
+    monkeypatch.setattr(offers, "weight_precisions", lambda scenario: (*offered(scenario), HOSTILE))
     app = open_app(QWEN)
     assert not read_as_markdown(app)
     assert plain(HOSTILE) in [text for _, text in all_texts(app)]

@@ -86,7 +86,7 @@ OWN_NAMES = {
     "kvcore.workload.database.query": {"layouts"},
     "kvcore.workload.database.sql": {"_kept"},
     "kvcore.workload.requests": {"_kinds", "tables"},
-    "kvcore.controls.settings": {"_defaults"},
+    "kvcore.controls.in_force": {"_defaults"},
     "pages.ui.shared.shell": {"_declared"},
     "re": {"compile"},
 }

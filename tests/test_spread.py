@@ -12,7 +12,7 @@ from kvcore.advice.sharing import sharing
 from kvcore.advice.spread import REPLICAS, fewest_cards, longest_request, spread_scenario
 from kvcore.advice.sweep import cell_scenario, sweep_of_spreads
 from kvcore.advice.sweep_cell import Cell
-from kvcore.controls import edit
+from kvcore.controls import offers
 from kvcore.planning import Verdict, plan
 from kvcore.wire.request import scenario_from_request
 
@@ -144,7 +144,7 @@ def test_engines_that_share_a_card_stay_within_the_whole_share(count: int) -> No
 
 def test_dp_and_ep_are_main_controls_of_a_mixture_of_experts_on_ascend_alone() -> None:
     names = ("data_parallel_size", "enable_expert_parallel")
-    assert edit.main_flags(scenario_from_request(MILLION)) == names
+    assert offers.main_flags(scenario_from_request(MILLION)) == names
     dense = scenario_from_request({"model": "Qwen/Qwen3-8B", "accelerator": A2.id})
     cuda = scenario_from_request({"model": V4, "accelerator": "H200-141GB"})
-    assert edit.main_flags(dense) == edit.main_flags(cuda) == ()
+    assert offers.main_flags(dense) == offers.main_flags(cuda) == ()

@@ -24,7 +24,7 @@ from kvcore.base.words import Words
 from kvcore.charts import bar, summary
 from kvcore.charts import plotting as draw
 from kvcore.charts.curves import curve_lengths
-from kvcore.controls.settings import assumed_text, override_steps
+from kvcore.controls.in_force import assumed_text, override_steps
 from kvcore.deploy.commands import launch_command
 from kvcore.deploy.going_live import expected_log_lines
 from kvcore.explain.numbers import number_rows

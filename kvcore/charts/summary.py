@@ -15,7 +15,7 @@ from kvcore.base.numbers import DASH, concurrency_text, count, gib_text, kib_tex
 from kvcore.base.quantity import Quantity
 from kvcore.base.words import Words
 from kvcore.cache.spec import CacheKind
-from kvcore.controls.settings import settings_in_force
+from kvcore.controls.in_force import settings_in_force
 from kvcore.evidence.calibration import fields_by_origin
 from kvcore.explain.numbers import any_cache, bytes_per_token_in_all
 from kvcore.memory.parts import TOO_LITTLE_FREE

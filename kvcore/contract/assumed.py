@@ -1,4 +1,4 @@
-"""Which surroundings a figure assumes, as nobody said them."""
+"""Surroundings that the KV memory of a plan assumes, because they were not given."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from kvcore.wire.request import with_surroundings
 
 
 def assumed_surroundings(planned: Plan) -> dict[str, str]:
-    """The unknown surroundings that decide what is left for the KV cache, each with the case that its figure is of.
+    """The unknown surroundings that change the KV memory, each with the case that the plan's figure assumes.
 
-    Empty where everything that matters is said.
+    Empty where everything that matters is given.
 
     Example:
         >>> from kvcore.planning import plan
@@ -61,7 +61,7 @@ def assumed_surroundings(planned: Plan) -> dict[str, str]:
 
 
 def _is_settled(planned: Plan) -> bool:
-    """Whether nothing around the start moves the KV memory: it was measured, or variables declare it."""
+    """Whether surroundings cannot change the KV memory: it was measured, or variables declare it."""
     measured, resolved = planned.scenario.measured, planned.resolved
     is_measured = measured.available_kv_gib is not None and measured.origin(KV_CACHE.field) is Origin.MEASURED
     return is_measured or not find_engine(resolved.engine).measures_memory_in(resolved.version)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from kvcore.advice.fixes import Fix
 
 RANK_PARTS: Final = ("total", *(part.name for part in PARTS))
-"""Of one rank; all but the first sum to it, with `unaccounted` where the KV memory is given."""
+"""Parts of one rank: all but the first sum to it, with `unaccounted` where the KV memory is given."""
 RESOLVED: Final = (
     "max_model_len", "max_num_seqs", "max_num_batched_tokens", "block_size", "dtype", "kv_cache_dtype",
     "max_cudagraph_capture_size", "cudagraph_mode", "mamba_cache_mode", "gpu_memory_utilization", "engine_version",
@@ -32,15 +32,15 @@ FIGURES: Final = {
     "tokens": "tokens",
     "max_concurrency": "concurrency",
 }
-"""Of the cache, by their names in a plan."""
+"""Figures of the cache in a result, and their names in a plan."""
 GROUP: Final = ("kind", "layers", "block_size", "page_size_bytes", "blocks_per_request")
 MESSAGE: Final = ("code", "field", "message", "next_step")
 
 
 def answer(given: str | bytes, read_config: ReadConfig = ModelConfig.from_mapping) -> dict[str, Any]:
-    """The contract's result for one request as text; a bad request is a result too, and so is a defect of ours.
+    """The contract's result for one request as text; a bad request is a result too, and so is a defect.
 
-    `read_config` is that of one `SharedConfigs` for all requests of a batch.
+    `read_config` is the method of one `SharedConfigs` for all requests of a batch.
 
     Example:
         >>> answer(b"\\xff")["error"]["code"]
@@ -119,6 +119,6 @@ def error_of(error: KvPlannerError, request_id: object = None) -> dict[str, Any]
 
 
 def _facts(owner: object, names: tuple[str, ...]) -> dict[str, Any]:
-    """The attributes of those names, as JSON has them."""
+    """The attributes `names` of `owner` as JSON values."""
     values = {name: getattr(owner, name) for name in names}
     return {name: value.value if isinstance(value, Enum) else value for name, value in values.items()}

@@ -1,4 +1,4 @@
-"""`--additional-config` taken apart for controls: the keys that a release reads, and the rest as JSON."""
+"""`--additional-config` split for controls: one control for each key that a release reads, and the rest as JSON."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ SCHEDULER: Final = f"{FIELD}.ascend_scheduler_config.{SWITCH}"
 _ROWS: Final = tuple(
     flag for name, flag in FLAGS.items() if name.startswith(f"{FIELD}.") and flag.widget is Widget.BY_KIND
 )
-"""Keys that have a control of their own, in the order of the registry."""
+"""Keys with a control of their own, in the order of the registry."""
 
 
 def is_taken_apart(scenario: Scenario) -> bool:
-    """Whether there is anything to show: an engine that reads the flag, or a flag that is said.
+    """Whether there is anything to show: the engine reads the flag, or the scenario sets it.
 
     Example:
         >>> from kvcore.wire.request import scenario_from_request
@@ -37,8 +37,7 @@ def is_taken_apart(scenario: Scenario) -> bool:
 
 
 def rows_of(scenario: Scenario) -> tuple[Flag, ...]:
-    """The keys with a control that the release of `scenario` reads. Raises a KvPlannerError for a release that nobody
-    knows.
+    """The keys with a control that the release of `scenario` reads. Raises a KvPlannerError for an unknown release.
 
     Example:
         >>> from kvcore.wire.request import scenario_from_request
@@ -66,7 +65,7 @@ def readers_of(scenario: Scenario, key: str) -> tuple[str, ...]:
 
 
 def with_key(scenario: Scenario, field: str, value: object) -> Scenario:
-    """`scenario` with one key changed, by its name in a request; what the release does anyway takes it out.
+    """`scenario` with one key changed, by its name in a request; the default value removes the key.
 
     Example:
         >>> from kvcore.wire.request import scenario_from_request
@@ -80,16 +79,15 @@ def with_key(scenario: Scenario, field: str, value: object) -> Scenario:
 
 
 def rest_of(scenario: Scenario, shown: Iterable[str]) -> str:
-    """What none of the controls `shown` says, as JSON that people read; "" for nothing."""
+    """The part of the flag that none of the controls `shown` covers, as readable JSON; "" for nothing."""
     rest = _without(_said(scenario), shown)
     return json.dumps(rest, ensure_ascii=False) if rest else ""
 
 
 def with_rest(scenario: Scenario, shown: Iterable[str], text: str) -> Scenario:
-    """`scenario` with `text` in place of what none of the controls `shown` says.
+    """`scenario` with `text` in place of the part of the flag that none of the controls `shown` covers.
 
-    It may be the whole flag, as a command has it. Raises ScenarioError for what is no JSON, and for keys that nobody
-    knows.
+    It may be the whole flag, as in a command. Raises ScenarioError for text that is not JSON, and for unknown keys.
 
     Example:
         >>> from kvcore.wire.request import scenario_from_request
@@ -123,7 +121,7 @@ def _nested(field: str, value: object) -> dict[str, Any]:
 
 
 def _merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
-    """Both; of what both say the second counts."""
+    """Both objects merged; the second counts where they differ."""
     both = {
         key: _merged(first[key], value)
         if isinstance(value, dict) and isinstance(first.get(key), dict)
@@ -134,7 +132,7 @@ def _merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, An
 
 
 def _without(values: Mapping[str, Any], fields: Iterable[str]) -> dict[str, Any]:
-    """`values` without single keys, and without the objects that they leave empty."""
+    """`values` without the keys `fields`, and without objects that are empty then."""
     left = dict(values)
     for field in fields:
         _, key, *inner = field.split(".")

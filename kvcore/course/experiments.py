@@ -18,7 +18,7 @@ from kvcore.base.numbers import (
 )
 from kvcore.base.units import GIB, ceil_div
 from kvcore.base.words import msg, sentences
-from kvcore.controls import edit
+from kvcore.controls import edit, offers
 from kvcore.course.lesson import Effect, Exercise, Experiment, Lesson, StepName
 from kvcore.explain.numbers import any_cache
 from kvcore.flags import FLAGS
@@ -112,7 +112,7 @@ def _other_dtype(base: Plan) -> Iterator[Move]:
 
 
 def _fp8_weights(base: Plan) -> Iterator[Move]:
-    offered = edit.weight_precisions(base.scenario)
+    offered = offers.weight_precisions(base.scenario)
     if base.scenario.quantization is None and base.quantization.method == NOT_QUANTIZED and "fp8" in offered:
         yield "quantization", "fp8"
 

@@ -17,7 +17,8 @@ from kvcore.base.errors import KvPlannerError
 from kvcore.base.numbers import DASH, concurrency_text, count, exact_gib_text, kib_text, plain
 from kvcore.base.units import GIB, ceil_div
 from kvcore.base.words import Words
-from kvcore.controls.edit import engine_versions, tensor_parallel_sizes, with_field
+from kvcore.controls.edit import with_field
+from kvcore.controls.offers import engine_versions, tensor_parallel_sizes
 from kvcore.deploy.going_live import expected_log_lines
 from kvcore.engine.resolved import view_of
 from kvcore.engines.registry import find_engine

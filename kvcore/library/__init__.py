@@ -256,7 +256,7 @@ def _as_json(request: Mapping[str, object]) -> Json:
 
 def catalogue_rows() -> dict[str, list[dict[str, Any]]]:
     """The rows of the catalogue, by kind: models, accelerators, engines."""
-    from kvcore.controls.edit import engine_versions
+    from kvcore.controls.offers import engine_versions
 
     return {
         "models": [

@@ -21,8 +21,8 @@ from kvcore.charts import summary
 from kvcore.charts.memory_bars import memory_bar
 from kvcore.charts.replay_figures import replay_report
 from kvcore.contract.result import error_of, planned_result
-from kvcore.controls import settings
-from kvcore.deploy import launch
+from kvcore.controls import in_force
+from kvcore.deploy import commands
 from kvcore.engines.vllm.versions import find_release
 from kvcore.evidence.log.reader import read_log
 from kvcore.evidence.log_report import log_report
@@ -183,7 +183,7 @@ def views(scenario: Scenario) -> None:
     """What the Plan page computes for a scenario, planned or refused; one in `SHOWN` of what is planned is shown."""
     encoded = link.encode(scenario)
     link.query_string(encoded)
-    settings.settings_in_force(scenario, _T)
+    in_force.settings_in_force(scenario, _T)
     try:
         planned = plan(scenario)
     except KvPlannerError as error:
@@ -204,8 +204,8 @@ def views_of_plan(planned: Plan) -> None:
     memory_bar(planned, _T).html("fuzz", "")
     json.dumps(charts.concurrency_chart(planned, curves, _T))
     numbers.number_rows(planned, _T)
-    settings.override_steps(planned)
-    launch.launch_command(planned)
+    in_force.override_steps(planned)
+    commands.launch_command(planned)
     fixes(planned)
     for notice in planned.notices:
         assert notice.message, notice.code

@@ -35,7 +35,7 @@ from kvcore.charts.matrix import (
     smallest_answer,
 )
 from kvcore.charts.plotting import Figure
-from kvcore.controls import edit
+from kvcore.controls import offers
 from kvcore.scenario import Scenario
 from kvcore.scenario.page_parameters import GPU_LIMITS, MEMORY_BANDS, Order
 from pages.ui.explore import explored, machines, prices
@@ -155,7 +155,7 @@ def _spread(
 ) -> machines.Shared | None:
     """Of a mixture, the fewest cards whose replicas share out its experts; None where no card fills machines."""
     among = _shared_among(scenario, shown, filters)
-    if not among or not edit.has_experts(scenario):
+    if not among or not offers.has_experts(scenario):
         return None
     return machines.shared_among(scenario, entry_of(scenario), among, wanted, t)
 
@@ -292,9 +292,9 @@ def _filters(scenario: Scenario, t: Words) -> Filters:
 
 def precision_switches(scenario: Scenario, t: Words) -> None:
     """KV cache dtype and weight precision: the same fields as in the sidebar, directly."""
-    _switch("kv_cache_dtype", t("KV cache dtype"), edit.KV_CACHE_DTYPES, scenario.kv_cache_dtype)
-    now = scenario.quantization or edit.CHECKPOINT
-    _switch("quantization", t("Weight precision"), edit.weight_precisions(scenario), now)
+    _switch("kv_cache_dtype", t("KV cache dtype"), offers.KV_CACHE_DTYPES, scenario.kv_cache_dtype)
+    now = scenario.quantization or offers.CHECKPOINT
+    _switch("quantization", t("Weight precision"), offers.weight_precisions(scenario), now)
 
 
 def _switch(field: str, label: str, options: tuple[str, ...], now: str) -> None:
@@ -314,7 +314,7 @@ def _switch(field: str, label: str, options: tuple[str, ...], now: str) -> None:
 @net.callback
 def _set_precision(field: str, key: str) -> None:
     value = st.session_state[key]
-    state.set_field(field, None if field == "quantization" and value == edit.CHECKPOINT else value)
+    state.set_field(field, None if field == "quantization" and value == offers.CHECKPOINT else value)
 
 
 def _table(rows: tuple[Row, ...], target: Target, t: Words) -> Table:

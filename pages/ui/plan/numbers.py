@@ -11,7 +11,7 @@ import streamlit as st
 from kvcore.base.numbers import count, gib_text
 from kvcore.base.words import Words
 from kvcore.contract.result import planned_result
-from kvcore.controls.settings import OverrideStep
+from kvcore.controls.in_force import OverrideStep
 from kvcore.explain.numbers import NumberRow, numbers_csv
 from kvcore.planning import Plan
 from pages.ui.shared import html_table

@@ -17,7 +17,7 @@ from kvcore.base.numbers import count
 from kvcore.base.words import Words, listed, sentences
 from kvcore.charts import summary
 from kvcore.charts.summary import Outcome, Sentence, accepted_label
-from kvcore.controls.settings import settings_in_force
+from kvcore.controls.in_force import settings_in_force
 from kvcore.planning import Plan
 from kvcore.scenario import Scenario
 from kvcore.workload.limits import ALLOW_LONG, is_above_model, stretch_for

@@ -13,8 +13,8 @@ from kvcore.base.errors import KvPlannerError
 from kvcore.base.parts import GIVEN
 from kvcore.base.units import gib
 from kvcore.base.words import Words, msg
-from kvcore.controls import edit
-from kvcore.controls.settings import CASES, assumed_text
+from kvcore.controls import edit, offers
+from kvcore.controls.in_force import CASES, assumed_text
 from kvcore.engines.registry import find_engine
 from kvcore.engines.vllm.versions import assumed_version
 from kvcore.flags import FLAGS, Flag, Kind, Shown, Widget, fields_of
@@ -32,11 +32,11 @@ def scenario(planned: Plan | KvPlannerError, t: Words) -> None:
     pickers.model(t)
     pickers.accelerator(t)
     _tensor_parallel(t)
-    for name in edit.main_flags(state.scenario()):
+    for name in offers.main_flags(state.scenario()):
         _of_experts(name, plan, t)
     limit_controls.context_length(plan, t)
     limit_controls.utilization(plan, t)
-    _segmented("kv_cache_dtype", edit.kv_cache_dtypes(state.scenario()), state.scenario().kv_cache_dtype, t)
+    _segmented("kv_cache_dtype", offers.kv_cache_dtypes(state.scenario()), state.scenario().kv_cache_dtype, t)
     _weight_precision(t)
     box, is_opened = fold(t("More options"), "more")
     if is_opened:
@@ -51,7 +51,7 @@ def _help(name: str, t: Words) -> str | None:
 
 def _tensor_parallel(t: Words) -> None:
     now = state.scenario().parallel.tensor_parallel_size
-    sizes = edit.tensor_parallel_sizes(state.scenario()) or edit.TENSOR_PARALLEL_SIZES
+    sizes = offers.tensor_parallel_sizes(state.scenario()) or offers.TENSOR_PARALLEL_SIZES
     _segmented("tensor_parallel_size", sorted({*sizes, now}), now, t)
 
 
@@ -59,14 +59,14 @@ def _of_experts(name: str, plan: Plan | None, t: Words) -> None:
     """What cuts a mixture of experts, next to the tensor parallel size."""
     flag, now = FLAGS[name], value_of(state.scenario(), name)
     if flag.kind is Kind.INTEGER:
-        _segmented(name, sorted({*edit.REPLICAS, now}), now, t)
+        _segmented(name, sorted({*offers.REPLICAS, now}), now, t)
     else:
         _by_kind(flag, plan, t)
 
 
 def _weight_precision(t: Words) -> None:
-    now = state.scenario().quantization or edit.CHECKPOINT
-    _segmented("quantization", edit.weight_precisions(state.scenario()), now, t, {edit.CHECKPOINT: None})
+    now = state.scenario().quantization or offers.CHECKPOINT
+    _segmented("quantization", offers.weight_precisions(state.scenario()), now, t, {offers.CHECKPOINT: None})
 
 
 def _segmented(name: str, options: Sequence[Any], now: Any, t: Words, values: Mapping[Any, Any] = {}) -> None:
@@ -86,7 +86,7 @@ def _segmented(name: str, options: Sequence[Any], now: Any, t: Words, values: Ma
 
 def _more(plan: Plan | None, t: Words) -> None:
     scenario = state.scenario()
-    shown = edit.main_flags(scenario)
+    shown = offers.main_flags(scenario)
     for name, flag in fields_of().items():
         if name in shown or not _is_of_use(flag, plan):
             continue
@@ -117,15 +117,15 @@ def _more(plan: Plan | None, t: Words) -> None:
 def _is_of_use(flag: Flag, plan: Plan | None) -> bool:
     scenario = state.scenario()
     if flag.shown is Shown.RECURRENT:
-        return edit.keeps_recurrent_states(scenario)
+        return offers.keeps_recurrent_states(scenario)
     if flag.shown is Shown.RESTART:
-        return edit.can_restart(scenario, plan)
+        return offers.can_restart(scenario, plan)
     if flag.shown is Shown.IMAGES:
-        return edit.takes_images(scenario)
+        return offers.takes_images(scenario)
     if flag.shown is Shown.EXPERTS:
-        return edit.has_experts(scenario)
+        return offers.has_experts(scenario)
     if flag.shown is Shown.SPARSE:
-        return edit.attends_sparsely(scenario)
+        return offers.attends_sparsely(scenario)
     if flag.shown is Shown.REPLICAS:
         return scenario.parallel.data_parallel_size > 1
     return flag.shown is Shown.ALWAYS or scenario.parallel.ranks_per_replica > 1
@@ -234,7 +234,7 @@ def _engine(plan: Plan | None, t: Words) -> None:
 def _engine_version(plan: Plan | None, t: Words) -> None:
     del plan
     scenario = state.scenario()
-    options, assumed = edit.engine_versions(scenario.engine), assumed_version(scenario)
+    options, assumed = offers.engine_versions(scenario.engine), assumed_version(scenario)
     if find_engine(scenario.engine).unstated is None:
         _select("engine_version", options, scenario.engine_version or assumed, t)
         return
@@ -246,7 +246,7 @@ def _every_kv_cache_dtype(plan: Plan | None, t: Words) -> None:
     """Those that card and release refuse too, marked."""
     del plan
     name, scenario = "kv_cache_dtype", state.scenario()
-    refused = edit.refused_values(scenario, name, FLAGS[name].choices)
+    refused = offers.refused_values(scenario, name, FLAGS[name].choices)
     _select(
         name,
         FLAGS[name].choices,
@@ -264,12 +264,12 @@ def _mamba_cache_mode(plan: Plan | None, t: Words) -> None:
     in_force = plan.resolved.mamba_cache_mode if plan is not None else ""
     now = scenario.mamba_cache_mode or AUTO
     help_text = t(FLAGS[name].help, mode=in_force or "-")
-    _select(name, edit.state_choices(name, scenario), now, t, {AUTO: None}, help_text=help_text)
+    _select(name, offers.state_choices(name, scenario), now, t, {AUTO: None}, help_text=help_text)
 
 
 def _mamba_dtype(name: str, t: Words) -> None:
     scenario = state.scenario()
-    _select(name, edit.state_choices(name, scenario), value_of(scenario, name), t)
+    _select(name, offers.state_choices(name, scenario), value_of(scenario, name), t)
 
 
 _OWN: Final[Mapping[str, Callable[[Plan | None, Words], None]]] = {

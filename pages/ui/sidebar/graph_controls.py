@@ -8,7 +8,7 @@ import streamlit as st
 
 from kvcore.base.numbers import count
 from kvcore.base.words import Words
-from kvcore.controls import edit
+from kvcore.controls import offers
 from kvcore.flags import FLAGS
 from kvcore.planning import Plan
 from kvcore.scenario import AUTO, CudagraphMode
@@ -24,7 +24,7 @@ LISTED_SIZES = 12
 def largest(plan: Plan | None, t: Words) -> None:
     """The largest captured batch, where the release has the flag; nothing to set where the start is eager."""
     scenario = state.scenario()
-    if not edit.takes_flag(scenario, LARGEST) and scenario.max_cudagraph_capture_size is None:
+    if not offers.takes_flag(scenario, LARGEST) and scenario.max_cudagraph_capture_size is None:
         return
     listed = scenario.cudagraph_capture_sizes
     sizes = plan.resolved.cudagraph_capture_sizes if plan is not None else ()
@@ -49,7 +49,7 @@ def largest(plan: Plan | None, t: Words) -> None:
 def mode(plan: Plan | None, t: Words) -> None:
     """The mode of the graphs, where the release has it."""
     scenario = state.scenario()
-    if not edit.takes_flag(scenario, MODE) and scenario.cudagraph_mode is None:
+    if not offers.takes_flag(scenario, MODE) and scenario.cudagraph_mode is None:
         return
     now = scenario.cudagraph_mode or AUTO
     options = (AUTO, *CudagraphMode)

@@ -12,7 +12,7 @@ import streamlit as st
 
 from kvcore.base.numbers import count, short_tokens
 from kvcore.base.words import Words
-from kvcore.controls import edit
+from kvcore.controls import offers
 from kvcore.flags import FLAGS
 from kvcore.planning import Plan
 from pages.ui.shared import net, numbers, state
@@ -51,7 +51,7 @@ def context_length(plan: Plan | None, t: Words) -> None:
         )
     st.select_slider(
         t("{label} (slider)", label=label),
-        edit.context_lengths(limit, now),
+        offers.context_lengths(limit, now),
         value=now,
         format_func=_slider_label,
         key=seed(f"{LENGTH}.slider", now),
@@ -65,7 +65,7 @@ def utilization(plan: Plan | None, t: Words) -> None:
     now = (
         plan.resolved.gpu_memory_utilization if plan is not None else state.scenario().gpu_memory_utilization
     )
-    now = edit.default_utilization(state.scenario()) if now is None else now
+    now = offers.default_utilization(state.scenario()) if now is None else now
     label = t(FLAGS[SHARE].label)
     numbers.box(
         st,
@@ -98,7 +98,7 @@ def _slider_label(length: int) -> str:
 @net.callback
 def _take_length() -> None:
     given = st.session_state[LENGTH]
-    length = edit.length_from_text(given)
+    length = offers.length_from_text(given)
     if length is None:
         st.session_state[REFUSED] = (LENGTH, given.strip()[:SHOWN_CHARACTERS] or "–")
     else:

@@ -22,7 +22,7 @@ from kvcore.charts.workload_summary import (
     mix_sentence,
     sentence,
 )
-from kvcore.controls.edit import nearest_below
+from kvcore.controls.offers import nearest_below
 from kvcore.evidence.carry import carried_over
 from kvcore.planning import Plan
 from kvcore.workload.histogram import MAX_LENGTH

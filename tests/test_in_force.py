@@ -12,7 +12,7 @@ from kvcore.base.words import Language, words
 from kvcore.charts import summary
 from kvcore.contract.result import result_of
 from kvcore.controls.edit import with_field
-from kvcore.controls.settings import assumed_surroundings, assumed_text, settings_in_force
+from kvcore.controls.in_force import assumed_surroundings, assumed_text, settings_in_force
 from kvcore.flags import fields_of
 from kvcore.memory.budget import rank_memory, surrounding_terms
 from kvcore.memory.setting import setting_of

@@ -1,4 +1,4 @@
-"""What a person set: settings that its engine would not do by itself, and figures in place of its estimates."""
+"""Settings in force: everything that differs from the engine's defaults, and figures given in place of estimates."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ SHOWN_ELSEWHERE: Final = frozenset(
     ("model", "config", "checkpoint", "accelerator", "engine", "engine_version", "parallel", "kv_cache_dtype",
      "gpu_memory_utilization", "max_model_len", "env", "surroundings", "measured")
 )  # fmt: skip
-"""In the scenario line itself, in the chip of the measured parts, or with chips of their own."""
+"""Fields shown in the scenario line, in the chip of the measured parts, or in chips of their own."""
 LORA: Final = ("enable_lora", "max_loras", "max_lora_rank", "fully_sharded_loras")
 MEMORY: Final = FLAGS["accelerator.memory_gib"]
 _PARTS: Final = (
     (MEMORY, "total"),
     *((FLAGS[f"measured.{part.field}"], part.estimate) for part in GIVEN),
 )
-"""Figures that a person may give, and the part of a rank's memory whose place they take."""
+"""Figures that a person may give, each with the part of a rank's memory that it replaces."""
 CASES: Final = LABELS["surroundings"]
-"""What surroundings are called."""
+"""Names of surroundings."""
 LISTED_SIZES: Final = 6
 _PLAIN: Final = re.compile(r"[A-Za-z0-9_-]{1,48}(?:\.\d{1,6}){0,3}")
-"""What can stand in Markdown and in a table as it is."""
+"""Text without a meaning in Markdown and in tables."""
 
 
 class Setting(Struct, frozen=True, kw_only=True):
-    """One setting in the engine's own words, and the changes of fields that take it back."""
+    """One setting as the engine spells it, and the changes of fields that undo it."""
 
     field: str
     text: str
@@ -54,9 +54,9 @@ class Setting(Struct, frozen=True, kw_only=True):
 
 
 def settings_in_force(scenario: Scenario, t: Words) -> tuple[Setting, ...]:
-    """Everything that is set and that neither the model, the card nor the scenario line shows.
+    """The settings that neither the model, the card nor the scenario line shows.
 
-    A value that could be read as markup is left out, its name is not.
+    A value that could be read as markup is left out; its name is shown.
 
     Example:
         >>> from kvcore.base.words import Language, words
@@ -76,7 +76,7 @@ def settings_in_force(scenario: Scenario, t: Words) -> tuple[Setting, ...]:
 
 
 def _checkpoint(scenario: Scenario) -> Iterator[Setting]:
-    """Facts about a bundled model's checkpoint that its entry does not have."""
+    """Facts about a bundled model's checkpoint that differ from its entry."""
     entry = catalogue.bundled_model(scenario.model)
     if entry is None or entry.config != scenario.config:
         return
@@ -94,7 +94,7 @@ def _memory(scenario: Scenario) -> Iterator[Setting]:
 
 
 def _memory_gib(scenario: Scenario) -> float | None:
-    """The memory that stands in place of a bundled card's."""
+    """The memory given in place of a bundled card's."""
     card = scenario.accelerator
     is_bundled = card is not None and catalogue_card(card) is not None
     return memory_override_gib(scenario) if is_bundled else None
@@ -147,7 +147,7 @@ def _environment(scenario: Scenario) -> Iterator[Setting]:
 
 
 def _surroundings(scenario: Scenario, t: Words) -> Iterator[Setting]:
-    """Those that are said, by the label of their control."""
+    """Surroundings that are given, each with the label of its control."""
     for flag in fields_of("surroundings").values():
         value = value_of(scenario, flag.name)
         if value is not None:
@@ -157,7 +157,7 @@ def _surroundings(scenario: Scenario, t: Words) -> Iterator[Setting]:
 
 
 def assumed_text(planned: Plan, t: Words) -> str:
-    """What is assumed as nobody said it, in one sentence; "" where nothing is."""
+    """The assumed surroundings in one sentence; "" where nothing is assumed."""
     assumed = assumed_surroundings(planned)
     if not assumed:
         return ""
@@ -169,7 +169,7 @@ def assumed_text(planned: Plan, t: Words) -> str:
 
 
 def case_name(case: str, t: Words) -> str:
-    """What a surrounding is called; a text that a person wrote without what could be read as markup.
+    """The name of a surrounding; a text that a person wrote is shown without anything that could be markup.
 
     Example:
         >>> from kvcore.base.words import Language, words
@@ -207,7 +207,7 @@ def _plain(text: str) -> str:
 
 
 class OverrideStep(Struct, frozen=True, kw_only=True):
-    """One figure given by the person, the engine's own in its place, and the pool before and after."""
+    """One figure given in place of the estimate, and the tokens of the KV cache before and after."""
 
     label: str
     field: str
@@ -218,7 +218,7 @@ class OverrideStep(Struct, frozen=True, kw_only=True):
 
 
 def override_steps(planned: Plan) -> tuple[OverrideStep, ...]:
-    """The way from the engine's own estimate to `planned`, one override at a time; empty without overrides."""
+    """The steps from the plain estimate to `planned`, one given figure each; empty without given figures."""
     scenario = planned.scenario
     given = {flag.name: value_of(scenario, flag.name) for flag, _ in _PARTS if flag is not MEMORY}
     given[MEMORY.name] = _memory_gib(scenario)
