@@ -19,9 +19,8 @@ from kvcore.catalogue.accelerators import Accelerator
 from kvcore.engine.protocol import Functions
 from kvcore.engine.resolved import CardView, view_of
 from kvcore.engines.registry import find_engine
-from kvcore.engines.vllm.storage import storage_of
 from kvcore.model.families import read_architecture
-from kvcore.planning import Prepared, prepare
+from kvcore.planning import begin, lay_out, load_weights, resolve_flags
 from kvcore.wire.request import scenario_from_request
 
 FOLDER = Path(kvcore.engine.__path__[0])
@@ -36,16 +35,19 @@ def record(scenario: Any, architecture: Any, card: Any) -> Any:
     return scenario
 
 
-def outcome(card: Accelerator, label: str, **flags: object) -> tuple[str, Prepared | None, list[str]]:
-    """What flags, cache specs and weights come to on a view, apart from words."""
+def outcome(card: Accelerator, label: str, **flags: object) -> tuple[str, object, list[str]]:
+    """Flags, cache specs and weights on a view, apart from words."""
     scenario = scenario_from_request({"max_model_len": 8192, **flags})
     view = dataclasses.replace(view_of(card), label=label)
     try:
-        found = prepare(scenario, read_architecture(scenario.config), storage_of(scenario), view)
+        begun = begin(scenario)
+        resolved = resolve_flags(scenario, begun, view)
+        layout = lay_out(scenario, begun, resolved)
+        weights = load_weights(scenario, begun, layout, view)
     except KvPlannerError as error:
         return error.code, None, []
-    codes = [notice.code for notice in found.resolved.notices]
-    return "", replace(found, resolved=replace(found.resolved, notices=())), codes
+    codes = [notice.code for notice in resolved.notices]
+    return "", (replace(layout, resolved=replace(layout.resolved, notices=())), weights), codes
 
 
 def test_no_flag_is_resolved_with_a_card_in_reach() -> None:

@@ -8,10 +8,10 @@ from msgspec.structs import replace
 from kvcore import catalogue
 from kvcore.advice.batches import LARGEST, STARTS, STEP, largest_batches
 from kvcore.advice.fixes import fixes
-from kvcore.advice.sharing import sharing
 from kvcore.advice.spread import REPLICAS, fewest_cards, longest_request, spread_scenario
 from kvcore.advice.sweep import cell_scenario, sweep_of_spreads
 from kvcore.advice.sweep_cell import Cell
+from kvcore.advice.vary import sharing
 from kvcore.controls import offers
 from kvcore.planning import Verdict, plan
 from kvcore.wire.request import scenario_from_request

@@ -11,7 +11,8 @@ from msgspec.structs import replace
 
 from kvcore.base.errors import KvPlannerError
 from kvcore.evidence.carry import carried_over
-from kvcore.planning import Verdict, plan
+from kvcore.planning import Verdict
+from kvcore.planning.numbers import numbers
 from kvcore.scenario import Parallel, Scenario
 
 STEP: Final = 1024
@@ -69,6 +70,6 @@ def _largest(base: Scenario, cut: Scenario, length: int) -> LargestBatch:
 def _verdict(scenario: Scenario) -> Verdict | None:
     """None where the engine refuses it."""
     try:
-        return plan(scenario).verdict
+        return numbers(scenario).verdict
     except KvPlannerError:
         return None

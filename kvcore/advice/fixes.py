@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any, Final, TypeAlias
 
 from msgspec import Struct
@@ -23,6 +24,7 @@ from kvcore.evidence.carry import carried_over
 from kvcore.memory.activations import restart_gain_bytes
 from kvcore.model.quantization import NOT_QUANTIZED
 from kvcore.planning import Plan, Tightness, Verdict, plan
+from kvcore.planning.numbers import Numbers, numbers
 from kvcore.scenario import AUTO, Scenario
 
 Value: TypeAlias = int | float | str | bool | None
@@ -50,17 +52,19 @@ BATCH_STEP: Final = 1024
 LARGEST_BATCHES: Final = 1024
 
 
-class Fix(Struct, frozen=True, kw_only=True):
-    """One setting, the value it needs, and the plan that comes of it. `field` is a contract field."""
+class Fix(Struct, frozen=True, kw_only=True, dict=True):
+    """One setting, the value it needs, and the deployment with it. `field` is a contract field."""
 
     field: str
     value: Value
-    plan: Plan
+    scenario: Scenario
+    verdict: Verdict
+    """Of the start with this change alone."""
 
-    @property
-    def verdict(self) -> Verdict:
-        """What the start would come to with this change alone."""
-        return self.plan.verdict
+    @cached_property
+    def plan(self) -> Plan:
+        """The plan with this change alone."""
+        return plan(self.scenario)
 
 
 def fixes(broken: Plan) -> tuple[Fix, ...]:
@@ -77,10 +81,11 @@ def fixes(broken: Plan) -> tuple[Fix, ...]:
 
 def fix_with(broken: Plan, field: str, value: Value) -> Fix | None:
     """That one change where the start goes through with it; None where it does not, or the engine refuses it."""
-    planned = _planned(broken.scenario, field, value)
-    if planned is None or planned.verdict not in (Verdict.FITS, Verdict.TIGHT):
+    changed = _changed(broken.scenario, field, value)
+    found = None if changed is None else _numbers(changed)
+    if changed is None or found is None or found.verdict not in (Verdict.FITS, Verdict.TIGHT):
         return None
-    return Fix(field=field, value=value, plan=planned)
+    return Fix(field=field, value=value, scenario=changed, verdict=found.verdict)
 
 
 class FixPair(Struct, frozen=True, kw_only=True):
@@ -105,10 +110,11 @@ def fix_pairs(broken: Plan, most: int = MAX_PAIRS) -> tuple[FixPair, ...]:
     pairs: list[FixPair] = []
     seen: set[object] = set()
     for field, value in _far_changes(broken):
-        half = _planned(broken.scenario, field, value)
-        if half is None or _is_good(half, broken):
+        changed = _changed(broken.scenario, field, value)
+        half = None if changed is None else _numbers(changed)
+        if changed is None or half is None or _is_good(half, broken):
             continue
-        for fix in fixes(half):
+        for fix in fixes(plan(changed)):
             answer = (
                 fix.value if field == "tensor_parallel_size" and fix.field == "accelerator" else fix.field
             )
@@ -192,26 +198,35 @@ def _nearest_releases(scenario: Scenario) -> Iterator[str]:
 def _first(scenario: Scenario, field: str, values: Iterable[Value], broken: Plan | None = None) -> Fix | None:
     """The first of `values` with which the plan is good enough."""
     for value in values:
-        planned = _planned(scenario, field, value)
-        if planned is not None and _is_good(planned, broken):
-            return Fix(field=field, value=value, plan=planned)
+        changed = _changed(scenario, field, value)
+        found = None if changed is None else _numbers(changed)
+        if changed is not None and found is not None and _is_good(found, broken):
+            return Fix(field=field, value=value, scenario=changed, verdict=found.verdict)
     return None
 
 
-def _planned(scenario: Scenario, field: str, value: Value) -> Plan | None:
-    """The plan with one setting changed; None where the engine refuses it."""
+def _changed(scenario: Scenario, field: str, value: Value) -> Scenario | None:
+    """`scenario` with one setting changed; None where its measured parts cannot be carried over, which it refuses."""
     change: dict[str, Any] = {field: value}
     if field in _OF_PARALLEL:
         change = {"parallel": replace(scenario.parallel, **change)}
     elif field == "accelerator":
         change = {field: catalogue.find_accelerator(str(value))}
     try:
-        return plan(carried_over(scenario, replace(scenario, **change)))
+        return carried_over(scenario, replace(scenario, **change))
     except KvPlannerError:
         return None
 
 
-def _is_good(planned: Plan, broken: Plan | None) -> bool:
+def _numbers(scenario: Scenario) -> Numbers | None:
+    """None where the engine refuses it."""
+    try:
+        return numbers(scenario)
+    except KvPlannerError:
+        return None
+
+
+def _is_good(planned: Numbers, broken: Plan | None) -> bool:
     """Whether that fixes it: it fits, or by the figures it does. A tight plan is fixed by one that fits alone; what the
     engine refused, by any that it takes and that has a cache."""
     if broken is None:

@@ -1,7 +1,7 @@
 """Every model on every accelerator at every tensor parallel size: what starts there, and what fits.
 
-A row is what `plan` says of `cell_scenario`, digit by digit, for a small part of the work: cards that the engine treats
-alike resolve to the same flags, pages and overheads, and differ in their budget alone (`sweep_model.py`).
+A cell is what `plan` says of `cell_scenario`, digit by digit, for a small part of the work: `OnCards` works each stage
+of the plan out once for all cards that it cannot tell apart.
 
 A server works each sweep out once for all visitors who ask for the same. The key of a sweep is a digest of what decides
 it: flags, card and sizes. Shared and kept are only sweeps of bundled models on bundled cards; with a model, a draft
@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from functools import cache
 from typing import Final, TypeAlias
 
 from msgspec import Struct
@@ -21,9 +22,7 @@ from msgspec.structs import astuple, replace
 from kvcore import catalogue
 from kvcore.advice.checkpoints import as_served, other_checkpoints
 from kvcore.advice.spread import spread_scenario
-from kvcore.advice.sweep_cards import Cards
-from kvcore.advice.sweep_cell import Cell, planned_alone
-from kvcore.advice.sweep_model import ModelSweep
+from kvcore.advice.sweep_cell import Cell, cell_of, planned_alone, refused_cell
 from kvcore.base.errors import KvPlannerError
 from kvcore.base.shared_work import Progress, SharedWork, Work
 from kvcore.catalogue.accelerators import Accelerator
@@ -34,6 +33,7 @@ from kvcore.engines.vllm.versions import planned_release
 from kvcore.model.config import ModelConfig
 from kvcore.model.families import read_architecture
 from kvcore.model.rope import derived_max_model_len
+from kvcore.planning.numbers import OnCards
 from kvcore.scenario import Measured, Runner, Scenario, without_state_flags
 
 SIZES: Final = (1, 2, 4, 8)
@@ -65,7 +65,6 @@ def sweep(
     What `base` measured or fixed for one deployment does not count here; `cell_scenario` says exactly what does.
     A length above what a model allows is cut to that, but for the model of `base` itself, which is planned as asked.
     """
-    known = Cards(cards)
     for entry in models:
         scenario = model_scenario(base, entry)
         by_engine: dict[tuple[str, str | None], list[int]] = {}
@@ -77,25 +76,50 @@ def sweep(
         cells: dict[int, Cell] = {}
         for (engine, version), own in by_engine.items():
             asked = with_engine(scenario, engine, version)
-            on_engine = ModelSweep(known, asked, own)
-            others = [ModelSweep(known, other, own) for other in other_checkpoints(asked)]
             for place, size in enumerate(sizes):
-                found = dict(on_engine.cells(size))
-                for other in others:
-                    refused = {index for index, cell in found.items() if cell.refusal in NOT_TAKEN}
-                    taken = other.cells(size) if refused else ()
-                    found |= {
-                        index: cell
-                        for index, cell in taken
-                        if index in refused and cell.refusal not in NOT_TAKEN
-                    }
-                for index, cell in found.items():
-                    cells[index * len(sizes) + place] = cell
+                published, *others = (_at_size(one, size) for one in (asked, *other_checkpoints(asked)))
+                for index in own:
+                    cells[index * len(sizes) + place] = _served(cards[index], published, others)
         yield SweptModel(
             model=entry.id,
             max_model_len=scenario.max_model_len or 0,
             cells=tuple(cells[place] for place in range(len(cards) * len(sizes))),
         )
+
+
+def _at_size(scenario: Scenario, size: int) -> Callable[[Accelerator], Cell]:
+    """Plans `scenario` at one tensor parallel size, on one card after another."""
+
+    @cache
+    def on_cards() -> OnCards | KvPlannerError:
+        try:
+            return OnCards(replace(scenario, parallel=replace(scenario.parallel, tensor_parallel_size=size)))
+        except KvPlannerError as error:
+            return error
+
+    def on_card(card: Accelerator) -> Cell:
+        planned = on_cards()
+        if isinstance(planned, KvPlannerError):
+            return refused_cell(card, size, planned)
+        try:
+            return cell_of(planned.numbers(card), card)
+        except KvPlannerError as error:
+            return refused_cell(card, size, error)
+
+    return on_card
+
+
+def _served(
+    card: Accelerator,
+    published: Callable[[Accelerator], Cell],
+    others: Sequence[Callable[[Accelerator], Cell]],
+) -> Cell:
+    """The cell of the published checkpoint, or of the first other one where its format is not taken on that card."""
+    cell = published(card)
+    if cell.refusal in NOT_TAKEN:
+        found = (other(card) for other in others)
+        return next((one for one in found if one.refusal not in NOT_TAKEN), cell)
+    return cell
 
 
 def plan_cell(base: Scenario, entry: ModelEntry, card: Accelerator, size: int) -> Cell:

@@ -10,8 +10,10 @@ from msgspec.structs import replace
 
 from kvcore.base.errors import KvPlannerError
 from kvcore.base.units import gib
+from kvcore.cache.capacity import Pool
 from kvcore.catalogue.accelerators import Accelerator, Interconnect
 from kvcore.planning import Verdict, plan
+from kvcore.planning.numbers import Numbers, numbers_of
 from kvcore.scenario import Scenario
 
 STARTS: Final = (Verdict.FITS, Verdict.TIGHT)
@@ -52,10 +54,6 @@ class Cell(Struct, frozen=True, gc=False):
         """Requests at once over the GPUs; 0 where it does not start."""
         return self.requests / self.gpus if self.starts else 0.0
 
-    def on(self, card: Accelerator) -> Cell:
-        """The same on another card."""
-        return replace(self, accelerator=card.id)
-
 
 def refused_cell(card: Accelerator, size: int, error: KvPlannerError) -> Cell:
     """The cell of a refusal."""
@@ -68,24 +66,27 @@ def planned_alone(scenario: Scenario, card: Accelerator, size: int) -> Cell:
         planned = plan(replace(scenario, accelerator=card))
     except KvPlannerError as error:
         return refused_cell(card, size, error)
-    cell = Cell(
-        accelerator=card.id,
-        tensor_parallel_size=size,
-        verdict=planned.verdict,
-        gpus=planned.scenario.parallel.ranks,
-        replicas=planned.scenario.parallel.data_parallel_size,
-        weights_gib=gib(planned.loaded_weights.value),
+    return cell_of(numbers_of(planned), card)
+
+
+def cell_of(numbers: Numbers, card: Accelerator) -> Cell:
+    """The cell of a deployment on `card`."""
+    parallel, pool = numbers.parallel, numbers.pool
+    return Cell(
+        card.id,
+        parallel.tensor_parallel_size,
+        numbers.verdict,
+        "",
+        parallel.ranks,
+        parallel.data_parallel_size,
+        gib(numbers.weights_bytes),
+        *(() if pool is None else _figures(pool)),
     )
-    cache = planned.cache
-    if cache is None:
-        return cell
-    return replace(
-        cell,
-        kv_cache_gib=gib(cache.num_blocks * cache.bytes_per_block),
-        tokens=cache.tokens,
-        max_concurrency=cache.max_concurrency,
-        longest_request_tokens=cache.longest_request_tokens,
-    )
+
+
+def _figures(pool: Pool) -> tuple[float, int, float, int]:
+    kv_cache_gib = gib(pool.num_blocks * pool.bytes_per_block)
+    return kv_cache_gib, pool.tokens, pool.max_concurrency, pool.longest_request_tokens
 
 
 class Smallest(Struct, frozen=True, kw_only=True):

@@ -5,6 +5,7 @@ Decoding has a bound: every step has to read weights and keys from the card's me
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, Final
@@ -13,7 +14,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from kvcore.advice.checkpoints import as_served
-from kvcore.advice.sharing import INSTANCES, sharing
 from kvcore.base.errors import KvPlannerError
 from kvcore.base.units import GB
 from kvcore.cache.capacity import max_concurrency_at
@@ -26,6 +26,7 @@ from kvcore.memory.weights import DTYPE_BYTES, Rank, counted_layers
 from kvcore.model import architecture as arch
 from kvcore.model.families import read_architecture
 from kvcore.planning import HIGH, LOW, Plan, Verdict, plan, stage_kv_bytes
+from kvcore.planning.numbers import Numbers, numbers, numbers_of
 from kvcore.scenario import Parallel, Scenario, SpeculativeConfig
 
 STARTS: Final = (Verdict.FITS, Verdict.TIGHT)
@@ -35,6 +36,8 @@ SHARES: Final = (0.80, 0.85, 0.90, 0.92, 0.95, 0.98)
 BATCHES: Final = (2048, 4096, 8192, 16384, 32768, 65536)
 """Tokens of one step."""
 BLOCK_SIZES: Final = (16, 32, 64, 128)
+INSTANCES: Final = (1, 2, 3, 4)
+"""Engines on each card."""
 DRAFT_TOKENS: Final = 3
 """What the engine's own examples draft at once.
 
@@ -139,7 +142,7 @@ def _present(base: Scenario, varied: Varied) -> object:
     ):
         return None
     try:
-        return getattr(plan(base).resolved, str(varied))
+        return getattr(numbers(base).resolved, str(varied))
     except KvPlannerError:
         return None
 
@@ -193,6 +196,29 @@ def _positions(
         sizes: list[Any] = sorted({*values, getattr(parallel, field)})
         return [(size, replace(base, parallel=replace(parallel, **{field: size}))) for size in sizes]
     return [(value, replace(base, **{field: value})) for value in values]
+
+
+def sharing(base: Scenario, instances: int) -> Scenario:
+    """`base` as the last of that many engines that share each card evenly; `base` itself for one.
+
+    Each may take its part of the utilization, and finds what the others took.
+
+    Example:
+        >>> from kvcore.wire.request import scenario_from_request
+        >>> base = scenario_from_request({"model": "Qwen/Qwen3-8B", "accelerator": "Ascend-910B3-64GB"})
+        >>> second = sharing(base, 2)
+        >>> second.gpu_memory_utilization, second.surroundings.taken_gib
+        (0.46, 28.04)
+    """
+    if instances == 1:
+        return base
+    whole = base.gpu_memory_utilization or numbers(base).resolved.gpu_memory_utilization
+    share = math.floor(100 * whole / instances + 1e-9) / 100
+    total = base.accelerator.memory_gib if base.accelerator is not None else 0.0
+    others = round((instances - 1) * share * total, 2) + (base.surroundings.taken_gib or 0.0)
+    return replace(
+        base, gpu_memory_utilization=share, surroundings=replace(base.surroundings, taken_gib=others)
+    )
 
 
 _PARALLEL_SIZES: Final = (Varied.TENSOR_PARALLEL, Varied.PIPELINE_PARALLEL, Varied.DATA_PARALLEL)
@@ -278,17 +304,18 @@ class ConcurrencyCurve(Struct, frozen=True, kw_only=True):
 
 def concurrency_curve(base: Plan, lengths: Sequence[int]) -> ConcurrencyCurve:
     """The curve of `base` itself, as if each length were its max_model_len."""
+    return _curve(numbers_of(base), lengths)
 
+
+def _curve(base: Numbers, lengths: Sequence[int]) -> ConcurrencyCurve:
     def at(end: int | None = None) -> tuple[float, ...]:
         available = stage_kv_bytes(base.stage_kv, end)
         if min(available, default=0) <= 0:
             return (0.0,) * len(lengths)
-        return max_concurrency_at(
-            base.specs, available, base.resolved, base.scenario.parallel, tuple(lengths)
-        )
+        return max_concurrency_at(base.specs, available, base.resolved, base.parallel, tuple(lengths))
 
     return ConcurrencyCurve(
-        tensor_parallel_size=base.scenario.parallel.tensor_parallel_size,
+        tensor_parallel_size=base.parallel.tensor_parallel_size,
         lengths=tuple(lengths),
         concurrency=at(),
         low=at(LOW),
@@ -311,10 +338,10 @@ def tensor_parallel_curves(
             continue
         try:
             changed = replace(base.scenario, parallel=replace(parallel, tensor_parallel_size=size))
-            neighbour = plan(carried_over(base.scenario, changed))
+            neighbour = numbers(carried_over(base.scenario, changed))
         except KvPlannerError:
             continue
-        curves.append(concurrency_curve(neighbour, lengths))
+        curves.append(_curve(neighbour, lengths))
     return tuple(curves)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from typing import assert_never
 
@@ -236,24 +236,20 @@ def max_concurrency_at(
     return tuple(_concurrency(num_blocks, length, trace) for length in lengths)
 
 
-def plan_pools(
-    specs: tuple[LayerSpec, ...], available_bytes: Sequence[int], resolved: Resolved, parallel: Parallel
-) -> list[Pool] | None:
-    """The pool of a rank with `specs` for each of `available_bytes`, as `plan_cache` has it for little more than one.
+def pool_planner(
+    specs: tuple[LayerSpec, ...], resolved: Resolved, parallel: Parallel
+) -> Callable[[int], Pool]:
+    """Plans the pool of a rank with `specs` in one KV memory after another, as `plan_cache` does but faster.
 
-    None where that cannot be had so: V0, automatic lengths, a given number of blocks, a model without a cache.
+    For the V1 engine with a given length and no given number of blocks, whose groups depend on no memory.
 
     Raises EngineRefusalError as `plan_cache` does.
     """
-    if resolved.is_v0 or resolved.max_model_len_auto or resolved.num_gpu_blocks_override is not None:
-        return None
-    if not available_bytes:
-        return []
-    first = plan_cache((specs,), available_bytes[:1], resolved, parallel)
+    first = plan_cache((specs,), (1,), resolved, parallel)
     trace, check, length = first.trace, first.trace.tightest, resolved.max_model_len
     if check is None:
-        return None
-    overhead = check.budget_bytes - available_bytes[0]
+        return lambda available: plan_cache((specs,), (available,), resolved, parallel)
+    overhead = check.budget_bytes - 1
     limit = max(length, resolved.derived_max_model_len)
     tokens_or_one, divisor = _share_of_block(length, trace)
     needed: dict[int, int] = {length: first.needed_bytes}
@@ -278,7 +274,7 @@ def plan_pools(
             longest_request_tokens=longest,
         )
 
-    return [pool(available) for available in available_bytes]
+    return pool
 
 
 def _num_blocks(available_bytes: Sequence[int], trace: Trace) -> int:

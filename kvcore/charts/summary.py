@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from kvcore.advice.fixes import Fix, FixPair, starts_lower
 from kvcore.advice.vary import ConcurrencyCurve
@@ -271,7 +272,7 @@ def _new_value(fix: Fix, t: Words) -> str:
 def pair_label(pair: FixPair, t: Words) -> str:
     """What a pair of fixes changes, as one button says it."""
     field, value = pair.first
-    first = fix_label(Fix(field=field, value=value, plan=pair.second.plan), t)
+    first = fix_label(replace(pair.second, field=field, value=value), t)
     return t("{first} + {second}", first=first, second=fix_label(pair.second, t))
 
 

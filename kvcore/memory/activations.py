@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache, partial
 from typing import Annotated, Final
 
@@ -20,7 +20,6 @@ from kvcore.engines.vllm.classes import CLASSES
 from kvcore.engines.vllm.exchange import gathers_tokens
 from kvcore.memory.audio_profile import AudioConstants, profiled_bytes
 from kvcore.memory.balancing import profiled_buffer_bytes
-from kvcore.memory.communicators import exchange_row
 from kvcore.memory.encoder_profile import EncoderConstants, sees, takes_pixel_bounds, unexplained_share
 from kvcore.memory.npu_profile import StreamPeak, routed_bytes, stream_peak
 from kvcore.memory.setting import Setting, has_indexer, own_overheads
@@ -210,15 +209,6 @@ def sampler_rows(setting: Setting) -> tuple[SamplerRow, ...]:
         return (sampler_row("v1", version),)
     ways = (True,) if asked is not None else (False, True)
     return tuple(sampler_row("v1", version, way) for way in ways)
-
-
-def activation_card_terms(setting: Setting) -> Hashable:
-    """What of a card the peak depends on, for a scenario and flags that are the same."""
-    rows = sampler_rows(setting)
-    chip = multiprocessors(setting.accelerator)
-    is_counted = any(row.vocabulary_rows_per_multiprocessor for row in rows)
-    unexplained = unexplained_share(setting, ACTIVATIONS.load().encoder)
-    return rows, chip * is_counted, unexplained, _runs_sparse(setting), exchange_row(setting)
 
 
 @lru_cache(maxsize=256)

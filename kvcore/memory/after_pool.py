@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable
 from functools import lru_cache
 from typing import Annotated, Final, NamedTuple
 
@@ -128,11 +127,6 @@ def _in_all(parts: tuple[_Part, ...]) -> Quantity:
         source="; ".join(part.source for part in parts),
         interval=(max(0.0, value - less), value + more),
     )
-
-
-def after_pool_card_terms(setting: Setting) -> Hashable:
-    """What of a card `after_pool_bytes` depends on, for a scenario and flags that are the same."""
-    return _major_capability(setting), tuple(row.card in setting.card_label for row in setting.rules.masks)
 
 
 def _major_capability(setting: Setting) -> int:

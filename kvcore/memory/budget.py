@@ -16,7 +16,6 @@ from kvcore.engine import stage_layers
 from kvcore.engine.resolved import Resolved
 from kvcore.engines.registry import find_engine
 from kvcore.engines.vllm.additional import additional_of
-from kvcore.engines.vllm.versions import switches_of
 from kvcore.memory.activations import peak_activation_bytes, restart_gain_bytes, sampler_rows
 from kvcore.memory.after_pool import after_pool_bytes
 from kvcore.memory.framework import (
@@ -120,7 +119,7 @@ def profiled_memory(setting: Setting, weights: Quantity) -> RankMemory:
     """
     measured, total = setting.scenario.measured, total_of(setting.accelerator)
     system = measured_or(measured, "system_gib", system_bytes(setting))
-    budget = budget_of(total, setting.resolved)
+    budget = setting_budget(setting, total)
     profiled = profile_of(setting)
     activations, framework, counted = profiled.activations, profiled.framework, profiled.counted_graphs
     remainder = available_of(setting, budget, weights, activations, framework, counted)
@@ -144,7 +143,7 @@ def profiled_memory(setting: Setting, weights: Quantity) -> RankMemory:
 
 def profiled_kv_bytes(setting: Setting, weights: Quantity) -> Quantity:
     """What `profiled_memory` leaves for the KV cache of one rank, in bytes, without the parts outside the budget."""
-    budget = budget_of(total_of(setting.accelerator), setting.resolved)
+    budget = setting_budget(setting, total_of(setting.accelerator))
     profiled = profile_of(setting)
     inside = profiled.activations, profiled.framework, profiled.counted_graphs
     remainder = available_of(setting, budget, weights, *inside)
@@ -176,10 +175,13 @@ def profile_of(setting: Setting) -> Profile:
 
 def total_of(accelerator: Accelerator) -> Quantity:
     """The memory of a card as torch reports it, in whole bytes."""
-    grade = accelerator.memory_grade
-    spread = ASSUMED_TOTAL_SPREAD * GIB if grade is Grade.ASSUMED else None
-    value = int(accelerator.memory_gib * GIB)
-    return figure("total", value, grade=grade, source=accelerator.source, spread=spread)
+    value, spread = int(accelerator.memory_gib * GIB), total_spread_bytes(accelerator) or None
+    return figure("total", value, grade=accelerator.memory_grade, source=accelerator.source, spread=spread)
+
+
+def total_spread_bytes(accelerator: Accelerator) -> float:
+    """Bytes that the total of a card may be off."""
+    return ASSUMED_TOTAL_SPREAD * GIB if accelerator.memory_grade is Grade.ASSUMED else 0.0
 
 
 def weights_of(setting: Setting, weights: WeightBytes) -> Quantity:
@@ -187,22 +189,29 @@ def weights_of(setting: Setting, weights: WeightBytes) -> Quantity:
     return measured_or(setting.scenario.measured, "weights_gib", loaded_quantity(weights))
 
 
-def budget_of(total: Quantity, resolved: Resolved) -> Quantity:
+def budget_of(total: Quantity, utilization: float, *, rounds_up: bool) -> Quantity:
     """utilization × total, in whole bytes: rounded up from 0.14.1 on.
 
     Source: vllm/v1/worker/utils.py:request_memory (0.14.1).
     """
-    share = given("gpu_memory_utilization", resolved.gpu_memory_utilization)
+    share = given("gpu_memory_utilization", utilization)
     budget, spread = share.value * total.value, share.value * half_width(total)
     return figure(
         "budget",
-        math.ceil(budget) if switches_of(resolved.version).rounds_budget_up else int(budget),
+        math.ceil(budget) if rounds_up else int(budget),
         "{total} × {gpu_memory_utilization}",
         total,
         share,
         grade=total.grade,
         source="vllm/v1/worker/utils.py:request_memory (0.32.0)",
         spread=spread or None,
+    )
+
+
+def setting_budget(setting: Setting, total: Quantity) -> Quantity:
+    """The budget of a rank, in whole bytes."""
+    return budget_of(
+        total, setting.resolved.gpu_memory_utilization, rounds_up=setting.switches.rounds_budget_up
     )
 
 
@@ -213,11 +222,6 @@ class Remainder(NamedTuple):
     share: int
     ends: tuple[float, float]
     """Of the interval of what is available."""
-
-    def with_more(self, more: int) -> Remainder:
-        """The same of a budget with so many bytes more."""
-        low, high = self.ends
-        return Remainder(self.left + more, self.share, (low + more / self.share, high + more / self.share))
 
     @property
     def available(self) -> int:
@@ -238,12 +242,13 @@ def remainder_of(
     Where nobody states the release, the interval spans those of all that may be meant.
     """
     inside = inside_of(setting, weights, activations, framework, counted)
-    found = release_remainder(setting, budget_bytes, inside)
+    found = release_remainder(setting, budget_bytes, inside, total_spread_bytes(setting.accelerator))
     low, high = found.ends
     for other in other_settings(setting):
         total, own = total_of(setting.accelerator), profile_of(other)
         inside = inside_of(other, weights, own.activations, own.framework, own.counted_graphs)
-        ends = release_remainder(other, budget_of(total, other.resolved).value, inside).ends
+        spread = total_spread_bytes(setting.accelerator)
+        ends = release_remainder(other, setting_budget(other, total).value, inside, spread).ends
         low, high = min(low, ends[0]), max(high, ends[1])
     return found._replace(ends=(low, high))
 
@@ -268,9 +273,10 @@ def inside_of(
     return Inside(sum(part.value for part in parts.values()), reach_of(setting, parts))
 
 
-def release_remainder(setting: Setting, budget_bytes: float, inside: Inside) -> Remainder:
-    """`remainder_of` on the one release of `setting`."""
-    total_spread = ASSUMED_TOTAL_SPREAD * GIB if setting.accelerator.memory_grade is Grade.ASSUMED else 0.0
+def release_remainder(
+    setting: Setting, budget_bytes: float, inside: Inside, total_spread: float
+) -> Remainder:
+    """`remainder_of` on the one release of `setting`; `total_spread` is that of its card."""
     left = int(budget_bytes - inside.taken)
     low, high = available_interval(setting, left, inside.reach, total_spread)
     share, unsized = pool_share(setting), unsized_bytes(setting)
@@ -324,12 +330,6 @@ def lost_on_loading_bytes(setting: Setting) -> int:
     if row is None or setting.architecture.moe is None or row.storage not in setting.storage:
         return 0
     return int(row.gib * GIB) if row.covers(setting.resolved.version) else 0
-
-
-def remainder_card_terms(setting: Setting) -> Hashable:
-    """What of a card `release_remainder` depends on but for the budget, for flags and parts that are the same."""
-    card = setting.accelerator
-    return card.vendor, card.memory_grade is Grade.ASSUMED, pool_share(setting)
 
 
 def checks_free_memory(setting: Setting) -> bool:

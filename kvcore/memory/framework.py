@@ -6,7 +6,7 @@ Memory beyond torch's allocator, and torch buffers that are neither weights nor 
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from functools import cache, lru_cache
 from typing import Final, NamedTuple
 
@@ -23,10 +23,9 @@ from kvcore.memory.collectives import (
     fusion_workspace_bytes,
     heap_of,
 )
-from kvcore.memory.communicators import communicator_bytes, exchange_row
+from kvcore.memory.communicators import communicator_bytes
 from kvcore.memory.setting import Setting, own_overheads
-from kvcore.memory.weights import expert_ranks
-from kvcore.scenario import Host, Link
+from kvcore.scenario import Host
 from kvcore.tables import Amount, Count, Reviewed, TableFile
 
 COUNTED_BUFFERS: Final = ("absolute", "consumed")
@@ -161,29 +160,6 @@ def pool_share(setting: Setting) -> int:
 def communication_in_budget(setting: Setting) -> bool:
     """Whether communicators come after the snapshot."""
     return setting.runner == "v0" or setting.switches.communication_in_budget
-
-
-def framework_card_terms(setting: Setting) -> Hashable:
-    """What of a card the framework depends on, for a scenario and flags that are the same."""
-    card, parallel = setting.accelerator, setting.parallel
-    is_joined = Link.NVLINK in setting.links
-    return (
-        _rows_in(fitted_tables(setting), setting),
-        (setting.capability, card.interconnect, card.vendor) if is_joined else None,
-        expert_ranks(parallel) > card.devices_per_node,
-        exchange_row(setting),
-        budget_kind(setting),
-    )
-
-
-def system_card_terms(setting: Setting) -> Hashable:
-    """What of a card the memory outside the budget depends on, for a scenario and flags that are the same."""
-    return _rows_in(outside_tables(setting), setting), budget_kind(setting)
-
-
-def _rows_in(tables: list[str], setting: Setting) -> tuple[OverheadRow, ...]:
-    found = (overhead_rows(setting, link) for link in setting.links)
-    return tuple(rows[table] for rows in found for table in tables)
 
 
 def runner_buffer_bytes(setting: Setting) -> int:

@@ -386,14 +386,6 @@ def driver_factors(setting: Setting) -> tuple[float, float]:
     return 1.0, 1.0
 
 
-def graph_card_terms(setting: Setting) -> tuple[object, ...]:
-    """What graphs and the engine's estimate take from the card: settings that differ in cards with the same terms
-    agree in both."""
-    has_splits = setting.capability == GRAPHS.load().attention_splits.capability
-    workspaces = gemm_workspace_bytes(setting), shared_workspace(setting)
-    return has_splits, *workspaces, driver_factors(setting), counts_estimate(setting)
-
-
 def graph_rate(setting: Setting) -> GraphRate:
     """What the driver keeps of each graph and layer: the engine's own rate, else that of its kind of layers."""
     own = own_overheads(setting.runner)

@@ -1,10 +1,13 @@
-"""plan(scenario) -> Plan: the one fold over model, engine, memory and cache."""
+"""plan(scenario) -> Plan: the one fold over model, engine, memory and cache.
+
+Its stages are named in their order: begin, flags, layout, weights, memory, cache, verdict. `kvcore.planning.numbers`
+runs the same stages for numbers alone.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
-from enum import StrEnum
+from collections.abc import Iterator
 from typing import Final
 
 from msgspec import Struct
@@ -13,7 +16,7 @@ from msgspec.structs import replace
 from kvcore import catalogue
 from kvcore.base.errors import Notice, notice
 from kvcore.base.quantity import Quantity
-from kvcore.cache.capacity import CachePlan, Pool, check_state_blocks, least_state_blocks, plan_cache
+from kvcore.cache.capacity import CachePlan, plan_cache
 from kvcore.cache.spec import LayerSpec
 from kvcore.cache.states import aligned_block_size, rank_layer_specs
 from kvcore.catalogue.accelerators import Accelerator, Vendor
@@ -29,7 +32,7 @@ from kvcore.memory.budget import rank_memories
 from kvcore.memory.loaded import checkpoint_notices, loaded_bytes, uncounted_bytes
 from kvcore.memory.parts import RankMemory
 from kvcore.memory.shares import check_weight_shapes
-from kvcore.memory.unstated import may_be_other, other_versions
+from kvcore.memory.unstated import other_versions
 from kvcore.memory.weights import WeightBytes
 from kvcore.model.architecture import Architecture
 from kvcore.model.config import ModelConfig
@@ -37,7 +40,32 @@ from kvcore.model.families import read_architecture
 from kvcore.model.families.eagle import Draft
 from kvcore.model.quantization import NOT_QUANTIZED, Quantization
 from kvcore.model.rope import read_yarn
+from kvcore.planning.verdict import (
+    HIGH,
+    LOW,
+    Tightness,
+    Verdict,
+    is_empty,
+    judged,
+    leaves_none,
+    stage_kv_bytes,
+    tightness,
+)
 from kvcore.scenario import Origin, Scenario
+
+__all__ = [
+    "ASSUMED_ACCELERATOR",
+    "HIGH",
+    "LOW",
+    "Plan",
+    "Tightness",
+    "Verdict",
+    "check",
+    "judged",
+    "leaves_none",
+    "plan",
+    "stage_kv_bytes",
+]
 
 ASSUMED_ACCELERATOR: Final = "H100-80GB"
 _WITHOUT_STARTS: Final = (Vendor.INTEL, Vendor.OTHER)
@@ -46,32 +74,7 @@ _FORMAT_IN_NAME: Final = re.compile(
     r"(?:^|[-_./])(awq|gptq|int4|int8|w4a16|w8a8|nvfp4|mxfp4|fp8|bnb|gguf|4bit|8bit)(?=$|[-_./])",
     re.IGNORECASE,
 )
-"""What a name promises; where neither config nor flag confirms it, a side file may be missing."""
-
-
-class Verdict(StrEnum):
-    """What the start would come to, first that applies."""
-
-    WEIGHTS_DO_NOT_FIT = "weights-do-not-fit"
-    NO_KV_MEMORY = "no-kv-memory"
-    CONTEXT_TOO_LONG = "context-too-long"
-    TIGHT = "tight"
-    FITS = "fits"
-
-
-class Tightness(StrEnum):
-    """What may be too little, within the error of the estimate, though the start may well succeed."""
-
-    MISSING = "missing"
-    """KV memory for one request of full length, which the figures themselves do not have."""
-    STATES = "states"
-    """Blocks for the recurrent states of as many requests as run at once."""
-    AFTER_POOL = "after-pool"
-    """Unused memory for what the start takes after the KV cache."""
-    START = "start"
-    """Free memory at start for the share of the card that the engine is to spend, which the figures do not have."""
-    SPARE = "spare"
-    """KV memory beyond one request of full length."""
+"""Formats that a name promises; where neither config nor flag confirms it, a side file may be missing."""
 
 
 class Plan(Struct, frozen=True, kw_only=True):
@@ -109,17 +112,13 @@ class Plan(Struct, frozen=True, kw_only=True):
         """What makes it tight; None of a plan that is not."""
         if self.verdict is not Verdict.TIGHT:
             return None
-        is_given = self.scenario.measured.available_kv_gib is not None
-        if self.memory is not None and self.memory.stops_at_start and not is_given:
-            return Tightness.START
-        if self.cache is None or not self.cache.fits:
-            return Tightness.MISSING
-        if self.cache.num_blocks < least_state_blocks(
-            (group.kind for group in self.cache.groups), self.resolved
-        ):
-            return Tightness.STATES
-        has_room = self.memory is None or self.memory.least_room >= 0
-        return Tightness.SPARE if has_room else Tightness.AFTER_POOL
+        memory, is_given = self.memory, self.scenario.measured.available_kv_gib is not None
+        return tightness(
+            self.cache,
+            self.resolved,
+            stops_at_start=memory is not None and memory.stops_at_start and not is_given,
+            has_room=memory is None or memory.least_room >= 0,
+        )
 
     @property
     def parameter_bytes_per_rank(self) -> int:
@@ -133,62 +132,80 @@ def plan(scenario: Scenario) -> Plan:
     Raises ModelError for a config that cannot be read exactly, EngineRefusalError for what the engine refuses
     before it looks at memory. A deployment that does not fit is a result, with its verdict.
     """
-    architecture, quantization, accelerator, prepared = _begun(scenario)
-    parallel = scenario.parallel
-    resolved, specs, weights = prepared.resolved, prepared.specs, prepared.weights
-    stages = range(parallel.pipeline_parallel_size)
-    memories = rank_memories(scenario, architecture, resolved, accelerator, weights)
-    given = scenario.measured.available_kv_gib
+    accelerator = scenario.accelerator or catalogue.find_accelerator(ASSUMED_ACCELERATOR)
+    card = view_of(accelerator, scenario.accelerator is None)
+    begun = begin(scenario)
+    resolved = resolve_flags(scenario, begun, card)
+    layout = lay_out(scenario, begun, resolved)
+    weights = load_weights(scenario, begun, layout, card)
+    memories = rank_memories(scenario, begun.architecture, layout.resolved, accelerator, weights)
+    cache = plan_pool(scenario, layout, memories)
+    resolved = layout.resolved
+    if cache is not None and cache.max_model_len != resolved.max_model_len:
+        resolved = replace(resolved, max_model_len=cache.max_model_len)
     available = tuple(int(memory.available_kv.value) for memory in memories)
-    cards_known = scenario.accelerator is not None
-    cache = None
-    if (cards_known or given is not None) and min(available) > 0:
-        kv = tuple(memory.available_kv for memory in memories)
-        cache = plan_cache(specs, available, resolved, parallel, kv, of_deciding_stage=True)
-        if cache.max_model_len != resolved.max_model_len:
-            resolved = replace(resolved, max_model_len=cache.max_model_len)
-    if cache is not None and cache.groups:
-        worst = cache.stage
-    else:
-        worst = min(stages, key=lambda stage: available[stage])
+    worst = cache.stage if cache is not None and cache.groups else available.index(min(available))
     memory = memories[worst].with_cache(
         None if cache is None else cache.figures.pool,
         available[worst],
         graphs=find_engine(scenario.engine).memory.graphs,
         is_fixed=resolved.num_gpu_blocks_override is not None,
     )
-    stage_kv = tuple(one.available_kv for one in memories) if cards_known or given is not None else ()
+    is_known = _knows_memory(scenario)
+    stage_kv = tuple(one.available_kv for one in memories) if is_known else ()
     return Plan(
         scenario=scenario,
         accelerator=accelerator,
-        architecture=architecture,
-        quantization=quantization,
+        architecture=begun.architecture,
+        quantization=begun.quantization,
         resolved=resolved,
-        verdict=_verdict(memory, cache, specs, resolved, scenario, stage_kv),
-        memory=memory if cards_known else None,
+        verdict=_verdict(memory, cache, layout.specs, resolved, scenario, stage_kv),
+        memory=None if scenario.accelerator is None else memory,
         cache=cache,
-        available_kv_bytes=available[worst] if stage_kv else None,
+        available_kv_bytes=available[worst] if is_known else None,
         stage_kv=stage_kv,
         weights=weights[worst],
         loaded_weights=memory.weights,
         stage=worst,
-        specs=specs,
-        notices=tuple(_notices(scenario, architecture, quantization, resolved, memory, prepared.draft)),
+        specs=layout.specs,
+        notices=tuple(_notices(scenario, begun, resolved, memory, layout.draft)),
     )
 
 
 def check(scenario: Scenario) -> None:
     """Raises what `plan` raises before it looks at the memory of a card, for a part of the work."""
-    _begun(scenario)
+    accelerator = scenario.accelerator or catalogue.find_accelerator(ASSUMED_ACCELERATOR)
+    card = view_of(accelerator, scenario.accelerator is None)
+    begun = begin(scenario)
+    load_weights(scenario, begun, lay_out(scenario, begun, resolve_flags(scenario, begun, card)), card)
 
 
-def _begun(scenario: Scenario) -> tuple[Architecture, Quantization, Accelerator, Prepared]:
+class Begun(Struct, frozen=True, kw_only=True):
+    """The model as the engine would load it."""
+
+    architecture: Architecture
+    quantization: Quantization
+
+
+class Layout(Struct, frozen=True, kw_only=True):
+    """The flags with the block size that the model's caches need, and the caches."""
+
+    resolved: Resolved
+    specs: tuple[tuple[LayerSpec, ...], ...]
+    """The cache specs of a rank of each pipeline stage."""
+    draft: Draft | None
+    """What speculative decoding loads in addition to the model."""
+
+
+def begin(scenario: Scenario) -> Begun:
+    """The model of `scenario`, read and stored as asked.
+
+    Raises ModelError for a config that cannot be read exactly, EngineRefusalError for heads that cannot be cut so.
+    """
     architecture = stored_architecture(scenario, read_architecture(config_in_force(scenario)))
     quantization = storage_of(scenario)
-    accelerator = scenario.accelerator or catalogue.find_accelerator(ASSUMED_ACCELERATOR)
     heads_per_rank(architecture.num_attention_heads, scenario.parallel.tensor_parallel_size)
-    card = view_of(accelerator, scenario.accelerator is None)
-    return architecture, quantization, accelerator, prepare(scenario, architecture, quantization, card)
+    return Begun(architecture=architecture, quantization=quantization)
 
 
 def config_in_force(scenario: Scenario) -> ModelConfig:
@@ -198,15 +215,101 @@ def config_in_force(scenario: Scenario) -> ModelConfig:
     return read_yarn(scenario.hf_overrides).config(scenario.config, planned_release(scenario).version)
 
 
+def resolve_flags(scenario: Scenario, begun: Begun, card: CardView) -> Resolved:
+    """Every flag filled in. Raises EngineRefusalError."""
+    return find_engine(scenario.engine).resolve(scenario, begun.architecture, card)
+
+
+def lay_out(scenario: Scenario, begun: Begun, resolved: Resolved) -> Layout:
+    """The caches of the model under these flags. Raises EngineRefusalError."""
+    architecture, quantization, parallel = begun.architecture, begun.quantization, scenario.parallel
+    block_size = aligned_block_size(architecture, parallel, resolved)
+    if block_size != resolved.block_size:
+        resolved = replace(resolved, block_size=block_size)
+    check_aligned_block(resolved)
+    if find_engine(scenario.engine).refusals.checks_weight_shapes:
+        check_weight_shapes(architecture, quantization, parallel, resolved.version)
+    stages = range(parallel.pipeline_parallel_size)
+    speculative = scenario.speculative_config
+    draft = read_draft(speculative, architecture, quantization, parallel, resolved.max_model_len)
+    specs = tuple(rank_layer_specs(architecture, parallel, resolved, stage, draft) for stage in stages)
+    return Layout(resolved=resolved, specs=specs, draft=draft)
+
+
+def load_weights(scenario: Scenario, begun: Begun, layout: Layout, card: CardView) -> tuple[WeightBytes, ...]:
+    """The weights of a rank of each pipeline stage. Raises EngineRefusalError."""
+    scenario = without_card(scenario)
+    architecture, quantization, resolved = begun.architecture, begun.quantization, layout.resolved
+    weights = tuple(
+        loaded_bytes(
+            scenario=scenario,
+            architecture=architecture,
+            quantization=quantization,
+            resolved=resolved,
+            card=card,
+            draft=layout.draft,
+            stage=stage,
+        )
+        for stage in range(scenario.parallel.pipeline_parallel_size)
+    )
+    uncounted = uncounted_bytes(scenario, architecture, quantization, resolved)
+    if uncounted:
+        weights = tuple(replace(part, loading=part.loading + uncounted) for part in weights)
+    return weights
+
+
+def plan_pool(scenario: Scenario, layout: Layout, memories: tuple[RankMemory, ...]) -> CachePlan | None:
+    """The KV cache in the memory of a rank of each pipeline stage; None where there is none, or its card is open.
+
+    Raises EngineRefusalError.
+    """
+    kv = tuple(memory.available_kv for memory in memories)
+    available = stage_kv_bytes(kv)
+    if not _knows_memory(scenario) or min(available) <= 0:
+        return None
+    return plan_cache(layout.specs, available, layout.resolved, scenario.parallel, kv, of_deciding_stage=True)
+
+
+def _knows_memory(scenario: Scenario) -> bool:
+    return scenario.accelerator is not None or scenario.measured.available_kv_gib is not None
+
+
+def _verdict(
+    memory: RankMemory,
+    cache: CachePlan | None,
+    specs: tuple[tuple[LayerSpec, ...], ...],
+    resolved: Resolved,
+    scenario: Scenario,
+    stage_kv: tuple[Quantity, ...],
+) -> Verdict:
+    measured = scenario.measured
+    only_cache = measured.available_kv_gib is not None
+    is_exact = only_cache and (
+        measured.origin("available_kv_gib") is Origin.MEASURED or scenario.accelerator is None
+    )
+    is_sure = is_exact or any(one.interval is None for one in stage_kv)
+    return judged(
+        resolved,
+        cache,
+        weights_fit=only_cache or memory.weights.bounds[LOW] <= memory.budget.bounds[HIGH],
+        least=() if is_sure else stage_kv_bytes(stage_kv, LOW),
+        most=() if is_sure else stage_kv_bytes(stage_kv, HIGH),
+        planned=lambda available: plan_cache(specs, available, resolved, scenario.parallel),
+        has_room=only_cache or (memory.least_room >= 0 and not memory.stops_at_start),
+        counts_states=not only_cache,
+        is_empty=not is_sure and any(is_empty(one, scenario) for one in stage_kv),
+    )
+
+
 def _notices(
     scenario: Scenario,
-    architecture: Architecture,
-    quantization: Quantization,
+    begun: Begun,
     resolved: Resolved,
     memory: RankMemory,
     draft: Draft | None,
 ) -> Iterator[Notice]:
-    """What a person should know of the plan, in the order of its steps."""
+    """Everything a person should know of the plan, in the order of its stages."""
+    architecture, quantization = begun.architecture, begun.quantization
     yield from architecture.notices
     yield from resolved.notices
     yield from memory.notices
@@ -241,194 +344,3 @@ def _batch_notices(scenario: Scenario, resolved: Resolved) -> tuple[Notice, ...]
         return ()
     params = {"measured_tokens": batch, "max_num_batched_tokens": tokens}
     return (notice(code, "max_num_batched_tokens", **params),)
-
-
-class Prepared(Struct, frozen=True, kw_only=True):
-    """What a plan knows before it looks at the memory of a card."""
-
-    resolved: Resolved
-    specs: tuple[tuple[LayerSpec, ...], ...]
-    """The cache specs of a rank of each pipeline stage."""
-    weights: tuple[WeightBytes, ...]
-    """Of a rank of each pipeline stage."""
-    draft: Draft | None
-    """What speculative decoding loads in addition to the model."""
-
-
-def prepare(
-    scenario: Scenario, architecture: Architecture, quantization: Quantization, card: CardView
-) -> Prepared:
-    """The flags, cache specs and weights of `scenario` on a card, of which they can read nothing but the view.
-
-    Raises EngineRefusalError for what the engine refuses before it looks at memory.
-    """
-    resolved = find_engine(scenario.engine).resolve(scenario, architecture, card)
-    return prepare_resolved(scenario, architecture, quantization, card, resolved)
-
-
-def prepare_resolved(
-    scenario: Scenario,
-    architecture: Architecture,
-    quantization: Quantization,
-    card: CardView,
-    resolved: Resolved,
-) -> Prepared:
-    """`prepare` with the flags as the engine resolved them."""
-    laid_out = lay_out(scenario, architecture, quantization, resolved)
-    return load(scenario, architecture, quantization, card, laid_out)
-
-
-def lay_out(
-    scenario: Scenario, architecture: Architecture, quantization: Quantization, resolved: Resolved
-) -> Prepared:
-    """What is the same on all cards with these flags: all but the weights, which it leaves out."""
-    parallel = scenario.parallel
-    engine = find_engine(scenario.engine)
-    block_size = aligned_block_size(architecture, parallel, resolved)
-    if block_size != resolved.block_size:
-        resolved = replace(resolved, block_size=block_size)
-    check_aligned_block(resolved)
-    if engine.refusals.checks_weight_shapes:
-        check_weight_shapes(architecture, quantization, parallel, resolved.version)
-    stages = range(parallel.pipeline_parallel_size)
-    speculative = scenario.speculative_config
-    draft = read_draft(speculative, architecture, quantization, parallel, resolved.max_model_len)
-    specs = tuple(rank_layer_specs(architecture, parallel, resolved, stage, draft) for stage in stages)
-    return Prepared(resolved=resolved, specs=specs, weights=(), draft=draft)
-
-
-def load(
-    scenario: Scenario,
-    architecture: Architecture,
-    quantization: Quantization,
-    card: CardView,
-    laid_out: Prepared,
-) -> Prepared:
-    """The same with its weights on a card."""
-    scenario, resolved = without_card(scenario), laid_out.resolved
-    weights = tuple(
-        loaded_bytes(
-            scenario=scenario,
-            architecture=architecture,
-            quantization=quantization,
-            resolved=resolved,
-            card=card,
-            draft=laid_out.draft,
-            stage=stage,
-        )
-        for stage in range(scenario.parallel.pipeline_parallel_size)
-    )
-    uncounted = uncounted_bytes(scenario, architecture, quantization, resolved)
-    if uncounted:
-        weights = tuple(replace(part, loading=part.loading + uncounted) for part in weights)
-    return replace(laid_out, weights=weights)
-
-
-def _verdict(
-    memory: RankMemory,
-    cache: CachePlan | None,
-    specs: tuple[tuple[LayerSpec, ...], ...],
-    resolved: Resolved,
-    scenario: Scenario,
-    stage_kv: tuple[Quantity, ...],
-) -> Verdict:
-    measured = scenario.measured
-    only_cache = measured.available_kv_gib is not None
-    is_exact = only_cache and (
-        measured.origin("available_kv_gib") is Origin.MEASURED or scenario.accelerator is None
-    )
-    is_sure = is_exact or any(one.interval is None for one in stage_kv)
-    return judged(
-        resolved,
-        cache,
-        weights_fit=only_cache or memory.weights.bounds[LOW] <= memory.budget.bounds[HIGH],
-        least=() if is_sure else stage_kv_bytes(stage_kv, LOW),
-        most=() if is_sure else stage_kv_bytes(stage_kv, HIGH),
-        planned=lambda available: plan_cache(specs, available, resolved, scenario.parallel),
-        has_room=only_cache or (memory.least_room >= 0 and not memory.stops_at_start),
-        counts_states=not only_cache,
-        is_empty=not is_sure and any(_leaves_none(one, scenario) for one in stage_kv),
-    )
-
-
-def _leaves_none(available: Quantity, scenario: Scenario) -> bool:
-    low, high = available.bounds
-    return leaves_none(available.value, low, high if may_be_other(scenario) else None)
-
-
-def leaves_none(value: float, least: float, most: float | None = None) -> bool:
-    """Whether a figure of KV memory is none even where it is as far too low as its lower end says.
-
-    What surroundings may add on the other side is left out: it says that another case is possible, not a likelier one.
-    With `most` the ends are those of releases that may all be meant, none of them likelier: their middle says it.
-    """
-    return (2 * value - least if most is None else least + most) <= 0
-
-
-def judged(
-    resolved: Resolved,
-    cache: Pool | None,
-    *,
-    weights_fit: bool,
-    least: tuple[int, ...],
-    most: tuple[int, ...],
-    planned: Callable[[tuple[int, ...]], Pool],
-    has_room: bool = True,
-    counts_states: bool = True,
-    is_empty: bool = False,
-) -> Verdict:
-    """The verdict of a plan and of a cell of a sweep, in the order of the engine's own checks.
-
-    `least` and `most`: the ends of the KV memory of a rank of each pipeline stage in bytes, none where it is known;
-    `planned` plans a cache in them. `weights_fit`: the least that they may take is within the most that the budget may
-    be. A refusal is only said where the start fails with the most memory too, and no memory at all where that is none
-    or `is_empty`; between the two ends it is tight, and so it is without `has_room` for what the start takes after the
-    pool or wants free before it loads, or where the check passes and the pool is too small for one request all the
-    same.
-
-    Raises EngineRefusalError `state-blocks-too-few`, as the engine does when it captures graphs: after those checks.
-
-    Source: vllm/v1/core/kv_cache_utils.py:_check_enough_kv_cache_memory before vllm/v1/worker/gpu_model_runner.py:
-    GPUModelRunner.initialize_kv_cache (0.27.1, 0.32.0).
-    """
-
-    def seats(one: Pool) -> int:
-        return least_state_blocks((group.kind for group in one.groups), resolved) if counts_states else 0
-
-    def starts(one: Pool) -> bool:
-        return one.fits and one.num_blocks >= max(1, seats(one))
-
-    if not weights_fit:
-        return Verdict.WEIGHTS_DO_NOT_FIT
-    best, is_enough = cache, cache is not None and starts(cache)
-    if most and not is_enough:
-        if min(most) <= 0:
-            return Verdict.NO_KV_MEMORY
-        if cache is None or len(most) > 1 or resolved.max_model_len_auto or most[0] >= cache.needed_bytes:
-            best = planned(most)
-    if best is None or best.num_blocks <= 0:
-        return Verdict.NO_KV_MEMORY
-    if not is_enough and not starts(best):
-        if is_empty:
-            return Verdict.NO_KV_MEMORY
-        if cache is None or not cache.fits:
-            return Verdict.CONTEXT_TOO_LONG
-        check_state_blocks(cache, resolved)
-    if best is not cache or not has_room or not best.holds_one:
-        return Verdict.TIGHT
-    needed = max(best.needed_bytes, best.request_bytes, seats(best) * best.bytes_per_block)
-    if not least or (len(least) == 1 and least[0] > needed + best.bytes_per_block):
-        return Verdict.FITS
-    if min(least) <= 0:
-        return Verdict.TIGHT
-    worst = planned(least)
-    return Verdict.FITS if starts(worst) and worst.holds_one else Verdict.TIGHT
-
-
-LOW: Final = 0
-HIGH: Final = 1
-
-
-def stage_kv_bytes(stage_kv: tuple[Quantity, ...], end: int | None = None) -> tuple[int, ...]:
-    """The KV memory of a rank of each stage in whole bytes, or with `end` that of `LOW` or `HIGH` of its interval."""
-    return tuple(int(one.value if end is None else one.bounds[end]) for one in stage_kv)

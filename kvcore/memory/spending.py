@@ -1,0 +1,145 @@
+"""The KV memory of a rank in plain numbers: bytes spent on all cards alike, and what that leaves on one of them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from kvcore.base.kept import kept
+from kvcore.base.quantity import Quantity
+from kvcore.catalogue.accelerators import Accelerator, Interconnect, Vendor
+from kvcore.engine.resolved import Resolved
+from kvcore.engines.vllm.versions import switches_of
+from kvcore.memory.activations import multiprocessors
+from kvcore.memory.after_pool import after_pool_bytes, doubles_pool
+from kvcore.memory.budget import (
+    Inside,
+    budget_of,
+    checks_free_memory,
+    inside_of,
+    profile_of,
+    release_remainder,
+    total_of,
+    total_spread_bytes,
+)
+from kvcore.memory.framework import system_bytes
+from kvcore.memory.parts import least_room
+from kvcore.memory.setting import Setting
+from kvcore.memory.unstated import other_settings
+
+
+class CardTraits(NamedTuple):
+    """A card as a rank's memory sees it, but for its size: starts on cards with equal traits spend the same."""
+
+    vendor: Vendor
+    compute_capability: tuple[int, int] | None
+    multiprocessors: int
+    is_integrated: bool
+    interconnect: Interconnect | None
+    """None, and 0 below, where a start joins no cards."""
+    devices_per_node: int
+    label: str
+    """Its names, where the engine's own tables know single cards by them."""
+
+
+@kept
+def traits_of(accelerator: Accelerator, is_joined: bool, is_known_by_name: bool) -> CardTraits:
+    """The traits of a card for starts that join several, or one alone.
+
+    `is_known_by_name`: the engine has tables of its own, which may name single cards.
+
+    Example:
+        >>> from kvcore import catalogue
+        >>> h100, h200 = (catalogue.find_accelerator(name) for name in ("H100-80GB", "H200-141GB"))
+        >>> traits_of(h100, True, False) == traits_of(h200, True, False)
+        True
+    """
+    return CardTraits(
+        vendor=accelerator.vendor,
+        compute_capability=accelerator.compute_capability,
+        multiprocessors=multiprocessors(accelerator),
+        is_integrated=accelerator.is_integrated,
+        interconnect=accelerator.interconnect if is_joined else None,
+        devices_per_node=accelerator.devices_per_node if is_joined else 0,
+        label=f"{accelerator.id} {accelerator.name}" if is_known_by_name else "",
+    )
+
+
+class Budget(NamedTuple):
+    """Bytes of one card that an engine may spend, out of its total."""
+
+    total: float
+    bytes: float
+    most: float
+    """Where the total is as much higher as it may be."""
+
+
+class KvNumbers(NamedTuple):
+    """KV memory of a rank, in bytes."""
+
+    value: int
+    bounds: tuple[float, float]
+    """The ends of its 80 % interval."""
+
+
+class Left(NamedTuple):
+    """What a start leaves of one card for its KV cache."""
+
+    kv: KvNumbers
+    room: float
+    """Bytes that stay free at the least without the cache."""
+    stops_at_start: bool
+    """Whether the engine finds too little free memory before it loads anything."""
+
+
+class Spending:
+    """What a rank spends, in bytes: the same on all cards with the traits of the one in `setting`."""
+
+    def __init__(self, setting: Setting, weights: Quantity) -> None:
+        self.setting, self.weights = setting, weights
+        profile = profile_of(setting)
+        inside = profile.activations, profile.framework, profile.counted_graphs
+        self._activations, self._graphs = profile.activations, profile.cuda_graphs
+        self._system = system_bytes(setting)
+        self._taken = sum(
+            part.value
+            for part in (self._system, profile.framework, weights, profile.activations, profile.cuda_graphs)
+        )
+        self._inside = inside_of(setting, weights, *inside)
+        self._others = [(other, _inside(other, weights)) for other in other_settings(setting)]
+        self._doubles_pool = doubles_pool(setting)
+        self._after_pool = after_pool_bytes(setting, profile.activations, 0.0)
+
+    def left_on(self, accelerator: Accelerator) -> Left:
+        """What is left on a card; the interval spans all releases that may be meant."""
+        budget = budget_on(accelerator, self.setting.resolved)
+        spread = total_spread_bytes(accelerator)
+        found = release_remainder(self.setting, budget.bytes, self._inside, spread)
+        low, high = found.ends
+        for other, inside in self._others:
+            ends = release_remainder(other, budget_on(accelerator, other.resolved).bytes, inside, spread).ends
+            low, high = min(low, ends[0]), max(high, ends[1])
+        available = found.available
+        after_pool = self._after_pool
+        if self._doubles_pool:
+            after_pool = after_pool_bytes(self.setting, self._activations, available)
+        room = least_room(budget.total - self._taken, after_pool, (self._graphs, self._system))
+        too_little = budget.total - self._system.value < budget.bytes
+        return Left(KvNumbers(available, (low, high)), room, too_little and checks_free_memory(self.setting))
+
+
+def _inside(setting: Setting, weights: Quantity) -> Inside:
+    profile = profile_of(setting)
+    return inside_of(setting, weights, profile.activations, profile.framework, profile.counted_graphs)
+
+
+def budget_on(accelerator: Accelerator, resolved: Resolved) -> Budget:
+    """The budget of a card with these flags."""
+    rounds_up = switches_of(resolved.version).rounds_budget_up
+    return _budget(accelerator, resolved.gpu_memory_utilization, rounds_up)
+
+
+@kept
+def _budget(accelerator: Accelerator, utilization: float, rounds_up: bool) -> Budget:
+    total = total_of(accelerator)
+    budget = budget_of(total, utilization, rounds_up=rounds_up)
+    return Budget(total.value, budget.value, budget.bounds[1])

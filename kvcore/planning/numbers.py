@@ -1,0 +1,197 @@
+"""numbers(scenario) -> Numbers: a plan without its explanations, on one card or on one after another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from kvcore.base.errors import KvPlannerError
+from kvcore.base.quantity import Quantity
+from kvcore.cache.capacity import Pool, pool_planner
+from kvcore.cache.spec import LayerSpec
+from kvcore.catalogue.accelerators import Accelerator
+from kvcore.engine.resolved import CardView, Resolved, view_of, without_card
+from kvcore.engines.registry import find_engine
+from kvcore.memory.loaded import loaded_quantity
+from kvcore.memory.setting import setting_of
+from kvcore.memory.spending import Spending, budget_on, traits_of
+from kvcore.memory.weights import WeightBytes
+from kvcore.planning import (
+    LOW,
+    Layout,
+    Plan,
+    Tightness,
+    Verdict,
+    begin,
+    judged,
+    lay_out,
+    load_weights,
+    plan,
+    resolve_flags,
+)
+from kvcore.planning.verdict import KvMemory, is_empty, tightness
+from kvcore.scenario import Parallel, Scenario
+
+T = TypeVar("T")
+
+
+class Numbers(Struct, frozen=True, kw_only=True):
+    """A plan without its explanations."""
+
+    parallel: Parallel
+    resolved: Resolved
+    specs: tuple[tuple[LayerSpec, ...], ...]
+    """The cache specs of a rank of each pipeline stage."""
+    weights_bytes: float
+    """Of the worst rank, as "Model loading took" prints it."""
+    stage_kv: tuple[KvMemory, ...] = ()
+    """KV memory of a rank of each pipeline stage; empty where it is not known, or the weights do not fit."""
+    pool: Pool | None = None
+    verdict: Verdict = Verdict.WEIGHTS_DO_NOT_FIT
+    tight_by: Tightness | None = None
+    """Why the plan is tight; None of a plan that is not."""
+
+
+def numbers(scenario: Scenario) -> Numbers:
+    """The numbers of `plan(scenario)`, for a part of the work. Raises what `plan` raises.
+
+    Example:
+        >>> from kvcore.wire.request import scenario_from_request
+        >>> asked = scenario_from_request({"model": "Qwen/Qwen3-8B", "accelerator": "H100-80GB"})
+        >>> numbers(asked).pool.tokens == plan(asked).cache.tokens
+        True
+    """
+    if scenario.accelerator is None:
+        return numbers_of(plan(scenario))
+    return OnCards(scenario).numbers(scenario.accelerator)
+
+
+def numbers_of(planned: Plan) -> Numbers:
+    """The numbers of a plan that is there already."""
+    return Numbers(
+        parallel=planned.scenario.parallel,
+        resolved=planned.resolved,
+        specs=planned.specs,
+        weights_bytes=planned.loaded_weights.value,
+        stage_kv=planned.stage_kv,
+        pool=planned.cache,
+        verdict=planned.verdict,
+        tight_by=planned.tight_by,
+    )
+
+
+class Prepared(Struct, frozen=True, kw_only=True):
+    """Everything that is known before the memory of a card is looked at, on one pipeline stage."""
+
+    layout: Layout
+    stages: tuple[WeightBytes, ...]
+    weights: Quantity
+    """Of the first stage."""
+
+
+class OnCards:
+    """Plans one scenario on one card after another. Each stage is worked out once for what it sees of a card.
+
+    A card's view is all that flags, layout and weights see of it; its traits are all that its memory sees but its size.
+    """
+
+    def __init__(self, scenario: Scenario) -> None:
+        """The card of `scenario` does not count. Raises as `begin` does."""
+        self.scenario = without_card(scenario)
+        self._begun = begin(self.scenario)
+        self._known: dict[Hashable, object] = {}
+
+    def _once(self, key: Hashable, find: Callable[[], T]) -> T:
+        """The result of `find`, worked out once for `key`; so is a refusal."""
+        found = self._known.get(key)
+        if found is None:
+            try:
+                found = find()
+            except KvPlannerError as error:
+                found = error
+            self._known[key] = found
+        if isinstance(found, KvPlannerError):
+            raise found.with_traceback(None)
+        return found  # type: ignore[return-value]
+
+    def numbers(self, accelerator: Accelerator) -> Numbers:
+        """The numbers of the plan on a card. Raises EngineRefusalError."""
+        view = view_of(accelerator)
+        prepared = self._once(view, lambda: self._prepared(view))
+        resolved = prepared.layout.resolved
+        if not self._is_plain(resolved):
+            return numbers_of(plan(replace(self.scenario, accelerator=accelerator)))
+        failed = Numbers(
+            parallel=self.scenario.parallel,
+            resolved=resolved,
+            specs=prepared.layout.specs,
+            weights_bytes=prepared.weights.value,
+        )
+        budget = budget_on(accelerator, resolved)
+        if prepared.weights.bounds[LOW] > budget.most:
+            return failed
+        is_known_by_name = find_engine(resolved.engine).memory.overheads is not None
+        traits = traits_of(accelerator, self.scenario.parallel.ranks > 1, is_known_by_name)
+        return self._once(
+            (id(prepared), traits, budget), lambda: self._judged(failed, prepared, traits, accelerator)
+        )
+
+    def _is_plain(self, resolved: Resolved) -> bool:
+        """Whether cards with equal traits spend the same: one stage, V1, a given length, memory that is profiled."""
+        scenario = self.scenario
+        return (
+            not resolved.is_v0
+            and not resolved.max_model_len_auto
+            and scenario.parallel.pipeline_parallel_size == 1
+            and scenario.num_gpu_blocks_override is None
+            and scenario.kv_cache_memory_bytes is None
+            and not scenario.measured.values()
+            and find_engine(scenario.engine).follows_vllm
+        )
+
+    def _prepared(self, card: CardView) -> Prepared:
+        scenario, begun = self.scenario, self._begun
+        resolved = replace(resolve_flags(scenario, begun, card), notices=())
+        layout = self._once(resolved, lambda: lay_out(scenario, begun, resolved))
+        weights = load_weights(scenario, begun, layout, card)
+        return self._once(
+            (id(layout), weights),
+            lambda: Prepared(layout=layout, stages=weights, weights=loaded_quantity(weights[0])),
+        )
+
+    def _judged(
+        self, failed: Numbers, prepared: Prepared, traits: Hashable, accelerator: Accelerator
+    ) -> Numbers:
+        resolved, layout = failed.resolved, prepared.layout
+        left = self._once((id(prepared), traits), lambda: self._spending(prepared, accelerator)).left_on(
+            accelerator
+        )
+        planned = self._once(
+            id(layout), lambda: pool_planner(layout.specs[0], resolved, self.scenario.parallel)
+        )
+        kv, (low, high) = left.kv, left.kv.bounds
+        pool = planned(kv.value) if kv.value > 0 else None
+        has_room = pool is None or left.room >= pool.num_blocks * pool.bytes_per_block
+        verdict = judged(
+            resolved,
+            pool,
+            weights_fit=True,
+            least=(int(low),),
+            most=(int(high),),
+            planned=lambda available: planned(available[0]),
+            has_room=has_room and not left.stops_at_start,
+            is_empty=is_empty(kv, self.scenario),
+        )
+        found = replace(failed, stage_kv=(kv,), pool=pool, verdict=verdict)
+        if verdict is not Verdict.TIGHT:
+            return found
+        why = tightness(pool, resolved, stops_at_start=left.stops_at_start, has_room=has_room)
+        return replace(found, tight_by=why)
+
+    def _spending(self, prepared: Prepared, accelerator: Accelerator) -> Spending:
+        architecture, resolved = self._begun.architecture, prepared.layout.resolved
+        setting = setting_of(self.scenario, architecture, resolved, accelerator, 0)
+        return Spending(setting, prepared.weights)
