@@ -161,7 +161,7 @@ TOOLS: Final[Mapping[str, Tool]] = {
 def tools_server(answered: Answers, base: str) -> Server[Any]:
     """A server of the tools, answered by `answered`, for pages at `base`."""
 
-    async def listed(_: Any, params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
+    async def listed(_: Any, _params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
         return types.ListToolsResult(tools=[_described(name, tool) for name, tool in TOOLS.items()])
 
     async def called(_: Any, params: types.CallToolRequestParams) -> types.CallToolResult:

@@ -146,14 +146,14 @@ class Api:
             self._catalogue[kind] = found
         return _response(self._catalogue[kind])
 
-    async def _openapi(self, request: Request) -> Response:
+    async def _openapi(self, _request: Request) -> Response:
         return _response(Answered(status=200, media=JSON, body=openapi()))
 
-    async def _health(self, request: Request) -> Response:
+    async def _health(self, _request: Request) -> Response:
         facts = {"status": "ok", "version": VERSION, "waiting": self.pool.waiting}
         return _response(Answered(status=200, media=JSON, body=json.dumps(facts).encode()))
 
-    async def _nothing(self, request: Request) -> Response:
+    async def _nothing(self, _request: Request) -> Response:
         raise ScenarioError("no-such-address")
 
 

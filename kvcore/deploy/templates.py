@@ -75,5 +75,5 @@ def yaml_text(document: Mapping[str, Any]) -> str:
 class _PlainDumper(yaml.SafeDumper):
     """Writes no anchors and aliases: a part that is used twice is written twice."""
 
-    def ignore_aliases(self, data: object) -> bool:
+    def ignore_aliases(self, _data: object) -> bool:
         return True

@@ -189,7 +189,7 @@ _CAUSES: Final[Mapping[str, tuple[tuple[str, Callable[[_Case], object]], ...]]] 
          or case.planned.scenario.enable_lora),
         ("cause-quantized", lambda case: case.log.resolved_quantization
          and not case.planned.quantization.method),
-        ("cause-other-weights", lambda case: True),
+        ("cause-other-weights", lambda _case: True),
     ),
     "activations": (
         ("cause-encoder", lambda case: case.planned.architecture.is_multimodal),
@@ -197,7 +197,7 @@ _CAUSES: Final[Mapping[str, tuple[tuple[str, Callable[[_Case], object]], ...]]] 
          and case.log.figures.batched_tokens is None),
         ("cause-eager", lambda case: case.is_eager),
         ("cause-compiled-before", lambda case: case.was_compiled_before),
-        ("cause-kernels", lambda case: True),
+        ("cause-kernels", lambda _case: True),
     ),
     "cuda_graphs": (
         ("cause-eager", lambda case: case.is_eager),

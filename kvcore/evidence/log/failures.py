@@ -1,6 +1,6 @@
-"""Why a start failed: the engine's errors recognised, the phase they struck in, and the smallest change that helps.
+"""Causes of failed starts: known errors of the engine, the phase of the start, and the smallest change that helps.
 
-The words for each error are in `kvcore.base.errors.MESSAGES` under its code, so that they are translated.
+The text for each error is in `kvcore.base.errors.MESSAGES` under its code, so that they are translated.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ from kvcore.tables import Reviewed, TableFile
 HIGHEST_ADVISED_UTILIZATION: Final = 0.95
 """Above it a desktop, a second process or the warm-up is enough to break the start."""
 TOKENS_STEP: Final = 16
-"""The smallest block size in use: a length below one block more is no gain."""
+"""The smallest block size in use: lengths are rounded down to it."""
 LARGEST_TENSOR_PARALLEL: Final = 64
 
 FP8_SHARE: Final = 0.5
-"""Of the KV memory of a request, at least: an fp8 cache stores one byte where 16 bits took two."""
+"""Share of a request's KV memory that an fp8 cache needs at least: one byte in place of two."""
 SIXTEEN_BITS: Final = frozenset(("auto", "bfloat16", "float16"))
-"""KV cache dtypes that fp8 halves."""
+"""KV cache dtypes of twice the size of fp8."""
 
 SOMETHING_FAILED: Final = 2
-"""Rank of the errors that say nothing else, as in failures.toml."""
+"""Rank of errors that say only that something failed, as in failures.toml."""
 BEHIND_PROCESS: Final = 80
-"""Characters of a line within which its process stands."""
+"""Characters at the beginning of a line that name its process."""
 
 LINES_BACK: Final = 4000
-"""Lines above the end of a failed start that are looked at; every rank prints a traceback."""
+"""Lines above the end of a failed start that are searched; every rank prints a traceback."""
 LINE_CHARACTERS: Final = 600
-"""Of one line; the name of an error stands at its beginning, behind the process and the place."""
+"""Characters of a line that are searched: an error's name follows the process and the place."""
 LINE_STEPS: Final = 8
 GIVING_UP: Final = (
     "Enginecoreinitializationfailed",
@@ -60,16 +60,16 @@ _VALIDATION: Final = "ValidationError"
 
 
 class Phase(StrEnum):
-    """How far a start got before it failed."""
+    """Phases of a start, at which it may fail."""
 
     CONFIGURATION = "configuration"
-    """Before any memory was taken."""
+    """Before any memory is taken."""
     LOADING = "loading"
     PROFILING = "profiling"
     KV_CACHE = "kv-cache"
-    """The budget was known and too small."""
+    """The budget is known and too small."""
     GRAPH_CAPTURE = "graph-capture"
-    """After the KV cache was allocated: graphs and buffers outside the budget."""
+    """After the KV cache is allocated: graphs and buffers outside the budget."""
     WARM_UP = "warm-up"
     RUN_TIME = "run-time"
     UNKNOWN = "unknown"
@@ -77,7 +77,7 @@ class Phase(StrEnum):
 
 
 Milestones = Sequence[tuple[Phase, int]]
-"""The last phase first: where the text that says that it was reached ends first."""
+"""Phases that were reached, the last first, each with the offset at which its first mark ends."""
 
 _MILESTONES: Final[Mapping[Phase, tuple[str, ...]]] = {
     Phase.RUN_TIME: ("Applicationstartupcomplete", "Uvicornrunningon"),
@@ -103,7 +103,7 @@ class Change(Struct, frozen=True, kw_only=True):
 
 
 class Failure(Struct, frozen=True, kw_only=True):
-    """An error of the engine, recognised."""
+    """A known error of the engine, found in a log."""
 
     code: str
     phase: Phase
@@ -111,10 +111,10 @@ class Failure(Struct, frozen=True, kw_only=True):
     line: str
     rank: str = ""
     numbers: Mapping[str, float] = field(default_factory=dict)
-    """Of the error's text, by name."""
+    """Numbers in the error's text, by name."""
     change: Change | None = None
     fp8_suffices: bool = False
-    """Of a context that is too long: whether an fp8 KV cache may make it fit."""
+    """For a context that is too long: whether it may fit with an fp8 KV cache."""
 
     def number(self, name: str) -> float | None:
         """A number of the error's text, or None."""
@@ -122,7 +122,7 @@ class Failure(Struct, frozen=True, kw_only=True):
 
     @property
     def notice(self) -> Notice:
-        """The explanation in plain words and what to do, translated by code as every notice is."""
+        """The explanation and what to do."""
         params = {name: log_number(value) for name, value in self.numbers.items()}
         if self.code == _TOO_LONG and not self.fp8_suffices:
             return Notice(code="start-context-far-too-long", params=params)
@@ -133,7 +133,7 @@ _TOO_LONG: Final = "start-context-too-long"
 
 
 class KnownError(LineRow, frozen=True, kw_only=True):
-    """One error of the engine."""
+    """A row of failures.toml: one error of the engine."""
 
     code: str
     rank: Annotated[int, Meta(ge=0, le=SOMETHING_FAILED)]
@@ -156,7 +156,7 @@ ERRORS: Final = TableFile("kvcore.evidence.log", "failures.toml", ErrorTables)
 
 
 class StartFacts(Struct, frozen=True, kw_only=True):
-    """What the rest of the log says, for the size of a change."""
+    """Figures of the start that sizes of changes are computed from."""
 
     flags: LogFlags
     rank: Figures
@@ -164,10 +164,10 @@ class StartFacts(Struct, frozen=True, kw_only=True):
 
 
 def find_failures(log: LogText, start: int, end: int, facts: StartFacts) -> tuple[Failure, ...]:
-    """Every known error between two offsets, one of each kind, the root cause first.
+    """The known errors between two offsets, one of each kind, the root cause first.
 
-    The root cause is the first error that says what is wrong; only then an allocation or a connection that failed; only
-    then the last error that is not known; only then the message that something failed.
+    The root cause is, in this order: the first error that says what is wrong, an allocation or a connection that
+    failed, the last unknown error, the message that something failed.
     """
     found: list[tuple[int, int, Failure]] = []
     reached = milestones(log, start, end)
@@ -207,13 +207,13 @@ def find_failures(log: LogText, start: int, end: int, facts: StartFacts) -> tupl
 
 
 def _first(log: LogText, error: KnownError, start: int, end: int) -> Hit | None:
-    """The first occurrence of an error, read by the format that gets the most numbers out of it."""
+    """The first occurrence of an error, by the format that reads the most numbers."""
     firsts = (next(find_lines(log, line, start, end), None) for line in error.formats)
     return max(filter(None, firsts), key=lambda hit: (len(hit.numbers), -hit.offset), default=None)
 
 
 def milestones(log: LogText, start: int, end: int) -> Milestones:
-    """Where each phase was first reached between two offsets; without those that were not."""
+    """The phases that were reached between two offsets."""
     found = (
         (phase, [at + len(text) for text in said if (at := log.find(text, start, end)) >= 0])
         for phase, said in _MILESTONES.items()
@@ -222,7 +222,7 @@ def milestones(log: LogText, start: int, end: int) -> Milestones:
 
 
 def phase_at(reached: Milestones, offset: int) -> Phase:
-    """How far the start had got before `offset`.
+    """The phase of the start at `offset`.
 
     Example:
         >>> phase_at([(Phase.PROFILING, 900), (Phase.LOADING, 100)], 500).value
@@ -234,7 +234,7 @@ def phase_at(reached: Milestones, offset: int) -> Phase:
 def last_error(log: LogText, start: int, end: int) -> int | None:
     """Index of the line with the last error before the engine gave up, between two offsets of a log.
 
-    Without a line that says so, the last error behind a traceback that nothing follows. None where there is neither.
+    Without a line about giving up: the last error after a traceback, where the log ends with it. Else None.
 
     Example:
         >>> from kvcore.evidence.log.cleaned import clean_log
@@ -274,7 +274,7 @@ def _last_error_above(log: LogText, start: int, stop: int) -> int | None:
 
 
 def _fp8_suffices(failure: Failure, facts: StartFacts) -> bool:
-    """Whether half of what one request needs is no more than what is left, of a cache that is not fp8 yet."""
+    """Whether half of the memory of one request is available, with a cache that is not fp8 yet."""
     needed, available = failure.number("needed_gib"), failure.number("available_kv_gib")
     if failure.code != _TOO_LONG or needed is None or available is None:
         return False
@@ -282,7 +282,7 @@ def _fp8_suffices(failure: Failure, facts: StartFacts) -> bool:
 
 
 def _shorter_context(failure: Failure, facts: StartFacts) -> Change | None:
-    """The engine's own estimate; without one, the length in proportion, on a block boundary."""
+    """The engine's own estimate; without one, the length in proportion, rounded down to blocks."""
     estimate = failure.number("estimated_max_model_len")
     length, needed = failure.number("max_model_len"), failure.number("needed_gib")
     available = failure.number("available_kv_gib")
@@ -301,7 +301,7 @@ def _context_in_cache(failure: Failure, facts: StartFacts) -> Change | None:
 
 
 def _more_memory(failure: Failure, facts: StartFacts) -> Change | None:
-    """The utilization at which something is left, up to what is advisable; then the next tensor parallel size."""
+    """The utilization that leaves memory for the KV cache, up to 0.95; above it the next tensor parallel size."""
     available, total = facts.rank.available_kv_gib, facts.rank.total_gib
     if available is None or total is None or facts.utilization is None or total.value <= 0:
         return None
@@ -312,32 +312,33 @@ def _more_memory(failure: Failure, facts: StartFacts) -> Change | None:
     return _more_ranks(failure, facts)
 
 
-def _more_ranks(failure: Failure, facts: StartFacts) -> Change | None:
+def _more_ranks(_failure: Failure, facts: StartFacts) -> Change | None:
     ranks = 2 * (facts.flags.tensor_parallel_size or 1)
     return Change(field="tensor_parallel_size", value=ranks) if ranks <= LARGEST_TENSOR_PARALLEL else None
 
 
-def _what_is_free(failure: Failure, facts: StartFacts) -> Change | None:
-    """The share of the card that is free, rounded down."""
+def _utilization(share: float, most: float = HIGHEST_ADVISED_UTILIZATION) -> Change | None:
+    return Change(field="gpu_memory_utilization", value=share) if 0.01 <= share <= most else None
+
+
+def _what_is_free(failure: Failure, _facts: StartFacts) -> Change | None:
+    """The free share of the card, rounded down."""
     free, total = failure.number("free_gib"), failure.number("total_gib")
-    if free is None or not total or total <= 0 or free <= 0:
+    if free is None or not total or total <= 0:
         return None
-    share = math.floor(free / total * 100) / 100
-    return Change(field="gpu_memory_utilization", value=share) if 0.01 <= share < 1 else None
+    return _utilization(math.floor(free / total * 100) / 100, most=0.99)
 
 
-def _with_external_weights(failure: Failure, facts: StartFacts) -> Change | None:
+def _with_external_weights(failure: Failure, _facts: StartFacts) -> Change | None:
+    """The share of the card that external weights take, rounded up."""
     external, total = failure.number("external_gib"), failure.number("total_gib")
     if external is None or not total or total <= 0:
         return None
-    share = math.floor(external / total * 100 + 1) / 100
-    return (
-        Change(field="gpu_memory_utilization", value=share) if share <= HIGHEST_ADVISED_UTILIZATION else None
-    )
+    return _utilization(math.floor(external / total * 100 + 1) / 100)
 
 
 def _take_number(field: str, name: str) -> Callable[[Failure, StartFacts], Change | None]:
-    def change(failure: Failure, facts: StartFacts) -> Change | None:
+    def change(failure: Failure, _facts: StartFacts) -> Change | None:
         value = failure.number(name)
         return Change(field=field, value=int(value)) if value is not None and value >= 1 else None
 
@@ -345,13 +346,13 @@ def _take_number(field: str, name: str) -> Callable[[Failure, StartFacts], Chang
 
 
 def _fewer_sequences(failure: Failure, facts: StartFacts) -> Change | None:
-    """Half of what was asked for: logits of the warm-up are in proportion."""
+    """Half the sequences: the logits of the warm-up are in proportion."""
     now = failure.number("max_num_seqs") or facts.flags.max_num_seqs
     return Change(field="max_num_seqs", value=int(now) // 2) if now and now >= 2 else None
 
 
 def _fewer_batched_tokens(failure: Failure, facts: StartFacts) -> Change | None:
-    """Half of the profile run's tokens, or of its sequences when the log shows only those."""
+    """Half the tokens of the profile run, or half its sequences where the log shows no more."""
     now = facts.flags.max_num_batched_tokens
     if now is not None and now >= 1024:
         return Change(field="max_num_batched_tokens", value=now // 2)
@@ -359,18 +360,18 @@ def _fewer_batched_tokens(failure: Failure, facts: StartFacts) -> Change | None:
 
 
 def _less_memory(failure: Failure, facts: StartFacts) -> Change | None:
-    """The share of the card that the failed allocation lacked, taken off the budget and rounded down."""
+    """The utilization less the share of the card that the failed allocation lacked, rounded down."""
     tried = failure.number("tried_gib")
     total = failure.number("total_gib") or (facts.rank.total_gib.value if facts.rank.total_gib else None)
     if tried is None or not total or facts.utilization is None:
         return None
     lacking = max(tried - (failure.number("free_gib") or 0.0), 0.0)
     share = math.floor((facts.utilization - lacking / total) * 100 - 1e-9) / 100
-    return Change(field="gpu_memory_utilization", value=share) if share >= 0.01 else None
+    return _utilization(share, most=1.0)
 
 
-def _dividing_ranks(failure: Failure, facts: StartFacts) -> Change | None:
-    """The largest power of two that divides the heads and is not above what was asked for."""
+def _dividing_ranks(failure: Failure, _facts: StartFacts) -> Change | None:
+    """The largest power of two that divides the heads, up to the tensor parallel size that was asked for."""
     heads, ranks = failure.number("heads"), failure.number("tensor_parallel_size")
     if not heads or not ranks:
         return None
@@ -392,7 +393,7 @@ _CHANGES: Final[Mapping[str, Callable[[Failure, StartFacts], Change | None]]] = 
     "start-above-model-length": _take_number("max_model_len", "derived_max_model_len"),
     "start-batch-below-length": _take_number("max_num_batched_tokens", "max_model_len"),
     "start-batch-below-sequences": _take_number("max_num_seqs", "max_num_batched_tokens"),
-    "start-hybrid-manager-needed": lambda failure, facts: Change(
+    "start-hybrid-manager-needed": lambda _failure, _facts: Change(
         field="disable_hybrid_kv_cache_manager", value=False
     ),
     "start-block-above-batch": _take_number("max_num_batched_tokens", "block_size"),

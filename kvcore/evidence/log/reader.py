@@ -1,4 +1,4 @@
-"""A start-up log of vLLM, vllm-ascend or vllm-mindspore -> measured memory, flags, and why the start failed."""
+"""A start-up log of vLLM, vllm-ascend or vllm-mindspore -> measured memory, flags, and causes of a failure."""
 
 from __future__ import annotations
 
@@ -16,13 +16,12 @@ from kvcore.evidence.log.arguments import LoggedArguments, read_flags
 from kvcore.evidence.log.cleaned import LogText, clean_log
 from kvcore.evidence.log.failures import Failure, StartFacts, find_failures
 from kvcore.evidence.log.figures import Figures, Reading, Spread, engine_figures, find_readings, rank_figures
-from kvcore.evidence.log.line_formats import FORMATS
+from kvcore.evidence.log.line_formats import FORMATS, LoggedSurrounding, find_surroundings
 from kvcore.evidence.log.npu_smi import Chip, chip_notices, fullest, read_chips
-from kvcore.evidence.log.surroundings import LoggedSurrounding, find_surroundings
 from kvcore.scenario import Measured
 
 START_STEPS: Final = 1000
-"""Of a look at one start: all formats are looked for in it."""
+"""Steps of the search of one start for all formats."""
 EXPECTED: Final = "Model loading took, Available KV cache memory, GPU KV cache size, non-default args"
 
 MAX_MARKS: Final = 10_000
@@ -47,18 +46,18 @@ _GENERATIONS: Final = (
              "UsingV2ModelRunner")),
     (True, ("non_torch_memorytakes", "InitializingaV0LLMengine", "Memoryprofilingresults:", "#CPUblocks:")),
 )  # fmt: skip
-"""Whether it is V0, and what only that engine prints."""
+"""Whether it is V0, and texts that only that engine prints."""
 
 
 _OF_ERRORS: Final[Mapping[str, Mapping[str, str]]] = {
     "start-context-too-long": {"available_kv_gib": "available_kv_gib", "max_model_len": "model_len"},
     "start-context-exceeds-cache": {"kv_tokens": "kv_tokens", "max_model_len": "model_len"},
 }
-"""Errors that name figures of the start: a number of theirs, and the figure that it is."""
+"""Errors that name figures of the start: each of the error's numbers, and the figure that it is."""
 
 
 class StartupLog(LoggedArguments, frozen=True, kw_only=True):
-    """One start of an engine, with its arguments. Where a log has several, the last."""
+    """One start of an engine, with its arguments: the last one of a log that has several."""
 
     engine: str
     version: str | None
@@ -68,18 +67,18 @@ class StartupLog(LoggedArguments, frozen=True, kw_only=True):
     figures: Figures
     ranks: tuple[Figures, ...]
     worst_rank: Figures
-    """The rank with the least KV memory; what it did not print is filled in from the others."""
+    """The rank with the least KV memory, with figures of other ranks where it did not print its own."""
     spreads: tuple[Spread, ...]
     charges_graph_estimate: bool
     """Whether the graph estimate was taken off the budget."""
     failures: tuple[Failure, ...]
     """The root cause first."""
     surroundings: tuple[LoggedSurrounding, ...]
-    """What lines say of the machine, each once."""
+    """Facts about the machine, each once."""
     chips: tuple[Chip, ...]
-    """Of `npu-smi info` before the start, or after it failed; empty without one."""
+    """Chips in `npu-smi info` before the start, or after it failed; empty without such a table."""
     missing: tuple[str, ...]
-    """Figures that this kind of log usually has and this one has not."""
+    """Figures that such logs usually have and this one does not."""
 
     @property
     def failure(self) -> Failure | None:
@@ -88,7 +87,7 @@ class StartupLog(LoggedArguments, frozen=True, kw_only=True):
 
     @property
     def taken_gib(self) -> float | None:
-        """What was in use of the fullest chip before the start, beyond the driver's own; None where nothing was."""
+        """Memory in use on the fullest chip before the start, beyond the driver's own, in GiB; None for none."""
         chip = fullest(self.chips)
         return None if chip is None else chip.taken_gib
 
@@ -99,7 +98,7 @@ class StartupLog(LoggedArguments, frozen=True, kw_only=True):
 
 
 def read_log(given: str | bytes) -> StartupLog:
-    """What the last start in a log printed.
+    """The last start in a log.
 
     Raises LogError: `log-too-large` above 50 MiB, `log-not-text` for binary data, `log-not-recognized` when no line
     of an engine is in it.
@@ -162,7 +161,7 @@ def _start(
         _with_readings(ranked.worst, of_errors, "rank"),
     )
     known = {**worst.known, **figures.known}
-    chips = _chips(log, start, end, found, has_failed=bool(failures))
+    chips = _chips(log, end, found, has_failed=bool(failures))
     said["notices"] = arguments.notices + chip_notices(chips) + ranked.notices + engine_notices
     return StartupLog(
         **said,
@@ -183,7 +182,7 @@ def _start(
 
 
 def _readings_of(failures: tuple[Failure, ...], known: Mapping[str, Reading]) -> tuple[Reading, ...]:
-    """Figures that only the errors of a start name: those that its own lines give are `known`."""
+    """Figures that only the errors of a start name; `known` are those that its lines give."""
     found: dict[str, Reading] = {}
     for failure in failures:
         for number, name in _OF_ERRORS.get(failure.code, {}).items():
@@ -208,10 +207,8 @@ def _with_readings(figures: Figures, found: tuple[Reading, ...], scope: str) -> 
     return replace(figures, known={**figures.known, **own})
 
 
-def _chips(
-    log: LogText, start: int, end: int, found: tuple[Reading, ...], *, has_failed: bool
-) -> tuple[Chip, ...]:
-    """What `npu-smi info` shows of the chips as a start finds them: not while its own engine runs."""
+def _chips(log: LogText, end: int, found: tuple[Reading, ...], *, has_failed: bool) -> tuple[Chip, ...]:
+    """The chips in `npu-smi info` as the start finds them, not while its own engine runs."""
     first = min((reading.line_number for reading in found), default=0)
     until = end if has_failed or first == 0 else log.starts[first - 1]
     return read_chips(log, 0, until)
@@ -272,7 +269,7 @@ def _difference(whole: float | None, part: float | None) -> float | None:
 
 
 def start_offsets(log: LogText) -> tuple[int, ...]:
-    """Where each start begins: at the server's version line, else where an engine process initialises again.
+    """Offsets of the starts: the server's version line, else where an engine process initialises again.
 
     Example:
         >>> from kvcore.evidence.log.cleaned import clean_log
@@ -301,13 +298,13 @@ def start_offsets(log: LogText) -> tuple[int, ...]:
 
 
 def engine_of(log: LogText) -> Engine:
-    """The last engine whose marks the log has; the first of all when it has none."""
+    """The last engine whose marks are in the log; the first engine of all where none are."""
     known = engines()
     return next((one for one in reversed(known) if any(map(log.has, one.log.marks))), known[0])
 
 
 def is_v0(log: LogText, start: int, end: int) -> bool | None:
-    """Whether the V0 engine wrote it; None when no line tells."""
+    """Whether the V0 engine wrote the log; None when no line tells."""
     found = (v0 for v0, marks in _GENERATIONS if any(log.has(mark, start, end) for mark in marks))
     return next(found, None)
 
