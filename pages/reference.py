@@ -4,9 +4,9 @@ import streamlit as st
 
 from kvcore.base.errors import KvPlannerError
 from kvcore.base.words import msg
-from kvcore.scenario.page_parameters import SECTIONS as SECTION_NAMES
 from pages.ui.reference import catalogue_tables, going_live, parameter_list, stories
 from pages.ui.shared import notes, shell, state, undo
+from pages.ui.shared.parameters import SECTIONS as SECTION_NAMES
 
 shell.guard()
 undo.follow()

@@ -11,8 +11,8 @@ from urllib.parse import urlencode
 from kvcore import catalogue
 from kvcore.engines.vllm.versions import vllm_releases
 from kvcore.flags import FLAGS, Flag, Kind, LinkRule
-from kvcore.scenario.page_parameters import decode_language, decode_page
 from kvcore.wire import link
+from pages.ui.shared.parameters import PARAMETERS, decode_language, decode_page
 
 MODELS = catalogue.model_ids()
 CARDS = tuple(card.id for card in catalogue.load_accelerators())
@@ -247,5 +247,9 @@ def number_of(flag: Flag, draw: random.Random) -> str:
 
 def is_read(params: Mapping[str, str]) -> bool:
     """Whether nothing in a link needs a repair."""
-    unknown_names = (*link.decode(params).repairs, *decode_page(params).repairs, *decode_language(params)[1])
-    return not unknown_names and not any(pin.repairs for pin in link.decode_pins(params))
+    unknown_names = (
+        *link.decode(params, PARAMETERS).repairs,
+        *decode_page(params).repairs,
+        *decode_language(params)[1],
+    )
+    return not unknown_names and not any(pin.repairs for pin in link.decode_pins(params, PARAMETERS))

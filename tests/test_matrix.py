@@ -20,7 +20,9 @@ from kvcore.charts.heat import (
     short_names,
 )
 from kvcore.charts.matrix import (
+    MEMORY_BANDS,
     Filters,
+    Order,
     Target,
     cheapest_answer,
     chosen_cards,
@@ -29,7 +31,6 @@ from kvcore.charts.matrix import (
     smallest_answer,
 )
 from kvcore.planning import Verdict
-from kvcore.scenario.page_parameters import MEMORY_BANDS, Order
 from kvcore.wire.request import scenario_from_request
 
 CARDS = catalogue.load_accelerators()

@@ -10,8 +10,7 @@ from streamlit.testing.v1 import AppTest
 from kvcore.base.words import Language, words
 from kvcore.catalogue.accelerators import load_accelerators
 from kvcore.charts.heat import REFUSAL_WORDS
-from kvcore.charts.matrix import FAILURE_WORDS, VENDOR_NAMES, Filters, chosen_cards
-from kvcore.scenario.page_parameters import MEMORY_BANDS
+from kvcore.charts.matrix import FAILURE_WORDS, MEMORY_BANDS, VENDOR_NAMES, Filters, chosen_cards
 from tests.page_app import checked, open_app, params
 
 QWEN = {"model": "Qwen/Qwen3-32B", "accelerator": "H100-80GB", "max_model_len": "8192"}

@@ -9,18 +9,17 @@ from hypothesis import strategies as st
 from kvcore.base.errors import MESSAGES
 from kvcore.base.words import Language
 from kvcore.course import STEPS
-from kvcore.scenario.page_parameters import (
+from kvcore.wire import link
+from kvcore.wire.link import PIN_NAMES
+from kvcore.wire.link_names import full_name, is_ours
+from pages.ui.shared.parameters import (
     PARAMETERS,
     card_ids,
     decode_language,
     decode_page,
     encode_page,
-    full_name,
-    is_ours,
     text_of,
 )
-from kvcore.wire import link
-from kvcore.wire.link import PIN_NAMES
 
 LENGTHS = "800:1150:1200,120:380:512,920:1530:1712,1312:1662:1712"
 
@@ -204,10 +203,10 @@ def test_the_table_knows_every_step() -> None:
 
 def test_no_name_is_one_of_the_scenario_or_of_a_pin() -> None:
     for name in PARAMETERS:
-        assert not is_ours(name)
+        assert not is_ours(name, PARAMETERS)
         assert full_name(name) not in link._KNOWN
         assert name not in PIN_NAMES
-        assert link.decode({name: "x"}).repairs == ()
+        assert link.decode({name: "x"}, PARAMETERS).repairs == ()
 
 
 @pytest.mark.parametrize(

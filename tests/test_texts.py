@@ -6,10 +6,10 @@ import pytest
 
 from kvcore import texts
 from kvcore.base import prose
+from kvcore.charts.matrix import Order
 from kvcore.evidence.accuracy import Check
 from kvcore.planning import Tightness, Verdict
 from kvcore.scenario import Origin
-from kvcore.scenario.page_parameters import Order
 from kvcore.texts import ALL, CORRECTIONS, LABELS, MESSAGES, PARAMETERS, SOURCES, Source, TextsError
 from kvcore.workload.requests import Unusable
 

@@ -19,7 +19,6 @@ import pytest
 from kvcore.base.errors import KvPlannerError, WorkloadError
 from kvcore.replay import reader
 from kvcore.replay.trace import Contents, TraceRequest
-from kvcore.scenario.page_parameters import PARAMETERS
 from kvcore.workload import counted_apart, layouts, opening, records
 from kvcore.workload.collector import Collector
 from kvcore.workload.counted_apart import read_apart
@@ -30,6 +29,7 @@ from kvcore.workload.opening import parquet_rows
 from kvcore.workload.records import RequestLog, read_logs_here, read_request_logs
 from kvcore.workload.requests import Reading, UnusableLineError
 from kvcore.workload.shapes import json_pieces
+from pages.ui.shared.parameters import PARAMETERS
 
 MEETING = (1 << 61) - 1
 """Its multiples have the same hash as numbers: CPython's modulus on 64 bits."""

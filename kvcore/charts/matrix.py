@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from enum import StrEnum
 from typing import Final, Literal, TypeAlias
 
 from msgspec import Struct, field
@@ -16,7 +17,6 @@ from kvcore.base.units import rounded
 from kvcore.base.words import Words, msg
 from kvcore.catalogue.accelerators import Accelerator, Vendor
 from kvcore.planning import Verdict
-from kvcore.scenario.page_parameters import MEMORY_BANDS, Order
 from kvcore.texts import LABELS
 
 Row: TypeAlias = tuple[Accelerator, tuple[Cell, ...]]
@@ -36,6 +36,24 @@ BAND_NAMES: Final[Mapping[str, str]] = {
     "above-96": "> 96",
 }
 ORDER_NAMES: Final = LABELS["orders"]
+MEMORY_BANDS: Final[Mapping[str, tuple[float, float]]] = {
+    "up-to-24": (0, 25),
+    "25-48": (25, 50),
+    "49-96": (50, 100),
+    "above-96": (100, 1e6),
+}
+"""By their names in a link, which are the GB in the name of a card; the GiB are those that torch reports."""
+
+
+class Order(StrEnum):
+    """How the rows of the Explore page are sorted; the best comes first."""
+
+    VENDOR = "vendor"
+    REQUESTS = "requests"
+    PER_GPU = "per-gpu"
+    FEWEST_GPUS = "fewest-gpus"
+    COST = "cost"
+    COST_PER_SLOT = "cost-per-slot"
 
 
 class Filters(Struct, frozen=True, kw_only=True):

@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import parse_qsl, quote, urlencode
 
@@ -33,9 +33,9 @@ from kvcore.flags import FLAGS, Kind, LinkRule, fields_of, read_whole
 from kvcore.model.config import ModelConfig
 from kvcore.planning import Plan
 from kvcore.scenario import KEPT_AS_JSON, Parallel, Scenario, value_of
-from kvcore.scenario.page_parameters import Repair, full_name, full_names, is_ours
 from kvcore.wire.fields import Fields
 from kvcore.wire.link_config import LEFT_OUT, PACKED, encode_config
+from kvcore.wire.link_names import Repair, full_name, full_names, is_ours
 from kvcore.wire.request import scenario_from_request
 
 VERSION: Final = "1"
@@ -126,9 +126,12 @@ def query_string(params: Mapping[str, str]) -> str:
     return urlencode(params, quote_via=quote, safe="/:,")
 
 
-def decode(params: Mapping[str, str]) -> Decoded:
-    """The scenario of a link. Never raises: what cannot be used is left out, and named once in `repairs`."""
-    given, again = full_names(params)
+def decode(params: Mapping[str, str], beside: Container[str] = ()) -> Decoded:
+    """The scenario of a link. Never raises: what cannot be used is left out, and named once in `repairs`.
+
+    `beside` are names that a page keeps in the same link.
+    """
+    given, again = full_names(params, beside)
     repairs = [
         _repair(ScenarioError("named-twice", field=full_name(name), value=params[name]), params, name)
         for name in again
@@ -138,7 +141,7 @@ def decode(params: Mapping[str, str]) -> Decoded:
         error = ScenarioError("unknown-link-version", field="v", value=version)
         repairs.append(Repair.of("v", version, error))
     unknown = {name for name in given if name not in _KNOWN and not name.startswith("env.")}
-    unknown_names = [name for name in params if full_name(name) in unknown and is_ours(name)]
+    unknown_names = [name for name in params if full_name(name) in unknown and is_ours(name, beside)]
     repairs += [
         Repair.of(name, params[name], ScenarioError("unknown-parameter", field=name))
         for name in unknown_names[:MAX_UNKNOWN]
@@ -392,12 +395,12 @@ def fits_in_link(scenario: Scenario) -> bool:
     return decode(_parsed(text)).scenario == scenario
 
 
-def decode_pins(params: Mapping[str, str]) -> tuple[Pin, ...]:
+def decode_pins(params: Mapping[str, str], beside: Container[str] = ()) -> tuple[Pin, ...]:
     """The pins of a link, each repaired as a link is. Never raises.
 
     A pin that cannot be read at all has no scenario.
     """
-    return tuple(_pin(name, params[name]) for name in PIN_NAMES if params.get(name, "").strip())
+    return tuple(_pin(name, params[name], beside) for name in PIN_NAMES if params.get(name, "").strip())
 
 
 def _parsed(text: str) -> dict[str, str]:
@@ -405,7 +408,7 @@ def _parsed(text: str) -> dict[str, str]:
     return dict(parse_qsl(text, keep_blank_values=True, max_num_fields=MAX_PIN_FIELDS))
 
 
-def _pin(name: str, text: str) -> Pin:
+def _pin(name: str, text: str, beside: Container[str]) -> Pin:
     limit = f"{MAX_PIN_CHARACTERS} characters"
     if len(text) <= MAX_PIN_CHARACTERS:
         limit = f"{MAX_PIN_FIELDS} fields"
@@ -414,7 +417,7 @@ def _pin(name: str, text: str) -> Pin:
         except ValueError:
             params = {}
         if is_scenario(params):
-            decoded = decode(params)
+            decoded = decode(params, beside)
             return Pin(scenario=decoded.scenario, repairs=decoded.repairs)
     error = ScenarioError("unreadable-pin", field=name, value=text, limit=limit)
     return Pin(scenario=None, repairs=(Repair.of(name, text, error),))

@@ -9,9 +9,9 @@ from kvcore.advice.vary import Varied, variants
 from kvcore.base.words import Words
 from kvcore.catalogue.accelerators import Accelerator
 from kvcore.charts.comparison import VARIED_NAMES, first_failures, position_name
-from kvcore.scenario.page_parameters import MAX_CARDS
 from pages.ui.compare import batches, table
 from pages.ui.shared import state, undo
+from pages.ui.shared.parameters import MAX_CARDS
 
 
 def show(t: Words) -> None:

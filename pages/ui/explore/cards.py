@@ -22,10 +22,12 @@ from kvcore.catalogue.models import ModelEntry
 from kvcore.charts.heat import cell_word, head_html, heat_map
 from kvcore.charts.matrix import (
     BAND_NAMES,
+    MEMORY_BANDS,
     ORDER_NAMES,
     VENDOR_NAMES,
     Answer,
     Filters,
+    Order,
     Row,
     Target,
     cheapest_answer,
@@ -37,9 +39,9 @@ from kvcore.charts.matrix import (
 from kvcore.charts.plotting import Figure
 from kvcore.controls import offers
 from kvcore.scenario import Scenario
-from kvcore.scenario.page_parameters import GPU_LIMITS, MEMORY_BANDS, Order
 from pages.ui.explore import explored, machines, prices
 from pages.ui.shared import figure, labels, net, notes, numbers, state, undo
+from pages.ui.shared.parameters import GPU_LIMITS
 
 MATRIX = "explore_matrix"
 MAX_WANTED = 1_000_000

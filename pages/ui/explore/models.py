@@ -16,11 +16,11 @@ from kvcore.base.words import Words
 from kvcore.catalogue.accelerators import Accelerator
 from kvcore.charts.matrix import ModelRow, model_row
 from kvcore.scenario import Scenario
-from kvcore.scenario.page_parameters import GPU_LIMITS
-from kvcore.scenario.parameter_readers import LONGEST_TEXT
 from pages.ui.explore import explored
 from pages.ui.explore.cards import gpus_at_most, precision_switches, wanted_requests
 from pages.ui.shared import net, notes, state, undo
+from pages.ui.shared.parameter_readers import LONGEST_TEXT
+from pages.ui.shared.parameters import GPU_LIMITS
 
 TABLE = "explore_models"
 

@@ -11,9 +11,9 @@ import streamlit as st
 from kvcore import catalogue
 from kvcore.base.words import Words
 from kvcore.charts.matrix import Row
-from kvcore.scenario.page_parameters import LARGEST_PRICE
 from pages.ui.shared import net, numbers, state
 from pages.ui.shared.fold import fold
+from pages.ui.shared.parameters import LARGEST_PRICE
 
 PRICED = "explore_priced"
 MAX_PRICED = 24

@@ -7,9 +7,9 @@ import streamlit as st
 from kvcore.base.words import Words
 from kvcore.charts.handout import Links, handout_html
 from kvcore.planning import Plan
-from kvcore.scenario.page_parameters import LARGEST_SEED
 from pages.ui.learn import steps
 from pages.ui.shared import numbers, share_link, state
+from pages.ui.shared.parameters import LARGEST_SEED
 
 OF_ONE_PERSON = ("score", "answers", "reveal", "present", "frame", "seed")
 """What a link says of the person who has it: none of that is for a class."""

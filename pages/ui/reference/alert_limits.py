@@ -10,14 +10,9 @@ from msgspec.structs import replace
 from kvcore.base.words import Words
 from kvcore.deploy.going_live import Load, Thresholds, never_fires, thresholds
 from kvcore.planning import Plan
-from kvcore.scenario.page_parameters import (
-    ALERT_FIRST_SECONDS,
-    ALERT_KV_PERCENT,
-    ALERT_SECONDS,
-    ALERT_WAITING,
-)
 from pages.ui.shared import net, numbers, state
 from pages.ui.shared.numbers import Limits
+from pages.ui.shared.parameters import ALERT_FIRST_SECONDS, ALERT_KV_PERCENT, ALERT_SECONDS, ALERT_WAITING
 
 FIELDS = {
     "alert_kv": "kv_cache_usage",

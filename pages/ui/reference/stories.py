@@ -18,11 +18,11 @@ from kvcore.charts.stories import (
     step_at,
     steps_of,
 )
-from kvcore.scenario.page_parameters import decode_page, encode_page
 from kvcore.texts import SOURCES, Source, StoryPage, StoryStep
 from kvcore.wire import link
 from pages.ui.learn import look
 from pages.ui.shared import html_table, net, shell, state
+from pages.ui.shared.parameters import PARAMETERS, decode_page, encode_page
 
 STORY, STEP, CHOICE = "story", "story_step", "reference_story"
 NAMES = {
@@ -135,7 +135,10 @@ def _open(step: StoryStep, t: Words) -> None:
     """A link to the start of the step; the present language and place in the story go with it."""
     path, label, icon = PAGES[step.page]
     given = opened(step)
-    params = {**state.params(link.decode(given).scenario), **encode_page(decode_page(given).values)}
+    params = {
+        **state.params(link.decode(given, PARAMETERS).scenario),
+        **encode_page(decode_page(given).values),
+    }
     if step.page is StoryPage.GOING_LIVE:
         params["section"] = "going-live"
     st.page_link(shell.page_at(path), label=t(label), icon=icon, query_params=params)

@@ -21,11 +21,12 @@ from kvcore.controls import edit
 from kvcore.engines.registry import find_engine
 from kvcore.model.config import ModelConfig
 from kvcore.planning import Plan, plan
-from kvcore.scenario import Scenario, page_parameters
-from kvcore.scenario.page_parameters import LANGUAGE, PARAMETERS, Repair, is_ours
+from kvcore.scenario import Scenario
 from kvcore.wire import link
 from kvcore.wire.link import Pin
-from pages.ui.shared import net
+from kvcore.wire.link_names import LANGUAGE, Repair, is_ours
+from pages.ui.shared import net, parameters
+from pages.ui.shared.parameters import PARAMETERS
 from pages.ui.shared.reconnect import REPEATED
 
 ERROR_FIELD = "input_error_field"
@@ -50,16 +51,16 @@ def adopt_link() -> None:
 
 def _adopt_parameters(given: dict[str, str]) -> None:
     state = st.session_state
-    asked, refused_language = page_parameters.decode_language(given)
+    asked, refused_language = parameters.decode_language(given)
     state["asked_language"] = asked
     state["language"] = asked or Language.of_browser(st.context.locale)
-    decoded = link.decode(given if link.is_scenario(given) else {**_start(), **given})
-    shown = page_parameters.decode_page(given)
+    decoded = link.decode(given if link.is_scenario(given) else {**_start(), **given}, PARAMETERS)
+    shown = parameters.decode_page(given)
     state["scenario"] = decoded.scenario
     state.setdefault("found", decoded.scenario)
     state["page_parameters"] = dict(shown.values)
     state["repairs"] = (*decoded.repairs, *shown.repairs, *refused_language, *_given_twice())
-    state["pins"] = link.decode_pins(given)
+    state["pins"] = link.decode_pins(given, PARAMETERS)
 
 
 def is_as_found() -> bool:
@@ -143,7 +144,7 @@ def params(kept: Scenario | None = None) -> dict[str, str]:
     return {
         **link.encode(scenario() if kept is None else kept),
         **link.encode_pins(pinned()),
-        **page_parameters.encode_page(st.session_state.get("page_parameters", {})),
+        **parameters.encode_page(st.session_state.get("page_parameters", {})),
         **({LANGUAGE: asked.value} if asked is not None else {}),
     }
 
@@ -169,7 +170,7 @@ def set_pins(changed: tuple[Pin, ...]) -> None:
 
 
 def page_parameter(name: str) -> Any:
-    """What the link says to one page, by a name of `page_parameters.PARAMETERS`; else its default."""
+    """What the link says to one page, by a name of `parameters.PARAMETERS`; else its default."""
     return st.session_state.get("page_parameters", {}).get(name, PARAMETERS[name].default)
 
 
@@ -212,7 +213,7 @@ def bound_choice(name: str, key: str, options: Sequence[Any]) -> dict[str, Any]:
 
 @net.callback
 def _take_page_parameter(name: str, key: str) -> None:
-    text = page_parameters.text_of(st.session_state[key])
+    text = parameters.text_of(st.session_state[key])
     try:
         set_page_parameter(name, PARAMETERS[name].read(name, text) if text else None)
     except KvPlannerError as error:

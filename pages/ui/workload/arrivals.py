@@ -15,10 +15,10 @@ from kvcore.controls import edit
 from kvcore.evidence.carry import carried_over
 from kvcore.flags import FLAGS
 from kvcore.planning import Plan
-from kvcore.scenario.page_parameters import ANSWER_SPEED, ARRIVALS, FIRST_TOKEN_SECONDS
 from kvcore.workload.little import Arrivals, Fleet, fleet_for
 from pages.ui.shared import cards, numbers, shell, state, undo
 from pages.ui.shared.numbers import Limits
+from pages.ui.shared.parameters import ANSWER_SPEED, ARRIVALS, FIRST_TOKEN_SECONDS
 
 TOKENS: Final = Limits(1, 1 << 30)
 MOST_WANTED: Final = 1_000_000

@@ -1,4 +1,4 @@
-"""What single pages show, as parameters of the link: what each may say, what its absence says, how people name it.
+"""What single pages show, as parameters of the link: the text that each takes, and its value where it is absent.
 
     ?wanted=50&vendors=amd,intel&sort=requests&vary=block_size&step=3
 
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
@@ -18,12 +17,17 @@ from msgspec import Struct
 
 from kvcore import catalogue
 from kvcore.advice.vary import Varied
-from kvcore.base.errors import KvPlannerError, invalid, shorten
+from kvcore.base.errors import KvPlannerError, invalid
 from kvcore.base.words import Language
 from kvcore.catalogue.accelerators import Vendor
+from kvcore.charts.matrix import MEMORY_BANDS, Order
 from kvcore.evidence.accuracy import Check
-from kvcore.flags import FLAGS
-from kvcore.scenario.parameter_readers import (
+from kvcore.texts import CHECKS, PATHS, SYLLABUS, Source
+from kvcore.wire.link_names import LANGUAGE, Repair
+from kvcore.workload.histogram import MAX_LENGTH, MAX_TOKENS
+from kvcore.workload.percentiles import LengthQuantiles
+from kvcore.workload.traffic import unpacked
+from pages.ui.shared.parameter_readers import (
     LONGEST_TEXT,
     Reader,
     amounts,
@@ -34,10 +38,6 @@ from kvcore.scenario.parameter_readers import (
     whole,
     words_of,
 )
-from kvcore.texts import CHECKS, PATHS, SYLLABUS, Source
-from kvcore.workload.histogram import MAX_LENGTH, MAX_TOKENS
-from kvcore.workload.percentiles import LengthQuantiles
-from kvcore.workload.traffic import unpacked
 
 LARGEST_PRICE: Final = 100_000.0
 """Of one GPU and hour, in any currency."""
@@ -46,13 +46,6 @@ MAX_CARDS: Final = 12
 POPULAR_CARDS: Final = (
     "L40S-48GB", "A100-80GB", "H100-80GB", "H200-141GB", "B200-180GB", "MI300X-192GB",
 )  # fmt: skip
-MEMORY_BANDS: Final[Mapping[str, tuple[float, float]]] = {
-    "up-to-24": (0, 25),
-    "25-48": (25, 50),
-    "49-96": (50, 100),
-    "above-96": (100, 1e6),
-}
-"""By their names in a link, which are the GB in the name of a card; the GiB are those that torch reports."""
 GPU_LIMITS: Final = (1, 2, 4, 8, 16)
 SECTIONS: Final = ("parameters", "stories", "going-live", "catalogue", "glossary")
 ARRIVALS: Final = (0.001, 100_000.0)
@@ -75,31 +68,6 @@ ACCURACY_GROUPS: Final = ("version", "card", "family")
 LARGEST_SEED: Final = 999_999
 """Of the numbers that a student's questions are drawn by."""
 _LETTERS: Final = re.compile(r"[A-Za-z0-9_-]*", re.ASCII)
-
-
-class Order(StrEnum):
-    """How the rows of the Explore page are sorted; the best comes first."""
-
-    VENDOR = "vendor"
-    REQUESTS = "requests"
-    PER_GPU = "per-gpu"
-    FEWEST_GPUS = "fewest-gpus"
-    COST = "cost"
-    COST_PER_SLOT = "cost-per-slot"
-
-
-class Repair(Struct, frozen=True, kw_only=True):
-    """A value of a link that could not be used, and what stands in its place ("" for the default)."""
-
-    field: str
-    given: str
-    used: str
-    error: KvPlannerError
-
-    @classmethod
-    def of(cls, field: str, given: str, error: KvPlannerError, used: str = "") -> Repair:
-        """With names and texts as a page may show them."""
-        return cls(field=shorten(field, 60), given=shorten(given, 60), used=used, error=error)
 
 
 class PageParameter(NamedTuple):
@@ -247,7 +215,6 @@ PARAMETERS: Final[Mapping[str, PageParameter]] = {
     "score": PageParameter(_score, ""),
 }
 """What is added here is carried by every link, and read by the pages as `state.page_parameter(name)`."""
-LANGUAGE: Final = "lang"
 
 
 def decode_page(params: Mapping[str, str]) -> PageValues:
@@ -313,52 +280,3 @@ def text_of(value: Any) -> str:
     if isinstance(value, tuple | list):
         return ",".join(map(text_of, value))
     return "" if value is None else str(value)
-
-
-SHORT: Final[Mapping[str, str]] = {short: name for name, flag in FLAGS.items() for short in flag.short}
-"""The engine's short flags. Source: vllm/engine/arg_utils.py:EngineArgs.add_cli_args (0.33.0)."""
-NOT_OURS: Final = frozenset((LANGUAGE, "embed", "embed_options", *PARAMETERS))
-"""Parameters that belong to the pages, not to the scenario."""
-_APART: Final = ("utm_", "pin.")
-"""What newsletters add to an address, and the pinned scenarios."""
-
-
-def full_name(name: str) -> str:
-    """The field that a parameter means; names of environment variables are left as they are.
-
-    Example:
-        >>> full_name("tp"), full_name("--max-model-len"), full_name("env.VLLM_USE_V1")
-        ('tensor_parallel_size', 'max_model_len', 'env.VLLM_USE_V1')
-    """
-    if name.startswith("env."):
-        return name
-    plain = name.lstrip("-").replace("-", "_")
-    return SHORT.get(plain, plain)
-
-
-def is_ours(name: str) -> bool:
-    """Whether a parameter is meant for the scenario.
-
-    Example:
-        >>> is_ours("tp"), is_ours("utm_source"), is_ours("lang")
-        (True, False, False)
-    """
-    return name not in NOT_OURS and not name.startswith(_APART)
-
-
-def full_names(params: Mapping[str, str]) -> tuple[dict[str, str], tuple[str, ...]]:
-    """The parameters that are meant for the scenario by their full names, and the names that say another value again.
-
-    The full spelling stands against a short one.
-
-    Example:
-        >>> full_names({"tp": "4", "tensor_parallel_size": "8", "lang": "zh"})
-        ({'tensor_parallel_size': '8'}, ('tp',))
-    """
-    ours = {name: value for name, value in params.items() if is_ours(name)}
-    found = {name: value for name, value in ours.items() if full_name(name) == name}
-    again = []
-    for name, value in ours.items():
-        if found.setdefault(full_name(name), value) != value:
-            again.append(name)
-    return found, tuple(again)
