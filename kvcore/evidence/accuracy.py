@@ -1,16 +1,16 @@
-"""Our error on published starts: read from accuracy.jsonl, which `make accuracy` recomputes, and summed up by group."""
+"""Errors of predictions on published starts: accuracy.jsonl, which `make accuracy` recomputes, and its summaries."""
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from functools import cache
 from importlib import resources
 from statistics import fmean, median
-from typing import Any, Final
+from typing import Final, TypeVar
 
+import msgspec
 from msgspec import Struct
 
 from kvcore.base import parts
@@ -18,11 +18,12 @@ from kvcore.base.errors import CatalogueError
 from kvcore.memory.parts import PRINTED_HALF_GIB
 
 FILE: Final = "accuracy.jsonl"
-_HEADER: Final = frozenset(("generated", "starts", "peers"))
+
+T = TypeVar("T")
 
 
 class Check(StrEnum):
-    """What is compared. `_given_kv`: the KV memory of the log is given, so that only the KV plan is tested."""
+    """Compared figures. `_given_kv`: with the KV memory of the log, so that only the KV plan is tested."""
 
     KV_MEMORY = "kv_memory"
     WEIGHTS = parts.WEIGHTS.name
@@ -40,11 +41,11 @@ IN_GIB: Final = frozenset(
     (Check.KV_MEMORY, Check.WEIGHTS, Check.ACTIVATIONS, Check.FRAMEWORK, Check.CUDA_GRAPHS)
 )
 FITTED: Final = (Check.KV_MEMORY, Check.ACTIVATIONS, Check.FRAMEWORK, Check.CUDA_GRAPHS)
-"""Checks that rest on constants fitted on published starts; `kv_memory` on those of the parts in its budget."""
+"""Checks that rest on constants fitted on published starts; `kv_memory` through the other parts."""
 
 
 class Peer(Struct, frozen=True, kw_only=True):
-    """Another tool, with the address it is published at."""
+    """Another tool, and its address."""
 
     id: str
     name: str
@@ -58,9 +59,9 @@ class Point(Struct, frozen=True, kw_only=True):
     measured: float
     interval: tuple[float, float] | None = None
     is_fitted: bool = False
-    """Whether its publication took part in a fit of the constants that the prediction rests on."""
+    """Whether its publication took part in the fit of the prediction's constants."""
     left_out: float | None = None
-    """The prediction without that publication; None where no other one informs the constants."""
+    """The prediction without that publication; None where the constants rest on no other one."""
     left_out_interval: tuple[float, float] | None = None
     """Its interval, where the widths were fitted without that publication too."""
 
@@ -84,7 +85,7 @@ class Point(Struct, frozen=True, kw_only=True):
 
     @property
     def held_out(self) -> Point | None:
-        """The point as if its publication had never been seen; None where no other one informs the constants.
+        """The point as if its publication were unknown; None where the constants rest on no other one.
 
         An interval that was not fitted without it moves with the prediction.
 
@@ -104,9 +105,7 @@ class Point(Struct, frozen=True, kw_only=True):
         return Point(predicted=self.left_out, measured=self.measured, interval=moved)
 
 
-class PublishedStart(Struct, frozen=True, kw_only=True):
-    """One published start, what it printed, and what was predicted for it."""
-
+class _Start(Struct, frozen=True, kw_only=True):
     id: str
     model: str
     engine: str
@@ -115,32 +114,49 @@ class PublishedStart(Struct, frozen=True, kw_only=True):
     source: str
     """Address of the log; empty where only model, version and date can be cited."""
     publication: str
-    """Whose it is: a repository, or one file whose address is not known."""
+    """Repository of the log, or one file whose address is not known."""
     card: str
     family: str
     layout: str
-    """`uniform`: all layers keep the same; else what kinds there are."""
+    """`uniform`: all layers keep the same; else the kinds of layers."""
     tensor_parallel_size: int
-    card_gib: float | None
-    """The memory of the card, None where it is not known."""
-    surroundings: Mapping[str, str | float]
-    """What its author said of link, installation, host, driver and memory that was taken."""
+    card_gib: int | float | None
+    """Memory of the card; None where it is not known."""
+    surroundings: Mapping[str, str | int | float]
+    """Link, installation, host, driver and memory in use, as far as the author tells them."""
     inferred: tuple[str, ...]
     """Fields of the request that were read off other lines than the author's flags."""
     started: bool
-    """Whether the engine said that it was ready, on a card that is known."""
-    points: Mapping[Check, Point]
-    peers: Mapping[str, Mapping[Check, float]]
-    """By peer, its predictions."""
+    """Whether the engine reported that it was ready, on a card that is known."""
+    peers: Mapping[str, Mapping[Check, int | float]]
+    """Predictions of each peer."""
     verdict: str
-    """As predicted, or the code of the refusal; empty where the card is unknown."""
+    """The predicted verdict, or the code of the refusal; empty where the card is unknown."""
     one_source: bool
     """Whether a constant of its KV memory rests on its own publication alone, so that it could not be left out."""
     failed_as: tuple[str, ...]
-    """Verdicts that name this failed start rightly; empty for a start that succeeded."""
+    """Verdicts that name this failed start correctly; empty for a start that succeeded."""
 
 
-_START: Final = frozenset(PublishedStart.__struct_fields__) - {"points"} | {"checks", "left_out"}
+class PublishedStart(_Start, frozen=True, kw_only=True):
+    """One published start with its measured and predicted figures."""
+
+    points: Mapping[Check, Point]
+
+
+class _Line(_Start, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A start as accuracy.jsonl has it."""
+
+    checks: Mapping[Check, tuple[Any, ...]]
+    """Predicted, measured, and the ends of the interval where there is one."""
+    left_out: Mapping[Check, tuple[Any, ...]]
+    """The prediction without the start's own publication, and the ends of its interval."""
+
+
+class _Header(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    generated: str
+    starts: int
+    peers: tuple[Peer, ...]
 
 
 class Accuracy(Struct, frozen=True, kw_only=True):
@@ -172,52 +188,41 @@ def load_accuracy() -> Accuracy:
 
 
 def read_accuracy(text: str) -> Accuracy:
-    """The record from its text: a line about the run, then one line a start."""
-    lines = [json.loads(line) for line in text.splitlines() if line.strip()]
-    header = _checked(lines[0], _HEADER, "line 1")
-    starts = tuple(
-        _start(_checked(line, _START, f"line {number}")) for number, line in enumerate(lines[1:], 2)
-    )
-    if header["starts"] != len(starts):
+    """The record from its text: a line about the run, then a line for each start."""
+    first, *rest = filter(str.strip, text.splitlines())
+    header = _decoded(first, _Header, 1)
+    starts = tuple(_start(_decoded(line, _Line, number)) for number, line in enumerate(rest, 2))
+    if header.starts != len(starts):
         raise CatalogueError("invalid-catalogue-entry", field=FILE, reason="it is cut")
-    return Accuracy(
-        generated=header["generated"], starts=starts, peers=tuple(Peer(**peer) for peer in header["peers"])
-    )
+    return Accuracy(generated=header.generated, starts=starts, peers=header.peers)
 
 
-def _checked(values: Mapping[str, Any], wanted: frozenset[str], where: str) -> Mapping[str, Any]:
-    if values.keys() != wanted:
-        names = ", ".join(sorted(values.keys() ^ wanted))
+def _decoded(line: str, kind: type[T], number: int) -> T:
+    try:
+        return msgspec.json.decode(line, type=kind)
+    except msgspec.DecodeError as error:
         raise CatalogueError(
-            "invalid-catalogue-entry", field=f"{FILE}: {where}", reason=f"unknown or missing {names}"
-        )
-    return values
+            "invalid-catalogue-entry", field=f"{FILE}: line {number}", reason=str(error)
+        ) from None
 
 
-def _start(values: Mapping[str, Any]) -> PublishedStart:
-    plain = dict(values)
-    checks, left_out = plain.pop("checks"), plain.pop("left_out")
+def _start(line: _Line) -> PublishedStart:
     points = {
-        Check(name): Point(
+        check: Point(
             predicted=predicted,
             measured=measured,
             interval=tuple(interval) or None,
-            is_fitted=name in left_out,
-            left_out=left_out.get(name, [None])[0],
-            left_out_interval=tuple(left_out.get(name, ())[1:]) or None,
+            is_fitted=check in line.left_out,
+            left_out=next(iter(line.left_out.get(check, ())), None),
+            left_out_interval=line.left_out.get(check, ())[1:] or None,
         )
-        for name, (predicted, measured, *interval) in checks.items()
+        for check, (predicted, measured, *interval) in line.checks.items()
     }
-    peers = {
-        peer: {Check(name): value for name, value in figures.items()}
-        for peer, figures in plain.pop("peers").items()
-    }
-    failed_as, inferred = tuple(plain.pop("failed_as")), tuple(plain.pop("inferred"))
-    return PublishedStart(points=points, peers=peers, failed_as=failed_as, inferred=inferred, **plain)
+    return PublishedStart(points=points, **{name: getattr(line, name) for name in _Start.__struct_fields__})
 
 
 def summarize(points: Iterable[Point]) -> Summary | None:
-    """Median, ninth decile and bias of the errors; None without points.
+    """Summary of the errors; None without points.
 
     Example:
         >>> points = [Point(predicted=p, measured=100.0) for p in (98.0, 99.5, 103.0, 120.0)]
@@ -244,7 +249,7 @@ def summarize(points: Iterable[Point]) -> Summary | None:
 
 
 def ninth_decile(sizes: Iterable[float]) -> float:
-    """The smallest of the sizes that nine in ten do not exceed.
+    """The smallest size that nine in ten do not exceed.
 
     Example:
         >>> ninth_decile([0.3, 0.1, 0.2]), ninth_decile(range(1, 11))
@@ -255,7 +260,7 @@ def ninth_decile(sizes: Iterable[float]) -> float:
 
 
 def our_points(starts: Iterable[PublishedStart], check: Check) -> list[Point]:
-    """Our points of one check."""
+    """The points of one check."""
     return [start.points[check] for start in starts if check in start.points]
 
 
@@ -269,14 +274,14 @@ def peer_points(starts: Iterable[PublishedStart], check: Check, peer: str) -> li
 
 
 def _comparable(start: PublishedStart, check: Check, peer: str) -> float:
-    """What a peer's figure is compared with: whole requests for one that prints whole ones."""
+    """The measured figure that a peer is compared with: whole requests where the peer prints whole ones."""
     measured, predicted = start.points[check].measured, start.peers[peer][check]
     is_whole = check is Check.MAX_CONCURRENCY and isinstance(predicted, int)
     return (math.floor(measured) or measured) if is_whole else measured
 
 
 class Verdicts(Struct, frozen=True, kw_only=True):
-    """Whether starts were distinguished from failures."""
+    """How well verdicts tell starts from failures."""
 
     healthy: int
     refused: int
@@ -284,11 +289,11 @@ class Verdicts(Struct, frozen=True, kw_only=True):
     failed: int
     named_rightly: int
     called_tight: int
-    """More of them, that were not called healthy either."""
+    """Failed starts that were called tight instead."""
 
 
 class Headline(Struct, frozen=True, kw_only=True):
-    """What to expect of the KV memory on a machine that nobody has published."""
+    """Expected accuracy of the KV memory on a machine without a published start."""
 
     found: Summary
     share_median: float
@@ -301,7 +306,7 @@ class Headline(Struct, frozen=True, kw_only=True):
 
 
 def headline(starts: Iterable[PublishedStart]) -> Headline | None:
-    """Errors of the KV memory and what its intervals are worth; None without a start whose KV memory is known."""
+    """Errors and intervals of the KV memory; None without a start whose KV memory is known."""
     starts = list(starts)
     points = our_points(starts, Check.KV_MEMORY)
     by_publication: dict[str, list[bool]] = {}
@@ -322,7 +327,7 @@ def headline(starts: Iterable[PublishedStart]) -> Headline | None:
 
 
 def verdicts(starts: Iterable[PublishedStart]) -> Verdicts:
-    """Of the starts whose card and budget are known."""
+    """The verdicts on starts whose card and budget are known."""
     judged = [one for one in starts if one.verdict]
     healthy = [start for start in judged if start.started and not start.failed_as]
     failed = [start for start in judged if start.failed_as]
@@ -336,7 +341,7 @@ def verdicts(starts: Iterable[PublishedStart]) -> Verdicts:
 
 
 def shares_of_card(starts: Iterable[PublishedStart]) -> list[float]:
-    """Error of the KV memory as a share of the card's memory: a pool can be tiny."""
+    """Errors of the KV memory as shares of the card's memory, since the KV memory itself can be tiny."""
     found = []
     for start in starts:
         point = start.points.get(Check.KV_MEMORY)

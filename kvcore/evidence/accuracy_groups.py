@@ -1,4 +1,4 @@
-"""Which published starts are looked at together: by release, card, family and era, with and without a campaign."""
+"""Groups of published starts: by release, card, family and era, with and without a campaign."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from kvcore.evidence.accuracy import Check, PublishedStart, our_points
 
 CAMPAIGN: Final = "llm-d-incubation/llm-d-planner"
 ERAS: Final = ("0.11", "0.18", "0.24")
-"""Releases whose budgets, samplers and runners differ most."""
+"""Releases at which budgets, samplers and runners changed most."""
 LEAST_GROUP: Final = 8
-"""Starts of which a share says something."""
+"""Least starts of a group whose shares are shown."""
 
 
 def off_platform(starts: Iterable[PublishedStart]) -> list[PublishedStart]:
-    """Without the starts of plug-ins with overheads of their own, which rest on few publications."""
+    """The starts without those of plug-ins with overheads of their own, which rest on few publications."""
     return [start for start in starts if find_engine(start.engine).memory.overheads is None]
 
 
@@ -47,7 +47,7 @@ def era_name(start: PublishedStart) -> str:
 
 
 def era_order(name: str) -> tuple[bool, bool, int]:
-    """Where an `era_name` stands: fewer ranks first, of these the older releases, and those that nobody states last.
+    """Sort key of an `era_name`: fewer ranks first, then older releases, unknown releases last.
 
     Example:
         >>> sorted(("TP > 1, vLLM < 0.11", "TP 1, ?", "TP 1, vLLM ≥ 0.24", "TP 1, vLLM 0.18–0.23"), key=era_order)
@@ -62,14 +62,14 @@ def era_order(name: str) -> tuple[bool, bool, int]:
 
 
 def elsewhere(starts: Iterable[PublishedStart]) -> list[PublishedStart]:
-    """Without the largest campaign, which is one host: its constants fit it too well, ours and those of a peer."""
+    """The starts without the largest campaign, which is one host: fitted constants suit it too well."""
     return [start for start in starts if CAMPAIGN not in start.source]
 
 
 def held_out(starts: Iterable[PublishedStart]) -> list[PublishedStart]:
     """The starts predicted as if their own publication had taken part in no fit.
 
-    Points whose constants only their own publication informs drop out: nothing is known of their error elsewhere.
+    Points whose constants rest on their own publication alone drop out: their error elsewhere is unknown.
     """
     return [
         replace(one, points={check: left for check, point in one.points.items() if (left := point.held_out)})
@@ -78,12 +78,12 @@ def held_out(starts: Iterable[PublishedStart]) -> list[PublishedStart]:
 
 
 def of_one_source(starts: Iterable[PublishedStart], check: Check) -> int:
-    """Points of a check whose constants only their own publication informs."""
+    """Number of points of a check whose constants rest on their own publication alone."""
     return sum(point.held_out is None for point in our_points(starts, check))
 
 
 def mixed(starts: Iterable[PublishedStart]) -> list[PublishedStart]:
-    """Models whose layers are not all plain attention."""
+    """The starts of models whose layers are not all plain attention."""
     return [start for start in starts if start.layout != "uniform"]
 
 
@@ -96,7 +96,7 @@ def groups(starts: Sequence[PublishedStart], by: str) -> dict[str, list[Publishe
 
 
 def release_name(start: PublishedStart) -> str:
-    """Engine and the first two parts of its version, a question mark where its author does not say."""
+    """Engine and the first two parts of its version; a question mark for an unknown version."""
     if start.engine_version is None:
         return f"{start.engine} ?"
     return f"{start.engine} {'.'.join(start.engine_version.split('.')[:2])}"

@@ -1,6 +1,6 @@
 """Predicted against measured: a start-up log compared with a plan, part by part, and the plan corrected by the log.
 
-Why a start may have taken more or less than predicted is said in coded notices, derived from what else the log says.
+Likely causes of differences are coded notices, derived from the rest of the log.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ PRINTED_HALF_GIB: Final = 0.006
 """Logs print two decimals."""
 SAME_SHARE: Final = 0.01
 SAME_GIB: Final = 0.05
-"""A part without an interval is as predicted when it is that near: the larger of both."""
+"""A part without an interval is as predicted within this difference, or within SAME_SHARE if that is more."""
 LARGEST_ROUNDING_GIB: Final = 0.5
-"""What a log's own parts may miss of its own budget; more means that they are not of one start."""
+"""Most that a log's parts may miss of its budget; more means that they are not of one start."""
 PRINTED_SUM_GIB: Final = 0.03
-"""What six figures of two decimals may miss of their sum: so much more or less is still as printed."""
+"""Most that six figures of two decimals may miss of their sum."""
 LARGEST_UNREPORTED_GIB: Final = 2.0
-"""What may be put down to the activations when the log does not give them, beyond the predicted ones."""
+"""Most that may be added to the predicted activations where the log does not give them."""
 OTHER_PROCESS_GIB: Final = 0.3
-"""A CUDA context of another process takes at least that."""
+"""Least memory of a CUDA context of another process."""
 DISPLAY_GIB: Final = (0.1, 2.0)
-"""What a desktop takes of the card that draws it."""
+"""Memory of a desktop on the card that draws it."""
 DRIVER_GIB: Final = 0.02
-"""Totals of one board under two drivers differ by more than that."""
+"""Difference of a board's totals above which the driver is another."""
 _DESKTOP_CARD: Final = re.compile(r"GeForce|RTX|Quadro|TITAN|Radeon", re.IGNORECASE)
 _PATCHED: Final = re.compile(r"dev|rc|\+|post|[a-f0-9]{7,}", re.IGNORECASE)
-"""In a version that is no release: 0.11.2.dev278+g55c6a5c."""
+"""Marks of a version that is no release: 0.11.2.dev278+g55c6a5c."""
 
 
 class PartComparison(Struct, frozen=True, kw_only=True):
@@ -80,7 +80,7 @@ class FigureComparison(Struct, frozen=True, kw_only=True):
     predicted: float | None
     measured: float
     from_measured_kv: float | None
-    """The same, computed from the KV memory that the log gives: tests the KV plan alone."""
+    """The figure computed from the KV memory in the log, which tests the KV plan alone."""
 
 
 class Comparison(Struct, frozen=True, kw_only=True):
@@ -89,11 +89,11 @@ class Comparison(Struct, frozen=True, kw_only=True):
     parts: tuple[PartComparison, ...]
     figures: tuple[FigureComparison, ...]
     notices: tuple[Notice, ...]
-    """What makes the comparison doubtful: another version, other flags."""
+    """Doubts about the comparison: another version, other flags."""
     names_card: bool = True
-    """Whether the log says which card it ran on, by its name or its memory; else it is the plan's."""
+    """Whether the log names the card or its memory; else the plan's card is assumed."""
     graphs_in_budget: bool = False
-    """Whether what graphs take is lost to the KV cache; else they come after it was sized."""
+    """Whether graphs are taken off the KV cache; else they are captured after it was sized."""
 
     @property
     def measured_parts(self) -> tuple[PartComparison, ...]:
@@ -104,7 +104,7 @@ class Comparison(Struct, frozen=True, kw_only=True):
     def largest(self) -> PartComparison | None:
         """The part outside its interval that is furthest from the prediction; None when all are inside.
 
-        Parts that the KV memory is what is left of come first, then the KV memory itself, then graphs captured later.
+        Parts that are taken off the KV memory come first, then the KV memory itself, then graphs captured later.
         """
         outside = [part for part in self.measured_parts if part.is_inside is False]
         later = () if self.graphs_in_budget else ("cuda_graphs",)
@@ -114,7 +114,7 @@ class Comparison(Struct, frozen=True, kw_only=True):
 
 
 def compare(log: StartupLog, planned: Plan) -> Comparison:
-    """Each part of the worst rank as `planned` predicts it and as `log` gives it, with likely causes."""
+    """The parts of the worst rank as predicted and as measured, with likely causes of differences."""
     measured, memory = measured_from(log), planned.memory
     parts: list[PartComparison] = []
     for one in COMPARED:
@@ -210,13 +210,13 @@ _CAUSES: Final[Mapping[str, tuple[tuple[str, Callable[[_Case], object]], ...]]] 
             failure.code == "start-profiling-disturbed" for failure in case.log.failures)),
     ),
 }  # fmt: skip
-"""By part, likely causes and when they may be one, the likeliest first."""
+"""Likely causes for each part and their conditions, the likeliest first."""
 
 
 def _causes(
     log: StartupLog, planned: Plan, part: PartComparison, parts: list[PartComparison]
 ) -> tuple[Notice, ...]:
-    """Why a part is outside its interval."""
+    """Likely causes of a part outside its interval."""
     if part.difference_gib is None or part.is_inside:
         return ()
     case = _Case(log=log, planned=planned, gib=part.difference_gib)
@@ -227,8 +227,8 @@ def _causes(
         if may_be(case)
     ]
     if part.part == "available_kv":
-        # What the KV memory lacks, or has in addition, is a good share of what another part took. Graphs are one of
-        # them only in the releases that take them off the budget: in others they are captured later.
+        # Another part took a good share of what the KV memory lacks, or has in addition. Graphs count only in releases
+        # that take them off the budget: in others they are captured later.
         names = ["weights", "activations", "framework", *["cuda_graphs"] * log.charges_graph_estimate]
         taken = {other.part: other.difference_gib or 0.0 for other in parts}
         found += [
@@ -242,7 +242,7 @@ def _causes(
 
 
 def differing_flags(log: StartupLog, planned: Plan) -> tuple[str, ...]:
-    """Flags that the log shows and the plan has otherwise, by their contract names."""
+    """Flags whose values in the log and in the plan differ, by their contract names."""
     scenario, resolved = planned.scenario, planned.resolved
     found = []
     for name, logged in logged_flags(log).values.items():
@@ -293,11 +293,11 @@ def _figures(log: StartupLog, planned: Plan, measured: Measured) -> tuple[Figure
 def calibrated(log: StartupLog, planned: Plan) -> Measured:
     """The log's parts as overrides for `planned.scenario`, in GiB, such that its KV memory comes out as measured.
 
-    KV memory itself is not fixed: it has to follow when the length or the utilization changes. What the log does not
-    tell apart goes into the activations, or into the framework when the activations are measured; where the engine
-    takes its estimate of the graphs off the budget, that is what the graphs cost. The part that takes the rest is
-    fitted, unless the log prints it and the rest is no more than what it rounds. Only where the parts do not add up
-    to the log's own budget, or no card is known, is the KV memory given as it is.
+    KV memory itself is not fixed, so that it follows the length and the utilization. The rest that the log does not
+    assign goes into the activations, or into the framework when the activations are measured; where the engine takes
+    its estimate of the graphs off the budget, that is their cost. The part with the rest is fitted, unless the log
+    prints it and the rest is within rounding. The KV memory is given as it is only where the parts do not add up to the
+    log's own budget, or no card is known.
     """
     found = _parts_of(log, planned)
     if found.peak_activation_gib is None:
@@ -350,7 +350,7 @@ def with_measurements(log: StartupLog, planned: Plan) -> Plan:
 
 
 def fields_by_origin(measured: Measured) -> dict[Origin, tuple[str, ...]]:
-    """The parts that are given, by where they come from, each in the order of the memory bar.
+    """The given parts by their origin, each in the order of the memory bar.
 
     Example:
         >>> given = Measured(weights_gib=15.27, non_torch_gib=0.1, fitted=("non_torch_gib",))
@@ -365,7 +365,7 @@ def fields_by_origin(measured: Measured) -> dict[Origin, tuple[str, ...]]:
 
 
 def measured_values(measured: Measured) -> dict[str, Any]:
-    """What goes into `measured` of the contract: the parts that are given, and which of them nobody measured.
+    """The contract's `measured`: the given parts, and those of them that are fitted or carried over.
 
     Example:
         >>> measured_values(Measured(peak_activation_gib=1.9, fitted=("peak_activation_gib",)))

@@ -1,7 +1,7 @@
-"""Measured parts under changed settings: what was measured at one shape is taken to another by the estimate of both.
+"""Measured parts after a change of settings: moved as the estimate moves.
 
-A part measured with one tensor parallel size is not what another size will take. The estimate knows how parts move; a
-measurement knows where they stand.
+A part measured with one tensor parallel size differs from that with another. The estimate tells how parts move, the
+measurement where they start.
 """
 
 from __future__ import annotations
@@ -26,11 +26,10 @@ SAME_KV_BYTES: Final = 1
 def carried_over(before: Scenario, after: Scenario) -> Scenario:
     """`after` with the measured parts of `before` moved as the estimate moves between the two scenarios, in GiB.
 
-    Weights, activations and graphs keep their ratio to the estimate, framework and system their difference. The KV
-    memory keeps its size: it is given to be planned in as it is. Whatever moved is no longer measured but carried
-    over, and with another shape (`_shape`) all that a rank takes of the model; else a part whose estimate does not
-    move stays as it is. Nothing is carried where the parts themselves were changed, and where one of the scenarios
-    cannot be planned.
+    Weights, activations and graphs keep their ratio to the estimate, framework and system their difference; the KV
+    memory keeps its size. A part that moves is marked as carried over; with another shape (`_shape`) all parts but the
+    system are. A part whose estimate does not move stays as it is. Nothing is carried where the parts themselves were
+    changed, or where one of the scenarios cannot be planned.
 
     Example:
         >>> from kvcore.wire.request import scenario_from_request
@@ -59,7 +58,7 @@ def carried_over(before: Scenario, after: Scenario) -> Scenario:
 
 
 def carried_to_model(before: Scenario, after: Scenario) -> Scenario:
-    """`after`, another model, with what `before` measured of the machine alone: framework and system."""
+    """`after`, with another model, and the measurements of the machine in `before`: framework and system."""
     measured = before.measured
     if measured == Measured():
         return after
@@ -72,12 +71,12 @@ def carried_to_model(before: Scenario, after: Scenario) -> Scenario:
     moved = carried_over(replace(before, measured=machine), replace(after, measured=machine))
     if machine.non_torch_gib is None:
         return moved
-    # What the framework takes was measured under the other model.
+    # The framework was measured with the other model.
     return replace(moved, measured=moved.measured.with_origin(("non_torch_gib",), Origin.CARRIED))
 
 
 def _shape(planned: Plan) -> tuple[object, ...]:
-    """What a log was measured with: on another of these nobody measured even a part whose estimate is the same."""
+    """The conditions of a measurement: with others even a part of the same estimate is unmeasured."""
     scenario, resolved = planned.scenario, planned.resolved
     return (
         scenario.config,

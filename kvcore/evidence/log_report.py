@@ -1,4 +1,4 @@
-"""What `python -m kvcore log` prints: the log's figures, the plan for the same scenario, and their differences."""
+"""The report of `python -m kvcore log`: the log's figures, the plan of the same scenario, and their differences."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from kvcore.wire.request import scenario_from_request
 
 
 def log_report(log: StartupLog, config: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """`log_result` with `comparison` and `calibrated`: what to put into `measured` to plan from this start.
+    """`log_result` with `comparison` and `calibrated`, the values of `measured` to plan from this start.
 
-    The model is that of `config`, or the catalogue's. Where it is in neither, or its flags cannot be planned, both are
-    null and `prediction_error` says why.
+    The model's config is `config`, or the catalogue's. Where there is neither, or the flags cannot be planned, both are
+    null and `prediction_error` is set.
     """
     result = log_result(log)
     result |= {"comparison": None, "calibrated": None, "prediction_error": None}
@@ -51,7 +51,7 @@ def _planned(log: StartupLog, config: Mapping[str, Any] | None) -> Plan:
 
 
 def _comparison(comparison: Comparison) -> dict[str, Any]:
-    """In GiB and in the engine's own figures."""
+    """The comparison in GiB and in the engine's own figures."""
     return {
         "parts": [
             {

@@ -1,4 +1,4 @@
-"""The pre-run of vllm-mindspore, which does not profile: from one run's peak to the memory the KV cache can have.
+"""The pre-run of vllm-mindspore, which does not profile: from the peak of one run to the memory of the KV cache.
 
 GB are 2**30 bytes here, as in the guide that the procedure is from.
 Source: vllm-mindspore's tuning guide for Ascend, sections 3 and 4.
@@ -21,14 +21,14 @@ from kvcore.evidence.log.reader import StartupLog
 from kvcore.scenario import Parallel
 
 ENGINE, VARIABLES = engine_with_variables()
-"""The engine that the guide is about, and its variables."""
+"""The engine of the guide, and its variables."""
 DEFAULT_UTILIZATION: Final = 0.9
 DEFAULT_LENGTH: Final = 16384
 UTILIZATION_STEPS: Final = (0.87, 0.85, 0.8)
-"""What to try below the present one. Source: as above, sections 3.2.1 and 4."""
+"""Lower utilizations to try. Source: as above, sections 3.2.1 and 4."""
 LENGTH_STEPS: Final = (8192, 4096)
 LEVEL_VARIABLE: Final = "GLOG_v"
-"""At 1 the runtime logs its peak."""
+"""Set to 1, the runtime logs its peak."""
 
 
 class PreRun(Struct, frozen=True, kw_only=True):
@@ -47,7 +47,7 @@ class PreRun(Struct, frozen=True, kw_only=True):
     gpu_memory_utilization: float = DEFAULT_UTILIZATION
     max_model_len: int = DEFAULT_LENGTH
     batched_tokens: int | None = None
-    """Tokens that one step may compute; None for one request of the full length, as in the guide."""
+    """Most tokens of one step; None for one request of the full length, as in the guide."""
 
     def __post_init__(self) -> None:
         if self.model_gb >= self.budget_gb:
@@ -66,7 +66,7 @@ class PreRun(Struct, frozen=True, kw_only=True):
 
     @property
     def kv_gb(self) -> float:
-        """What the pre-run gives the KV cache: the budget less vLLM_MODEL_MEMORY_USE_GB."""
+        """The KV cache of the pre-run: the budget less vLLM_MODEL_MEMORY_USE_GB."""
         return self.budget_gb - self.model_gb
 
     @property
@@ -96,7 +96,7 @@ class PreRun(Struct, frozen=True, kw_only=True):
 
     @property
     def notices(self) -> tuple[Notice, ...]:
-        """`prerun-system-share` when what system and driver take does not fit with the budget."""
+        """`prerun-system-share` when system and driver do not fit next to the budget."""
         left_gb = self.total_gb - self.budget_gb
         if left_gb >= VARIABLES.system_gib:
             return ()
@@ -106,7 +106,7 @@ class PreRun(Struct, frozen=True, kw_only=True):
 
 
 class PreRunResult(Struct, frozen=True, kw_only=True):
-    """What follows from the peak of the pre-run.
+    """The settings of the final start, from the peak of the pre-run.
 
     Raises ScenarioError `prerun-peak-below-kv` for a peak that is not even as large as the pre-run's KV cache, and
     `prerun-no-kv` when weights and activations take the whole budget.
@@ -140,7 +140,7 @@ class PreRunResult(Struct, frozen=True, kw_only=True):
 
     @property
     def kv_gb(self) -> float:
-        """The KV cache that can be given: the budget less weights and activations."""
+        """The possible KV cache: the budget less weights and activations."""
         return self.prerun.budget_gb - self.model_gb
 
     @property
@@ -150,12 +150,12 @@ class PreRunResult(Struct, frozen=True, kw_only=True):
 
     @property
     def final_model_gb(self) -> int:
-        """vLLM_MODEL_MEMORY_USE_GB of the final start: whole GB, rounded up to be safe."""
+        """vLLM_MODEL_MEMORY_USE_GB of the final start: rounded up to whole GB."""
         return math.ceil(self.model_gb - 1e-9)
 
     @property
     def final_kv_gb(self) -> float:
-        """What the engine then gives the KV cache."""
+        """The KV cache of the final start."""
         return self.prerun.budget_gb - self.final_model_gb
 
     @property
@@ -165,16 +165,16 @@ class PreRunResult(Struct, frozen=True, kw_only=True):
 
     @property
     def max_num_seqs(self) -> int:
-        """Requests of the full length whose tokens stay below `final_tokens`; 0 when not even one does.
+        """Requests of the full length whose tokens stay below `final_tokens`; 0 for none.
 
-        At most the tokens of a step: a step that decodes computes one of each request.
+        At most the tokens of a step, since a decoding step computes one token of each request.
         """
         held = max(0, self.final_tokens - 1) // self.prerun.max_model_len
         return min(held, self.max_num_batched_tokens)
 
     @property
     def max_num_batched_tokens(self) -> int:
-        """That of the pre-run: the peak was measured for no larger step.
+        """Tokens of a step, as in the pre-run: no larger step was measured.
 
         The guide wants max_num_seqs × max_model_len, a step that nobody measured; the engine asks for no such product.
         Source: vllm-mindspore's own start of DeepSeek-R1 with 256 sequences of 32,768 tokens has
@@ -196,7 +196,7 @@ class PreRunResult(Struct, frozen=True, kw_only=True):
 
 
 class Remedy(Struct, frozen=True, kw_only=True):
-    """What to change after an out-of-memory. `values` in the order to try them; empty without a number."""
+    """A change after an out-of-memory error, with values in the order to try them."""
 
     field: str
     values: tuple[str, ...]
@@ -232,7 +232,7 @@ def out_of_memory_remedies(
 
 
 def prerun_from_log(log: StartupLog, given: PreRun) -> PreRun:
-    """`given` with what the log's exports and flags say instead."""
+    """`given` with the values of the log's exports and flags."""
 
     def exported_gb(name: str, default: float) -> float:
         value = written_gb(log.env.get(name, ""))
@@ -251,7 +251,7 @@ def prerun_from_log(log: StartupLog, given: PreRun) -> PreRun:
 
 
 def documented_bytes_per_token(layers: int, heads: int, head_size: int) -> int:
-    """layers × heads × head_size × 2: the guide's bytes of a token, which is not what latent attention keeps.
+    """layers × heads × head_size × 2: the guide's bytes of a token, more than latent attention keeps.
 
     Example:
         >>> documented_bytes_per_token(61, 128, 128)

@@ -1,4 +1,4 @@
-"""The scenario that a start-up log is about: from the log where it says so, from the current one where it does not."""
+"""The scenario of a start-up log: read from the log, and borrowed from the current scenario where it is silent."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from kvcore.scenario import value_of as field_value
 from kvcore.wire.request import scenario_from_request, with_surroundings
 
 SAME_MEMORY_GIB: Final = 0.006
-"""Two totals that differ by less are one: logs print two decimals."""
+"""Largest difference of two equal totals: logs print two decimals."""
 TAKEN: Final = "surroundings.taken_gib"
 SAME_CARD_SHARE: Final = 0.01
-"""A total so near the current card's is that card with another driver."""
+"""Largest share by which a total differs from the same card's under another driver."""
 _IDENTITY: Final = ("model", "config", "checkpoint", "accelerator", "engine", "engine_version")
-"""What a log says of a start without any line of arguments."""
+"""Fields that a log tells even without a line of arguments."""
 
 
 def request_from(log: StartupLog) -> dict[str, Any]:
-    """The contract's JSON request that is to be planned, so that the plan can be compared with the log.
+    """The contract's JSON request of a log's start, to compare its plan with the log.
 
-    What the log does not show is left out; nothing in it is measured.
+    Fields that the log does not show are left out; nothing is given as measured.
 
     Example:
         >>> from kvcore.evidence.log.reader import read_log
@@ -80,7 +80,7 @@ def _plain(value: Any) -> Any:
 
 
 def logged_memory_gib(log: StartupLog) -> float | None:
-    """The memory of the card: from the start's lines, its failure, or the variables that declare it."""
+    """The memory of the card in GiB: from the start's lines, its failure, or the variables that declare it."""
     total = value_of(log.worst_rank.total_gib)
     if total is None and log.failure is not None:
         total = log.failure.number("total_gib")
@@ -100,7 +100,7 @@ def _vendor(log: StartupLog) -> str | None:
 
 
 def logged_flags(log: StartupLog) -> LogFlags:
-    """The flags, with those that the log shows only as resolved, the context length or the tokens of a step."""
+    """The flags, with values that the log shows only as resolved, such as the context length."""
     flags, figures = log.flags, log.figures
 
     def whole(name: str) -> int | None:
@@ -117,17 +117,17 @@ def logged_flags(log: StartupLog) -> LogFlags:
 
 
 class Recognized(Struct, frozen=True, kw_only=True):
-    """A log's scenario, and which parts of it the log does not name and the current scenario lent."""
+    """A log's scenario, and the parts of it that were borrowed from the current scenario."""
 
     scenario: Scenario
     borrowed: tuple[str, ...] = ()
-    """Of `model`, `accelerator`, `engine`, `engine_version`, `flags` and `surroundings`."""
+    """Some of `model`, `accelerator`, `engine`, `engine_version`, `flags` and `surroundings`."""
     unknown_model: str = ""
-    """A model that the log names and the catalogue does not have."""
+    """The model in the log, where the catalogue does not have it."""
 
 
 def scenario_from_log(log: StartupLog, current: Scenario | None = None) -> Recognized:
-    """What to plan so that the plan can be compared with the log; nothing in it is measured.
+    """The scenario to plan for a comparison with the log; nothing in it is measured.
 
     Without any line of engine arguments the flags are those of `current`. A model given by a path is looked up by its
     last part. Raises ScenarioError `missing-field` or CatalogueError `unknown-model` when nothing names the model, and
@@ -171,7 +171,7 @@ def scenario_from_log(log: StartupLog, current: Scenario | None = None) -> Recog
         scenario = replace(scenario, engine_version=current.engine_version)
         borrowed.append("engine_version")
     if not log.flag_lines:
-        # The current flags, under those that the log shows.
+        # The current flags, where the log does not show them.
         known = logged_flags(log).values.keys()
         parallel = {name: getattr(scenario.parallel, name) for name in known & PARALLEL}
         changes = {name: getattr(scenario, name) for name in (*_IDENTITY, *(known - PARALLEL))}
@@ -196,7 +196,7 @@ def scenario_from_log(log: StartupLog, current: Scenario | None = None) -> Recog
 
 
 def find_logged_model(name: str | None) -> ModelEntry | None:
-    """The catalogue's model of that id, or the only one whose name is the last part of that path."""
+    """The catalogue's model with that id, or the only one whose name ends that path."""
     if name is None:
         return None
     try:
@@ -208,7 +208,7 @@ def find_logged_model(name: str | None) -> ModelEntry | None:
 
 
 def _card(log: StartupLog, read: Accelerator | None, current: Accelerator | None) -> Accelerator | None:
-    """The card of the log; the current one when the log gives only a total that is its own, or nothing."""
+    """The card of the log; the current card where the log gives only the same total, or nothing."""
     total = logged_memory_gib(log)
     if current is None or (log.card_name is not None and read is not None):
         return read
@@ -222,9 +222,9 @@ def _card(log: StartupLog, read: Accelerator | None, current: Accelerator | None
 
 
 def with_logged_graphs(scenario: Scenario, log: StartupLog) -> Scenario:
-    """`scenario` with the sizes and the mode that the log's engine resolved, where its plan would capture others.
+    """`scenario` with the graph sizes and mode that the log's engine resolved, where its plan has others.
 
-    Flags of the person that lead to the same stay as they are. What cannot be planned so stays as it is.
+    Flags that lead to the same graphs stay; so does a scenario that could not be planned with the log's graphs.
     """
     graphs = log.graphs
     if graphs is None or scenario.enforce_eager:
@@ -243,9 +243,9 @@ def with_logged_graphs(scenario: Scenario, log: StartupLog) -> Scenario:
 
 
 def with_logged_surroundings(scenario: Scenario, log: StartupLog) -> Scenario:
-    """`scenario` with the surroundings that the log shows, where they are unknown or it shows others.
+    """`scenario` with the surroundings that the log shows, where they are unknown or differ.
 
-    What the log leaves open stays unknown.
+    Surroundings that the log leaves open stay unknown.
     """
     around: dict[str, str | float | None] = {}
     env = dict(scenario.env)
@@ -266,7 +266,7 @@ def with_logged_surroundings(scenario: Scenario, log: StartupLog) -> Scenario:
 
 
 def contradictions(scenario: Scenario, log: StartupLog) -> tuple[Notice, ...]:
-    """Which chosen surroundings the log shows otherwise: `with_logged_surroundings` takes what it says.
+    """Chosen surroundings that the log contradicts; `with_logged_surroundings` takes the log's.
 
     Example:
         >>> from kvcore.evidence.log.reader import read_log
@@ -303,6 +303,6 @@ def contradictions(scenario: Scenario, log: StartupLog) -> tuple[Notice, ...]:
 
 
 def _takes_more(scenario: Scenario, log: StartupLog) -> bool:
-    """Whether more is said to be taken before the start than the log shows missing in it."""
+    """Whether the scenario says that more memory was in use before the start than the log shows missing."""
     taken, missing = scenario.surroundings.taken_gib, measured_from(log).system_gib
     return taken is not None and missing is not None and taken > missing + SAME_MEMORY_GIB

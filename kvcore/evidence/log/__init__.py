@@ -1,1 +1,1 @@
-"""What a start printed, or the command that starts it -> what it says: untrusted text, bounded in work."""
+"""Logs of starts, and commands that start a server, read into flags, figures and failures; all untrusted text."""

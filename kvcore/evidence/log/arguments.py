@@ -1,7 +1,7 @@
-"""Engine arguments out of a log: the dictionary, Namespace, config and command lines, all untrusted.
+"""Engine arguments in a log: dictionary, Namespace, config and command lines, all untrusted.
 
-Nothing is evaluated. A line is cut at the commas of its outermost level; a value counts only when it has the
-type and the range of its flag.
+Nothing is evaluated. A line is split at the commas of its outermost level; a value counts only with the type and in
+the range of its flag.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from kvcore.scenario import CudagraphMode
 
 MAX_ARGUMENT_CHARACTERS: Final = 1 << 16
 MAX_ARGUMENT_LINES: Final = 32
-"""Argument lines of one start that are read; each API server prints one."""
+"""Most argument lines of one start that are read; each API server prints one."""
 CHARACTERS_PER_STEP: Final = 8
 FIELD_STEPS: Final = 2
 MAX_UNUSED_FLAGS: Final = 24
@@ -43,7 +43,7 @@ MAX_COMMAND_NOTICES: Final = 4
 
 _MODELS: Final = ("model", "model_tag")
 _NO_VALUES: Final = ("", "none", "null", "auto")
-"""What says of a flag that it is not set."""
+"""Values that mean unset."""
 _LINES: Final = (("arguments", "non-defaultargs:{", "}"), ("namespace", "args:Namespace(", ")"))
 _CONFIG: Final = "withconfig:model="
 _COMPILATION: Final = (("DirectlyloadAOTcompilationfrompath", True), ("savedAOTcompiledfunctionto", False))
@@ -70,7 +70,7 @@ class LogFlags:
     values: Mapping[str, Any]
 
     def __init__(self, **values: Any) -> None:
-        """Raises TypeError for a flag that no log shows."""
+        """The flags that are not None. Raises TypeError for a flag that no log shows."""
         if unknown := values.keys() - set(_LOGGED):
             raise TypeError(f"no log shows {', '.join(sorted(unknown))}")
         self.values = {name: values[name] for name in _LOGGED if values.get(name) is not None}
@@ -88,7 +88,7 @@ class LogFlags:
 
 
 class LoggedGraphs(Struct, frozen=True, kw_only=True):
-    """CUDA graphs as the engine resolved them: sizes in tokens, ascending, and the mode where the line names it."""
+    """CUDA graphs as the engine resolved them: ascending sizes in tokens, and the mode where it is printed."""
 
     sizes: tuple[int, ...]
     mode: CudagraphMode | None = None
@@ -111,11 +111,11 @@ class LoggedArguments(Struct, frozen=True, kw_only=True):
     model: str | None
     env: Mapping[str, str]
     resolved_quantization: str | None
-    """Method of the checkpoint, as the engine found it."""
+    """The checkpoint's method, as the engine found it."""
     graphs: LoggedGraphs | None
-    """What the engine's config line says is captured; None where it names no sizes."""
+    """Graphs in the engine's config line; None where it names no sizes."""
     notices: tuple[Notice, ...]
-    """Flags of a command that were not taken."""
+    """Flags of a command that were ignored."""
     image_version: str | None
     """The release of the container image that a command names."""
 
@@ -123,7 +123,7 @@ class LoggedArguments(Struct, frozen=True, kw_only=True):
 def read_flags(log: LogText, start: int, end: int) -> LoggedArguments:
     """The engine arguments between two offsets of a log.
 
-    What the person asked for (arguments, command) stands above what the engine resolved (config line).
+    Flags that were given (arguments, command) take precedence over those that the engine resolved (config line).
 
     Example:
         >>> from kvcore.evidence.log.cleaned import clean_log
@@ -186,14 +186,14 @@ def read_flags(log: LogText, start: int, end: int) -> LoggedArguments:
 
 @dataclass(slots=True)
 class _Said:
-    """What argument lines of one kind say: flags, models, and flags about graphs."""
+    """Flags, models and settings of graphs in argument lines of one kind."""
 
     flags: dict[str, Any] = field(default_factory=dict)
     models: list[str] = field(default_factory=list)
     graphs: dict[str, GraphValue] = field(default_factory=dict)
 
     def take(self, fields: Iterable[tuple[str, str]]) -> None:
-        """Keeps the fields whose value is of the flag's kind."""
+        """Adds the fields whose value is of the flag's kind."""
         for raw, value in fields:
             name = field_name(raw)
             self.graphs |= graph_flags(raw, value)
@@ -206,13 +206,13 @@ class _Said:
 
 
 def _fusion(resolved: _Said) -> dict[str, GraphValue]:
-    """Whether all-reduce is fused as the engine resolved it; without tensor parallelism it says nothing."""
+    """Whether the engine fuses all-reduce; unknown without tensor parallelism."""
     name, size = "fuse_allreduce_rms", resolved.flags.get("tensor_parallel_size", 1)
     return {name: resolved.graphs[name]} if size > 1 and name in resolved.graphs else {}
 
 
 def _not_taken(log: LogText, command: Command) -> Iterator[Notice]:
-    """What of a command changes nothing: values that their flag cannot have, and flags that are not planned with."""
+    """Notices about a command: values that are no values of their flag, and flags that are not planned."""
     refused: dict[str, dict[str, None]] = {"log-flags-unusable": {}, "log-flags-unused": {}}
     for flag in command.flags:
         name = field_name(flag.name)
@@ -231,7 +231,7 @@ def _not_taken(log: LogText, command: Command) -> Iterator[Notice]:
 
 
 def _fields(log: LogText, begin: int, end: int, closing: str) -> Iterator[tuple[str, str]]:
-    """The fields of an argument line from `begin` on, for as long as the log's steps last."""
+    """The fields of an argument line from `begin` on, as long as the log's steps last."""
     inside = log.text[begin : min(end, begin + MAX_ARGUMENT_CHARACTERS)]
     if log.steps.take(len(inside) // CHARACTERS_PER_STEP):
         for field in cut_fields(inside, closing):

@@ -1,11 +1,9 @@
-"""Untrusted log text, cleaned so that every line format can be found in it by a plain substring search.
+"""Untrusted log text, cleaned so that line formats are found in it by plain substring searches.
 
-All white space is taken out. A line that a terminal, a mail or a chat broke at any place then reads the same as
-the line that the engine wrote, and a format needs no white space in its pattern. Offsets lead back to the line as
-pasted.
+All white space is removed: a line that a terminal, a mail or a chat broke anywhere reads like the line that the engine
+wrote, and patterns need no white space. Offsets lead back to the line as pasted.
 
-A single call into C keeps the interpreter from every other visitor until it returns. So no such call is ever given
-more than a slice and one line of the text.
+A call into C blocks all other visitors until it returns. So each call gets at most a slice and one line of the text.
 """
 
 from __future__ import annotations
@@ -26,28 +24,28 @@ from kvcore.base.errors import LogError, shorten
 MAX_LOG_BYTES: Final = 50 << 20
 MAX_LOG_LINES: Final = 1_000_000
 MAX_LINE_CHARACTERS: Final = 1 << 20
-"""Of one line; the rest of a longer one is not looked at."""
+"""Longest line; the rest of a longer one is not read."""
 MAX_JSON_LINE_CHARACTERS: Final = 1 << 16
 SLICE: Final = 1 << 18
-"""Bytes or characters that are decoded and cleaned at once."""
+"""Bytes or characters decoded and cleaned in one call."""
 BINARY_SHARE: Final = 0.02
-"""Share of control and replacement characters above which the input is no text."""
+"""Share of control and replacement characters above which input is binary."""
 BINARY_SAMPLE: Final = 1 << 20
 FEWEST_STRANGE: Final = 8
 MAX_STEPS: Final = 1_000_000
-"""Of one log, beyond one look at each of its characters. A step is about a microsecond; a start of 64 ranks takes
+"""Steps of one log beyond one pass over its characters. A step is about a microsecond; a start of 64 ranks takes
 some 60,000."""
 SHOWN_LINE_CHARACTERS: Final = 400
 WINDOW: Final = 1 << 20
-"""Characters that one call of a search is given, so that other threads get their turn."""
+"""Characters of one call of a search, so that other threads get their turn."""
 BACKWARD_WINDOW: Final = 1 << 14
-"""The same of a search from the end, whose time is the product of both lengths at worst."""
+"""The same for a search from the end, whose time is at worst the product of both lengths."""
 PROCESS_LOOK_BACK: Final = 4096
 """Characters of one line searched backwards for the process that wrote a message."""
 PROCESS_NAME_CHARACTERS: Final = 80
 LINE_BEGINNING_CHARACTERS: Final = 256
 CONTINUED_LINES: Final = 16
-"""Lines that one message of the engine may be broken into."""
+"""Most lines that one message of the engine may be broken into."""
 
 _PROCESS: Final = re.compile(
     r"\(([A-Za-z][A-Za-z0-9_]{0,60}?)(?:rank=(\d{1,5}))?pid=(\d{1,10})(?:,ip=[0-9a-fA-F.:]{1,45})?\)"
@@ -56,22 +54,22 @@ _LEVEL: Final = re.compile(r"(?:INFO|WARNING|ERROR|DEBUG)\d\d-\d\d")
 _BEGINNING: Final = re.compile(rf"{_LEVEL.pattern}|\[\w{{1,60}}\.py:\d{{1,6}}\]")
 _ESCAPES: Final = re.compile(r"\x1b\[[0-9;?]{0,16}[A-Za-z]")
 _COLOURS: Final = re.compile(r"\[[0-9;]{1,16}m")
-"""What is left of a colour where its escape character got lost."""
+"""Colours whose escape character got lost."""
 _COMPOSE_PREFIX: Final = re.compile(r"[A-Za-z0-9_.-]{1,80} {0,20}\| ")
 _NOT_TEXT: Final = re.compile("[\x00-\x08\x0e-\x1a\x1c-\x1f\ufffd]")
 _JSON_KEYS: Final = ("message", "log", "msg", "MESSAGE", "text", "line")
 _ENTITIES: Final = (("&lt;", "<"), ("&gt;", ">"), ("&quot;", '"'), ("&#34;", '"'), ("&#39;", "'"), ("&#x27;", "'"),
                     ("&nbsp;", " "), ("&amp;", "&"))  # fmt: skip
-"""What a web page writes for the characters of a log; the ampersand last, or it would make others."""
+"""Characters of a log as HTML writes them; the ampersand last, so that it makes no others."""
 _CHARACTERS: Final = str.maketrans(
     "\u2018\u2019\u201b\u201c\u201d\u2212", "'''\"\"-", "\u200b\u200c\u200d\u2060\ufeff"
 )
-"""Quotation marks and dashes that a shell knows, and characters without a width."""
+"""Typographic quotation marks and dashes, and characters without a width."""
 
 
 @dataclass(slots=True)
 class Steps:
-    """The steps that are left.
+    """The remaining steps of a log.
 
     Example:
         >>> steps = Steps(left=10)
@@ -82,25 +80,25 @@ class Steps:
     left: int = MAX_STEPS
 
     def take(self, steps: int) -> bool:
-        """Whether these steps may be done; from the first that may not on, none may."""
+        """Takes steps; False where too few are left, and from then on."""
         self.left = self.left - steps if steps <= self.left else -1
         return self.left >= 0
 
     @property
     def are_spent(self) -> bool:
-        """Whether anything was left undone."""
+        """Whether something was skipped."""
         return self.left < 0
 
 
 class Process(Struct, frozen=True, kw_only=True):
-    """Who wrote a line: `Worker_TP1`, `VllmWorker 1`, `EngineCore_DP0`; empty where the line does not say."""
+    """The process that wrote a line: `Worker_TP1`, `VllmWorker 1`, `EngineCore_DP0`; empty where not named."""
 
     name: str = ""
     pid: str = ""
 
 
 class LogText(Struct, frozen=True, kw_only=True):
-    """The log without white space, and the lines as they were given."""
+    """The log without white space, and its lines as pasted."""
 
     text: str
     starts: Sequence[int]
@@ -109,10 +107,10 @@ class LogText(Struct, frozen=True, kw_only=True):
     cut_lines: int
     """Lines longer than MAX_LINE_CHARACTERS."""
     steps: Steps = field(default_factory=Steps)
-    """What may still be done for this log; whoever reads more than each character once takes from it."""
+    """Remaining steps, taken by whatever reads more than each character once."""
 
     def find(self, words: str, start: int = 0, end: int | None = None) -> int:
-        """Offset of the first `words` between two offsets, -1 without; as `str.find`, in windows."""
+        """Offset of the first `words` between two offsets, -1 for none; as `str.find`, in windows."""
         stop = len(self.text) if end is None else min(end, len(self.text))
         if stop - start <= WINDOW:
             return self.text.find(words, start, stop)
@@ -130,7 +128,7 @@ class LogText(Struct, frozen=True, kw_only=True):
             at = self.find(words, at + len(words), end)
 
     def rfind(self, words: str, start: int, end: int) -> int:
-        """Offset of the last `words` between two offsets, -1 without."""
+        """Offset of the last `words` between two offsets, -1 for none."""
         stop = min(end, len(self.text))
         while stop - start >= len(words):
             begin = max(start, stop - BACKWARD_WINDOW)
@@ -150,7 +148,7 @@ class LogText(Struct, frozen=True, kw_only=True):
         return max(0, bisect_right(self.starts, offset) - 1)
 
     def line_number(self, offset: int) -> int:
-        """The same, counted from one as editors do."""
+        """Number of that line, counted from one."""
         return self.line_index(offset) + 1
 
     def line_end(self, offset: int) -> int:
@@ -169,8 +167,8 @@ class LogText(Struct, frozen=True, kw_only=True):
     def process(self, offset: int) -> Process:
         """The process named last before `offset` on its line.
 
-        A line without a beginning of its own goes on from the one above, and so has that one's process. Of lines that
-        were joined, the process before the last beginning counts.
+        A line without a beginning of its own continues the line above and has its process. Of lines that were joined,
+        the process before the last beginning counts.
         """
         index = self.line_index(offset)
         for line in range(index, max(-1, index - CONTINUED_LINES), -1):
@@ -220,7 +218,7 @@ def clean_log(given: str | bytes) -> LogText:
 
 
 def line_blocks(given: str | bytes) -> Iterator[list[str]]:
-    """The lines of a text, in lists of as many as a slice has; of a line at most one character more than is read.
+    """The lines of a text, a list for each slice; lines are cut one character above the longest that is read.
 
     Raises LogError: `log-too-large` above 50 MiB, `log-not-text` for binary data.
 
@@ -249,7 +247,7 @@ def line_blocks(given: str | bytes) -> Iterator[list[str]]:
 
 
 def _pieces(given: str | bytes) -> Iterator[str]:
-    """A text in slices; a Windows shell writes UTF-16 with a byte order mark."""
+    """A text in slices. UTF-16 needs a byte order mark, as a Windows shell writes it."""
     if isinstance(given, str):
         yield from (given[at : at + SLICE] for at in range(0, len(given), SLICE))
         return
@@ -261,7 +259,7 @@ def _pieces(given: str | bytes) -> Iterator[str]:
 
 
 def _plain(text: str) -> str:
-    """Without colours, and with the quotation marks and dashes that a shell knows."""
+    """A text without colours, and with the quotation marks and dashes of a shell."""
     if "\x1b" in text:
         text = _ESCAPES.sub("", text)
     if "[" in text:
@@ -270,7 +268,7 @@ def _plain(text: str) -> str:
 
 
 def message_of(line: str) -> str:
-    """The engine's part of a line: out of its JSON wrapper, without chat quoting and the container's name."""
+    """The engine's part of a line, without a JSON wrapper, chat quoting and the container's name."""
     text = line.strip()
     if text[:1] == "{" and text[-1:] == "}" and len(text) <= MAX_JSON_LINE_CHARACTERS:
         text = _from_json(text)

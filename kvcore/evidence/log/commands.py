@@ -1,4 +1,4 @@
-"""The commands and container files in a log that start a server: their flags, without a judgement of the values."""
+"""Commands and container files in a log that start a server, with their flags; values are not checked here."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from kvcore.evidence.log.containers import (
 from kvcore.evidence.log.values import LISTS, MAX_VALUE_CHARACTERS
 
 MAX_COMMANDS: Final = 32
-"""Commands of one start that are read."""
+"""Most commands of one start that are read."""
 MAX_COMMAND_LINES: Final = 128
 SHOWN_VALUE_CHARACTERS: Final = 60
 
@@ -34,13 +34,13 @@ _NEGATIVE: Final = re.compile(r"-\d{1,40}(?:\.\d{1,40})?")
 _BARE: Final = re.compile(
     r"(?:[$#] )?vllm serve (?:/?[^\s/]{1,200}/\S{1,400}(?: {1,9}-|$)|\S{1,400} {1,9}-\w)"
 )
-"""A line that is nothing but a command, without a long flag: prose about one goes on in words."""
+"""A line with only a command and no long flag; prose about a command continues in words."""
 _SECRETS: Final = ("key", "token", "password")
 _SETTINGS: Final = ("export ", "Environment=")
 _MARKS: Final = (" run", "serve", "entrypoints", *_SETTINGS)
-"""A line without any of them says nothing here."""
+"""A line without any of these is skipped."""
 _ENGINE_NAMES: Final = ("vllm", "--model")
-"""A command without any of them starts no engine."""
+"""A command without any of these starts no engine."""
 
 
 class CommandFlag(Struct, frozen=True, kw_only=True):
@@ -52,7 +52,7 @@ class CommandFlag(Struct, frozen=True, kw_only=True):
 
     @property
     def shown(self) -> str:
-        """Flag and value as a person typed them, shortened; a secret without its value.
+        """Flag and value as typed, shortened; a secret without its value.
 
         Example:
             >>> CommandFlag(name="swap_space", value="16", word="--swap-space").shown
@@ -63,12 +63,12 @@ class CommandFlag(Struct, frozen=True, kw_only=True):
 
 
 class Command(Struct, frozen=True, kw_only=True):
-    """A command, or a file that a container is started from."""
+    """A command, or a file that starts a container."""
 
     kind: str
     """`command`, or `manifest` for YAML."""
     offsets: tuple[int, ...]
-    """Of the lines in the log that it was read from; never empty."""
+    """Offsets of its lines in the log; never empty."""
     flags: tuple[CommandFlag, ...]
     env: Mapping[str, str] = field(default_factory=dict)
     version: str | None = None
@@ -76,9 +76,9 @@ class Command(Struct, frozen=True, kw_only=True):
 
 
 def find_commands(log: LogText, start: int, end: int) -> Iterator[Command]:
-    """Every command between two offsets that starts a server, at most MAX_COMMANDS.
+    """The commands between two offsets that start a server, at most MAX_COMMANDS.
 
-    A text that is YAML as a whole is read as such: Compose, Kubernetes, or the engine's own config.
+    A text that is YAML as a whole is read as Compose, Kubernetes, or the engine's own config.
     """
     manifests = find_manifests(log.lines) if start == 0 else ()
     if manifests:
@@ -88,7 +88,7 @@ def find_commands(log: LogText, start: int, end: int) -> Iterator[Command]:
 
 
 def _exported(line: str, steps: Steps) -> dict[str, str]:
-    """What a line of a shell, of a comment or of a unit sets for the commands below it."""
+    """Variables that a line of a shell, a comment or a unit sets for the commands below it."""
     setting = line[:MAX_VALUE_CHARACTERS].lstrip("#$ ")
     for opening in _SETTINGS:
         if setting.startswith(opening) and any(name in setting for name in VARIABLES):
@@ -155,7 +155,7 @@ def _shell_commands(log: LogText, start: int, end: int) -> Iterator[Command]:
 
 
 def _whole_command(log: LogText, index: int, first: str) -> tuple[str, int]:
-    """A command with the lines that it goes on in, each cut where no command is that long; and how many these are."""
+    """A command with its continuation lines, each cut to a bounded length; and the number of its lines."""
     parts: list[str] = []
     line = first
     while True:

@@ -1,7 +1,7 @@
-"""What a container starts: the engine's words behind `docker run`, or in a Compose file or a Kubernetes manifest.
+"""Containers that start an engine: `docker run`, Compose files, Kubernetes manifests, and the engine's YAML config.
 
-A YAML text, pasted in place of a log, is untrusted: it is parsed into nodes that keep their lines, never constructed
-into objects, within a size, a number of nodes and a depth. It may be the engine's own YAML config, too.
+A YAML text, pasted in place of a log, is untrusted: it is parsed into nodes with line numbers, never constructed into
+objects, and bounded in size, number of nodes and depth.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from kvcore.evidence.log.values import MAX_VALUE_CHARACTERS
 from kvcore.flags import FLAGS
 
 MAX_CHARACTERS: Final = 1 << 16
-"""Of a YAML text."""
+"""Longest YAML text."""
 MAX_NODES: Final = 1 << 14
 MAX_VALUE_NODES: Final = 512
-"""Of one value: a list of capture sizes is the longest."""
+"""Most nodes of one value: a list of capture sizes is the longest."""
 MAX_VALUE_DEPTH: Final = 3
 
 PROGRAMS: Final = server_commands()
-"""How a shell starts a server."""
+"""Programs that start a server."""
 RUNNERS: Final = ("docker run", "docker container run", "podman run", "nerdctl run")
 VARIABLES: Final = frozenset((*FLAGS["env"].common, *memory_variable_names()))
-"""Environment that a plan looks at."""
+"""Environment variables that a plan uses."""
 
 _SWITCHES: Final = frozenset(
     ("detach", "disable-content-trust", "init", "interactive", "no-healthcheck", "oom-kill-disable", "privileged",
      "publish-all", "quiet", "read-only", "rm", "sig-proxy", "tty")
 )  # fmt: skip
-"""Options of `docker run` that take no word behind them.
+"""Options of `docker run` without a value.
 
 Source: Docker's reference of `docker container run`.
 """
@@ -74,7 +74,7 @@ class Container(Struct, frozen=True, kw_only=True):
 
 
 def docker_container(words: Sequence[str]) -> Container | None:
-    """The container of a `docker run`, from the word behind `run` on; None where it starts no engine.
+    """The container of a `docker run`, from the word after `run` on; None where it starts no engine.
 
     Example:
         >>> docker_container(["--rm", "-p", "80:80", "vllm/vllm-openai", "--model", "Qwen/Qwen3-8B"]).words
@@ -104,9 +104,9 @@ def _is_switch(option: str) -> bool:
 
 
 def container(image: str, arguments: Sequence[str], env: Mapping[str, str]) -> Container | None:
-    """A container with these arguments behind its image; None where neither speaks of the engine.
+    """A container with these arguments after its image; None where neither names the engine.
 
-    The image's own entrypoint takes the model first, or as `--model`.
+    The entrypoint of the engine's image takes the model as first argument, or as `--model`.
     """
     words = _engine_words(arguments)
     names_model = any(word.partition("=")[0] == "--model" for word in words)
@@ -131,7 +131,7 @@ def _engine_words(arguments: Sequence[str]) -> list[str]:
 
 
 def split_words(text: str) -> list[str]:
-    """Words as a shell parts them; at white space where quotes do not close."""
+    """Words as a shell splits them; split at white space where quotes do not close."""
     text = text[: 16 * MAX_VALUE_CHARACTERS].replace("\\\n", " ")
     try:
         return shlex.split(text)
@@ -140,7 +140,7 @@ def split_words(text: str) -> list[str]:
 
 
 def variables(assignments: Iterable[str]) -> dict[str, str]:
-    """Those of `NAME=value` that a plan looks at.
+    """The assignments `NAME=value` that a plan uses.
 
     Example:
         >>> variables(["VLLM_USE_V1=0", "HF_TOKEN=x"])
@@ -160,7 +160,7 @@ class Manifest(Struct, frozen=True, kw_only=True):
 
 
 def find_manifests(lines: tuple[str, ...]) -> tuple[Manifest, ...]:
-    """Every start in the lines of a YAML text; empty for any other text.
+    """The starts in the lines of a YAML text; empty for any other text.
 
     Example:
         >>> find_manifests(("model: Qwen/Qwen3-8B", "max-model-len: 8192"))[0].fields
@@ -246,7 +246,7 @@ def _scalar(node: yaml.Node | None) -> str:
 
 
 def _value(node: yaml.Node) -> str:
-    """A value as a command would spell it: a word, or JSON."""
+    """A value as in a command: a word, or JSON."""
     if isinstance(node, yaml.ScalarNode):
         return _scalar(node)
     budget = iter(range(MAX_VALUE_NODES))
@@ -257,7 +257,7 @@ def _value(node: yaml.Node) -> str:
 
 
 def _plain(node: yaml.Node, depth: int, budget: Iterator[int]) -> object:
-    """A node as plain data; nothing below a depth, or beyond the budget."""
+    """A node as plain data; None below a depth, or beyond the budget of nodes."""
     if next(budget, None) is None or depth < 0:
         return None
     if isinstance(node, yaml.MappingNode):

@@ -1,4 +1,4 @@
-"""Figures of a log, sorted to the ranks that printed them."""
+"""Figures of a log, by the ranks that printed them."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from kvcore.evidence.log.line_formats import FORMATS, find_lines
 
 MAX_NOTICES: Final = 20
 SAME_GIB: Final = 0.02
-"""Two figures of one rank this close are one figure, printed with other rounding."""
+"""Largest difference of one figure that was printed with different rounding."""
 SAME_SHARE: Final = 0.02
 RANKS_APART: Final = 2.0
-"""Lines without a rank whose figures lie further apart than this factor are not ranks of one engine."""
+"""Largest factor between figures of the ranks of one engine, for lines that name no rank."""
 
 
 class Reading(Struct, frozen=True, kw_only=True):
@@ -30,15 +30,15 @@ class Reading(Struct, frozen=True, kw_only=True):
     line_number: int
     line: str
     rank: str = ""
-    """Process that printed it; empty where the line does not say."""
+    """Process that printed it; empty where the line names none."""
     offset: int = 0
     """Of the line in the cleaned text."""
 
 
 class Figures(Struct, frozen=True, kw_only=True):
-    """What one rank printed, or the engine once for all its ranks, by the names of line_formats.toml.
+    """The figures of one rank, or of the engine for all its ranks, by the names of line_formats.toml.
 
-    What was not printed is None; a name that the table does not have raises AttributeError.
+    A figure that was not printed is None; a name that is not in the table raises AttributeError.
 
     Example:
         >>> Figures(rank="Worker_TP0").available_kv_gib is None
@@ -55,7 +55,7 @@ class Figures(Struct, frozen=True, kw_only=True):
 
     @property
     def readings(self) -> tuple[Reading, ...]:
-        """All that is known, in the order of the table."""
+        """All readings, in the order of the table."""
         return tuple(self.known[name] for name in FORMATS.load().figure if name in self.known)
 
 
@@ -70,17 +70,17 @@ class Spread(Struct, frozen=True, kw_only=True):
 
 
 class RankedFigures(Struct, frozen=True, kw_only=True):
-    """Ranks in the order of their first line, and what was odd about them."""
+    """Ranks in the order of their first line, and notices about contradictions."""
 
     ranks: tuple[Figures, ...]
     worst: Figures
-    """The rank with the least KV memory, or with the largest weights; gaps filled with the worst of the others."""
+    """The rank with the least KV memory, else with the largest weights; gaps filled with the worst of the others."""
     spreads: tuple[Spread, ...]
     notices: tuple[Notice, ...]
 
 
 def find_readings(log: LogText, start: int, end: int) -> tuple[tuple[Reading, ...], tuple[Notice, ...]]:
-    """Every figure between two offsets, in order; absurd ones are left out and reported."""
+    """The figures between two offsets, in order; figures out of range become notices."""
     table = FORMATS.load()
     found: list[Reading] = []
     absurd: list[tuple[int, Notice]] = []
@@ -110,9 +110,9 @@ def find_readings(log: LogText, start: int, end: int) -> tuple[tuple[Reading, ..
 def rank_figures(found: Sequence[Reading], expected_ranks: int | None) -> RankedFigures:
     """The figures of each rank.
 
-    `expected_ranks` is tensor times pipeline parallel size where known. Lines that name no process are the ranks of
-    one engine in the order in which they were printed, unless only one rank is expected or they lie far apart: then
-    they contradict each other, and the last applies.
+    `expected_ranks` is tensor times pipeline parallel size where known. Lines that name no process are taken as the
+    ranks of one engine in their order, unless only one rank is expected or the figures lie far apart: then they
+    contradict each other, and the last one counts.
     """
     by_rank: dict[str, list[Reading]] = {}
     for reading in found:
@@ -151,13 +151,13 @@ def _by_name(found: Iterable[Reading]) -> dict[str, list[Reading]]:
 
 
 def _worst(readings: Sequence[Reading]) -> Reading:
-    """Of one figure, the one that decides."""
+    """The reading that counts for all ranks."""
     choose = min if FORMATS.load().figure[readings[0].figure].worst == "min" else max
     return choose(readings, key=lambda reading: reading.value)
 
 
 def _room(rank: Figures) -> tuple[float, float]:
-    """The less, the worse is a rank."""
+    """Sort key of ranks, the worst first."""
     kv, weights = rank.available_kv_gib, rank.weights_gib
     return (kv.value if kv else float("inf"), -weights.value if weights else 0.0)
 
@@ -175,7 +175,7 @@ def _may_be_ranks(figures: Iterable[Sequence[Reading]], expected_ranks: int | No
 
 
 def _agreed(readings: Sequence[Reading], notices: list[Notice]) -> Reading:
-    """The one figure that several lines of a rank give; the last where they contradict each other."""
+    """The figure that several lines of a rank agree on; the last one where they contradict each other."""
     first = readings[0]
     for other in readings:
         if abs(other.value - first.value) > max(SAME_GIB, SAME_SHARE * abs(other.value)):
@@ -202,7 +202,7 @@ def _spread(readings: Sequence[Reading]) -> Spread:
 
 
 def engine_figures(found: Sequence[Reading]) -> tuple[Figures, tuple[Notice, ...]]:
-    """What the engine prints for all ranks together; the smallest capacity where each rank has its own line."""
+    """Figures for all ranks together; the smallest capacity where each rank has its own line."""
     rules = FORMATS.load().figure
     by_name = _by_name(reading for reading in found if rules[reading.figure].scope == "engine")
     chosen: dict[str, Reading] = {}

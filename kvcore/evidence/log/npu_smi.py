@@ -1,6 +1,6 @@
-"""The table of `npu-smi info`: how much memory of each chip is in use, and on which chips a process is listed.
+"""The table of `npu-smi info`: memory in use on each chip, and the chips with a process.
 
-A process that was killed frees its memory some seconds later; until then a chip has memory in use and no process.
+A killed process frees its memory some seconds later; until then a chip has memory in use and no process.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from kvcore.evidence.log.cleaned import LogText
 
 HEAD: Final = "|AICore(%)Memory-Usage(MB)"
 MAX_LINES: Final = 512
-"""Of a table: a machine has at most some dozen chips, each with a few lines and processes."""
+"""Longest table: a machine has a few dozen chips at most, each with a few lines and processes."""
 LONGEST_LINE: Final = 400
 LINE_STEPS: Final = 8
 LEAST_TAKEN_GIB: Final = 0.5
-"""Below it the driver alone differs by as much."""
+"""Least memory that counts as in use: the driver's own varies by less."""
 UNKNOWN_DRIVER_SHARE: Final = 0.07
-"""Of a chip's memory, where no card of that size is known. Source: accelerators.toml, what Ascend drivers keep."""
+"""The driver's share of the memory of a chip of unknown size. Source: accelerators.toml, what Ascend drivers keep."""
 
 _CHIP: Final = re.compile(
     r"\| {0,8}(\d{1,3})(?: {1,12}(\d{1,4}))? {0,40}\| {0,8}[0-9A-Fa-f]{4}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.\d {0,12}\|"
@@ -47,7 +47,7 @@ class Chip(Struct, frozen=True, kw_only=True):
 
     @property
     def taken_gib(self) -> float:
-        """What is in use beyond the driver's own: the total less what torch sees of such a chip.
+        """Memory in use beyond the driver's own, in GiB; the driver's is the total less what torch sees of such a chip.
 
         Example:
             >>> chip = Chip(card="0", chip="0", used_mib=34120, total_mib=65536, has_process=False, line_number=1)
@@ -98,13 +98,13 @@ def _chips(lines: Sequence[str], first: int, log: LogText) -> Iterator[Chip]:
 
 
 def fullest(chips: Sequence[Chip]) -> Chip | None:
-    """The chip of which most is taken; None where nothing is."""
+    """The chip with the most memory in use; None where all are free."""
     chip = max(chips, key=lambda one: one.taken_gib, default=None)
     return chip if chip is not None and chip.taken_gib >= LEAST_TAKEN_GIB else None
 
 
 def chip_notices(chips: Sequence[Chip]) -> tuple[Notice, ...]:
-    """`npu-memory-held` for chips without a process, else `npu-memory-taken`; nothing where all are free."""
+    """`npu-memory-held` for chips without a process, else `npu-memory-taken`; none where all are free."""
     taken = [chip for chip in chips if chip.taken_gib >= LEAST_TAKEN_GIB]
     held = [chip for chip in taken if not chip.has_process]
     worst = fullest(held or taken)

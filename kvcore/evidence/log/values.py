@@ -1,6 +1,6 @@
-"""Values of flags as a log writes them: the fields of a dictionary, a call or a dataclass, cut and never evaluated.
+"""Values of flags as a log writes them: fields of a dictionary, a call or a dataclass, split and never evaluated.
 
-A value counts only when it has the type and the range of its flag.
+A value counts only with the type and in the range of its flag.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from kvcore.scenario import KEPT_AS_JSON, CudagraphMode, Runner, SpeculativeConf
 
 MAX_VALUE_CHARACTERS: Final = 4096
 MAX_CONFIG_CHARACTERS: Final = 1 << 15
-"""Of a compilation config: with its sizes and splitting operators it is the longest field of the line."""
+"""Longest compilation config: with sizes and splitting operators it is the longest field of the line."""
 MAX_SIZES: Final = 4096
 LARGEST_SIZE: Final = 1 << 31
 LARGEST_LENGTH: Final = 1 << 24
-"""Of a model before its rope is stretched."""
+"""Longest context of a model before its rope is stretched."""
 
 MAX_LITERAL_DEPTH: Final = 4
-"""Of lists and dictionaries in a value that is carried as it is."""
+"""Deepest lists and dictionaries in a value that is passed on as it is."""
 
 LISTS: Final = frozenset({"cudagraph_capture_sizes", "cuda_graph_sizes"})
-"""Flags that take several words of a command."""
+"""Flags with several words in a command."""
 POOLING_TASKS: Final = frozenset({"embed", "embedding", "classify", "score", "reward", "encode"})
 """Source: vllm/config.py:_RUNNER_TASKS (0.8.5, 0.9.2)."""
 
@@ -106,9 +106,9 @@ def pairs(text: str, most: int = MAX_VALUE_CHARACTERS) -> Iterator[tuple[str, st
 
 
 def graph_flags(name: str, value: str) -> dict[str, GraphValue]:
-    """What one field of a log's arguments says about graphs, by the contract's field names; empty for any other.
+    """The settings of graphs in one field of a log's arguments, by the contract's names; empty for other fields.
 
-    `--cuda-graph-sizes` with one number says the largest size, with several all of them.
+    `--cuda-graph-sizes` with one number gives the largest size, with several numbers all sizes.
 
     Example:
         >>> graph_flags("compilation_config", '{"level":3,"cudagraph_mode":"FULL","cudagraph_capture_sizes":[4,2]}')
@@ -141,7 +141,7 @@ def graph_flags(name: str, value: str) -> dict[str, GraphValue]:
 
 
 def _mode(text: str) -> str | None:
-    """A mode as a person writes it or as the engine prints it; `None` is what it prints for no mode yet."""
+    """A mode as a person writes it or as the engine prints it; it prints `None` before one is chosen."""
     if text == "None":
         return None
     named = _NAMED_MODE.fullmatch(text.upper() if text.replace("_", "").isalpha() else text)
@@ -152,7 +152,7 @@ def _mode(text: str) -> str | None:
 
 
 def _sizes(text: str) -> tuple[int, ...] | None:
-    """A list of sizes; None where one of them is anything else, as in a list that somebody shortened."""
+    """A list of sizes; None where an item is no size, as in a list that somebody shortened."""
     inner = text[1:-1] if text[:1] in "[(" and text[-1:] in "])" else text
     words = [word for word, _ in cut_fields(inner, "")]
     sizes = [size for word in words[:MAX_SIZES] if (size := _count(word, LARGEST_SIZE, 1)) is not None]
@@ -172,7 +172,7 @@ def _decimal(text: str, low: float, high: float) -> float | None:
 
 
 def read_word(text: str) -> str | None:
-    """A value of an enumeration: `torch.bfloat16` and `<CacheDType.FP8:'fp8'>` are what they name."""
+    """A word; of `torch.bfloat16` and `<CacheDType.FP8:'fp8'>` the value that they name."""
     text = unquoted(text)
     if text.startswith("<") and ":" in text:
         text = unquoted(text.rstrip(">").partition(":")[2])
@@ -181,7 +181,7 @@ def read_word(text: str) -> str | None:
 
 
 def _runner(text: str) -> str | None:
-    """`--runner`, `--task` of older releases, and the pooler's settings that only the pooling runner has."""
+    """The runner of `--runner`, of `--task` in older releases, or of a pooler's settings."""
     word = read_word(text)
     if word in POOLING_TASKS or text.startswith("PoolerConfig("):
         return Runner.POOLING.value
@@ -219,7 +219,7 @@ def _speculative(text: str) -> SpeculativeConfig | None:
 
 
 def _stretched_rope(text: str) -> str | None:
-    """`--hf-overrides` that stretches the rope by YaRN; any other override says nothing that is planned."""
+    """`--hf-overrides` that stretches the rope by YaRN; other overrides are not planned."""
     for name, value in pairs(unquoted(text)):
         if name in ("rope_parameters", "rope_scaling"):
             rope = dict(pairs(value))
@@ -233,7 +233,7 @@ def _stretched_rope(text: str) -> str | None:
 
 
 def read_text(text: str) -> str | None:
-    """A printable text of any words, shortened."""
+    """A printable text, shortened."""
     text = unquoted(text)
     return shorten(text, 400) if text and text not in ("None", "null") and text.isprintable() else None
 
@@ -259,7 +259,7 @@ def _by_kind(flag: Flag) -> Reader:
         return _literal
     if flag.kind is Kind.TEXT:
         return lambda text: said if (said := read_text(text)) and _may_be(flag, said) else None
-    # Any other word, the flag's default among them, says nothing.
+    # Other words, the flag's default among them, do not count.
     return lambda text: word if (word := read_word(text)) in flag.common else None
 
 
@@ -271,7 +271,7 @@ _NUMBER: Final = re.compile(r"-?\d{1,18}(\.\d{1,12})?")
 
 
 def _literal(text: str, depth: int = 0) -> Any:
-    """A number, a switch, a text, or a list or dictionary of such as JSON and Python write it; None for any other."""
+    """A number, a switch, a text, or a list or dictionary of these, as JSON and Python write it; None for others."""
     if depth > MAX_LITERAL_DEPTH:
         return None
     if text[:1] == "{" and text[-1:] == "}":
@@ -317,11 +317,11 @@ _INNER: Final = {
     for flag in FLAGS.values()
     if flag.parent.partition(".")[0] in ("limit_mm_per_prompt", "mm_processor_kwargs", *KEPT_AS_JSON)
 }
-"""Fields of objects that a command may give one by one: `--limit-mm-per-prompt.image 2`."""
+"""Fields of objects with flags of their own: `--limit-mm-per-prompt.image 2`."""
 
 
 def inner_value(name: str, text: str) -> dict[str, dict[str, Any]]:
-    """The object of which a flag of a command gives one field, with that field; empty for any other flag.
+    """The object of which a command's flag gives one field, with that field; empty for other flags.
 
     Example:
         >>> inner_value("limit_mm_per_prompt_image_width", "512")
@@ -336,7 +336,7 @@ def inner_value(name: str, text: str) -> dict[str, dict[str, Any]]:
 
 
 def unknown_keys(name: str, text: str) -> tuple[str, ...]:
-    """The keys of an object's value that no row stands for: they are not taken.
+    """The keys of an object's value that the registry does not have: they are ignored.
 
     Example:
         >>> unknown_keys("additional_config", '{"refresh":true,"no_such":1}'), unknown_keys("max_num_seqs", "{a:1}")
@@ -349,6 +349,6 @@ def unknown_keys(name: str, text: str) -> tuple[str, ...]:
 
 
 def read_value(name: str, text: str) -> Value | None:
-    """The value of a flag of the contract; None where the text is none that it can have, or no log shows the flag."""
+    """The value of a flag; None where the text is no value of it, or no log shows the flag."""
     reader = _READERS.get(name)
     return None if reader is None or len(text) > MAX_VALUE_CHARACTERS else reader(text)
