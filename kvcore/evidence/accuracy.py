@@ -8,7 +8,7 @@ from enum import StrEnum
 from functools import cache
 from importlib import resources
 from statistics import fmean, median
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 from msgspec import Struct
