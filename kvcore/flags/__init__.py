@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from kvcore.base.parts import GIVEN, MEASURED_FIELDS
 from kvcore.tables import Record, Reviewed, TableFile
+from kvcore.texts import PARAMETERS
 
 
 class Kind(StrEnum):
@@ -161,6 +162,7 @@ class Flag(Record, frozen=True, kw_only=True):
     """Other names of it in logs."""
     label: str = ""
     help: str = ""
+    """What its control says besides the meaning that `texts/parameters.toml` gives; all of it for other fields."""
     widget: Widget = Widget.NONE
     shown: Shown = Shown.ALWAYS
     vary: bool = False
@@ -319,6 +321,17 @@ def _by_parent() -> Mapping[str, Mapping[str, Flag]]:
 
 
 _FIELDS: Final = _by_parent()
+
+
+def explained(flag: Flag) -> tuple[str, ...]:
+    """The sentences that say what a field is for: its meaning in the reference, then what `help` adds.
+
+    Example:
+        >>> explained(FLAGS["tensor_parallel_size"])[0]
+        'GPUs that share every layer of one replica.'
+    """
+    meaning = next((str(one.meaning) for one in PARAMETERS.values() if one.field == flag.name), "")
+    return tuple(filter(None, (meaning, flag.help)))
 
 
 _WHOLE: Final = re.compile(r"-?\d{1,18}")

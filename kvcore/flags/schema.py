@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from kvcore.flags import DRIVER_VERSION, ENVIRONMENT_NAME, FLAGS, MAX_LISTED, WORD, Flag, Kind, fields_of
+from kvcore.flags import (
+    DRIVER_VERSION,
+    ENVIRONMENT_NAME,
+    FLAGS,
+    MAX_LISTED,
+    WORD,
+    Flag,
+    Kind,
+    explained,
+    fields_of,
+)
 
 DRAFT: Final = "https://json-schema.org/draft/2020-12/schema"
 
@@ -16,8 +26,8 @@ def request_schema() -> Schema:
     """What a request may be, as far as a schema can say it: a model that nobody knows still is refused.
 
     Example:
-        >>> request_schema()["properties"]["max_num_seqs"]
-        {'type': ['integer', 'null'], 'minimum': 1, 'maximum': 1048576, 'title': 'Max sequences at once'}
+        >>> request_schema()["properties"]["max_loras"]
+        {'type': ['integer', 'null'], 'minimum': 1, 'maximum': 4096, 'default': 1}
     """
     return {
         "$schema": DRAFT,
@@ -39,8 +49,13 @@ def _object_of(parent: str, one_of: tuple[str, ...] = ()) -> Schema:
 
 
 def _schema(flag: Flag) -> Schema:
-    texts = {"title": flag.label, "description": flag.help, "default": flag.default}
+    texts = {"title": flag.label, "description": _description(flag), "default": flag.default}
     return {**_KINDS[flag.kind](flag), **{key: text for key, text in texts.items() if text not in ("", None)}}
+
+
+def _description(flag: Flag) -> str:
+    said = " ".join(explained(flag))
+    return said if said.startswith("`") or not (said and flag.cli) else f"`{flag.spelling}`: {said}"
 
 
 def _number(flag: Flag) -> Schema:

@@ -6,7 +6,8 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from kvcore.base.words import Words, listed
+from kvcore.base.words import Words, listed, sentences
+from kvcore.flags import Flag, explained
 
 _WORD: Final = re.compile(r"[A-Za-z0-9]+([_.-][A-Za-z0-9]+)*")
 """Means nothing in Markdown."""
@@ -23,6 +24,21 @@ def plain(text: object) -> str:
     """
     said = str(text)
     return said if _WORD.fullmatch(said) else _MARKS.sub(r"\\\1", said)
+
+
+def help_of(flag: Flag, t: Words) -> str | None:
+    """What a control says of its field: the flag in the engine's spelling, and what it means.
+
+    Example:
+        >>> from kvcore.base.words import Language, words
+        >>> from kvcore.flags import FLAGS
+        >>> help_of(FLAGS["block_size"], words(Language.ENGLISH))
+        '`--block-size`: Tokens in one block of the KV cache.'
+    """
+    said = sentences(t, map(t, explained(flag)))
+    if not flag.cli or said.startswith("`"):
+        return said or None
+    return t("`{flag}`: {meaning}", flag=flag.spelling, meaning=said) if said else f"`{flag.spelling}`"
 
 
 def upload(label: str, types: Sequence[str], t: Words, largest_mib: int | None = None) -> str:

@@ -44,11 +44,6 @@ def scenario(planned: Plan | KvPlannerError, t: Words) -> None:
             _more(plan, t)
 
 
-def _help(name: str, t: Words) -> str | None:
-    flag = FLAGS[name]
-    return t(flag.help) if flag.help else f"`{flag.spelling}`" if flag.cli else None
-
-
 def _tensor_parallel(t: Words) -> None:
     now = state.scenario().parallel.tensor_parallel_size
     sizes = offers.tensor_parallel_sizes(state.scenario()) or offers.TENSOR_PARALLEL_SIZES
@@ -78,7 +73,7 @@ def _segmented(name: str, options: Sequence[Any], now: Any, t: Words, values: Ma
         key=key,
         required=True,
         format_func=labels.plain,
-        help=_help(name, t),
+        help=labels.help_of(FLAGS[name], t),
         on_change=net.taking(key, lambda value: set_field(name, values.get(value, value)), options),
     )
     problems.next_to_control(name, t)
@@ -169,7 +164,7 @@ def _number(flag: Flag, now: float | None, placeholder: str, t: Words) -> None:
         take=partial(set_field, flag.name),
         is_optional=flag.default is None,
         placeholder=placeholder,
-        help=_help(flag.name, t),
+        help=labels.help_of(flag, t),
     )
     problems.next_to_control(flag.name, t)
 
@@ -182,7 +177,7 @@ def _text(flag: Flag, now: str, t: Words) -> None:
         max_chars=flag.characters,
         key=key,
         placeholder=t(CASES[UNKNOWN]),
-        help=_help(flag.name, t),
+        help=labels.help_of(flag, t),
         on_change=net.taking(key, lambda text: set_field(flag.name, text.strip() or None)),
     )
     problems.next_to_control(flag.name, t)
@@ -193,7 +188,7 @@ def _switch(flag: Flag, now: bool, t: Words) -> None:
         t(flag.label),
         value=now,
         key=seed(flag.name, now),
-        help=_help(flag.name, t),
+        help=labels.help_of(flag, t),
         on_change=net.taking(flag.name, partial(set_field, flag.name)),
     )
     problems.next_to_control(flag.name, t)
@@ -220,7 +215,7 @@ def _select(
         index=shown.index(now),
         key=key,
         format_func=lambda value: names.get(value, value),
-        help=help_text or _help(name, t),
+        help=help_text or labels.help_of(FLAGS[name], t),
         on_change=net.taking(key, lambda value: set_field(name, values.get(value, value)), shown),
     )
     problems.next_to_control(name, t)

@@ -15,7 +15,7 @@ from kvcore.base.words import Words
 from kvcore.controls import offers
 from kvcore.flags import FLAGS
 from kvcore.planning import Plan
-from pages.ui.shared import net, numbers, state
+from pages.ui.shared import labels, net, numbers, state
 from pages.ui.shared.state import seed, set_field
 
 LENGTH, SHARE = "max_model_len", "gpu_memory_utilization"
@@ -34,7 +34,7 @@ def context_length(plan: Plan | None, t: Words) -> None:
         label,
         value=str(now),
         key=seed(LENGTH, str(now)),
-        help=t(FLAGS[LENGTH].help),
+        help=labels.help_of(FLAGS[LENGTH], t),
         on_change=_take_length,
     )
     given = _refused(LENGTH)
@@ -76,7 +76,7 @@ def utilization(plan: Plan | None, t: Words) -> None:
         key=SHARE,
         take=partial(set_field, SHARE),
         step=0.01,
-        help=t(FLAGS[SHARE].help),
+        help=labels.help_of(FLAGS[SHARE], t),
     )
     shown = min(max(round(now, 2), LOWEST_SLIDER_SHARE), HIGHEST_SLIDER_SHARE)
     st.slider(
