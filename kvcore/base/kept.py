@@ -101,8 +101,9 @@ class Ledger:
             self._bytes += size
             entry.others += (weakref.ref(other, _forgetting(results, key)) for other in others)
             results[key] = entry
-            while self._counted() > self.most_bytes:
-                oldest = self._by_age.pop(next(iter(self._by_age)), None)
+            while self._counted() > self.most_bytes and self._by_age:
+                # A list, since an iterator fails where garbage with results is collected between its two steps.
+                oldest = self._by_age.pop(list(self._by_age)[0], None)  # noqa: RUF015
                 if oldest is not None and (found := oldest()) is not None:
                     found.clear()
 
