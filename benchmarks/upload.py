@@ -22,7 +22,7 @@ from kvcore.workload.requests import MAX_LOG_BYTES, MAX_REQUESTS
 ALLOWED_SECONDS = 5.0
 READ = """
 import resource, sys, threading, time
-from kvcore.workload.records import read_request_logs
+from kvcore.workload.logs import read_request_logs
 longest, over = 0.0, False
 def look():
     global longest

@@ -15,7 +15,7 @@ import pytest
 import streamlit
 import yaml
 
-from kvcore.workload import counted_apart
+from kvcore.workload import logs
 from pages.ui.shared import shell
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -190,13 +190,13 @@ def memory_limits() -> dict[str, int]:
 
 def test_what_counts_apart_fits_into_a_replica_beside_the_server() -> None:
     """The kernel ends what a container takes above its limit, on Kubernetes all of it."""
-    apart = counted_apart.MAX_AT_ONCE * (counted_apart.MEMORY_BYTES + counted_apart.PARQUET_MEMORY_BYTES)
+    apart = logs.MAX_AT_ONCE * (logs.MEMORY_BYTES + logs.PARQUET_MEMORY_BYTES)
     limits = memory_limits()
     assert len(limits) >= 4
     for name, limit in limits.items():
         assert SERVER_BYTES + API_BYTES + TEMPORARY_BYTES + apart <= limit, name
     told = (ROOT / "docs" / "hosting.md").read_text()
-    for one in (counted_apart.MEMORY_BYTES, counted_apart.PARQUET_MEMORY_BYTES):
+    for one in (logs.MEMORY_BYTES, logs.PARQUET_MEMORY_BYTES):
         assert f"{one >> 20} MiB" in told
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from kvcore.workload.little import Arrivals, fleet_for
+from kvcore.workload.limits import Arrivals, fleet_for
 from tests import present_plans
 
 CHAT = Arrivals(

@@ -11,7 +11,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from kvcore.replay.clock import ClockKind
-from kvcore.workload.records import read_request_log
+from kvcore.workload.logs import read_request_log
 from kvcore.workload.requests import MAX_LOG_BYTES
 from kvcore.workload.traffic import unpacked
 from tests.page_app import checked, figures, metrics, open_app, params, seen

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvcore.workload.database.sql import take_away
+from kvcore.workload.database.query import take_away
 from tests.page_app import checked, seen
 from tests.test_page_workload import open_workload, upload
 

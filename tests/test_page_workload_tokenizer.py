@@ -8,7 +8,7 @@ from streamlit.testing.v1 import AppTest
 from pages.ui.workload import by_tokenizer
 from tests.page_app import checked, seen
 from tests.test_page_workload import open_workload, upload
-from tests.test_workload_counted_apart import LOG, words
+from tests.test_workload_logs import LOG, words
 
 
 def count(app: AppTest, tokenizer: bytes, log: bytes = LOG) -> AppTest:

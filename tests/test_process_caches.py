@@ -25,7 +25,7 @@ from kvcore.engines.vllm import captures
 from kvcore.evidence.log.reader import read_log
 from kvcore.planning import plan
 from kvcore.wire.request import scenario_from_request
-from kvcore.workload.records import read_request_logs
+from kvcore.workload.logs import read_request_logs
 from kvcore.workload.requests import Reading
 
 MARK = "markofavisitor"
@@ -83,8 +83,7 @@ OWN_NAMES = {
     "kvcore.tables": {"_load", "_version"},
     "kvcore.charts.catalogue_rows": {"accelerator_rows", "model_rows", "version_rows"},
     "kvcore.charts.plan_report": {"_frame"},
-    "kvcore.workload.database.query": {"layouts"},
-    "kvcore.workload.database.sql": {"_kept"},
+    "kvcore.workload.database.query": {"_kept", "layouts"},
     "kvcore.workload.requests": {"_kinds", "tables"},
     "kvcore.controls.in_force": {"_defaults"},
     "pages.ui.shared.shell": {"_declared"},

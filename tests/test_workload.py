@@ -15,9 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvcore.base.errors import WorkloadError
-from kvcore.workload import columns, engine_lines, fields, requests
+from kvcore.workload import columns, fields, requests, streams
 from kvcore.workload.histogram import MAX_TOKENS
-from kvcore.workload.records import RequestLog, read_request_log, read_request_logs
+from kvcore.workload.logs import read_request_log, read_request_logs
+from kvcore.workload.records import RequestLog
 from kvcore.workload.requests import MAX_LOG_BYTES, Reading, Unusable
 from kvcore.workload.traffic import traffic_of_counts
 
@@ -313,8 +314,8 @@ class TestCost:
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def cpu_seconds(pending: int, ids: int) -> float:
-            monkeypatch.setattr(engine_lines, "MAX_PENDING", pending)
-            lines = engine_lines.EngineLines()
+            monkeypatch.setattr(streams, "MAX_PENDING", pending)
+            lines = streams.EngineLines()
             before = time.thread_time()
             for number in range(ids):
                 lines.take(f"Received request {number}: prompt_token_ids: [1]")

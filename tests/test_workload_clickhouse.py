@@ -12,7 +12,7 @@ import pytest
 from kvcore.base.errors import WorkloadError
 from kvcore.workload.database.cells import read_cells_csv
 from kvcore.workload.database.connection import read_table
-from kvcore.workload.database.sql import LANGFUSE, take_away
+from kvcore.workload.database.query import LANGFUSE, take_away
 from tests.workload_rows import cells_of, rows
 
 pytest.importorskip("ibis", reason="pip install -r tools/requirements.txt")

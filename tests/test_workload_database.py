@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from kvcore.base.errors import WorkloadError
 from kvcore.cli import main as cli
-from kvcore.workload.database import cells, connection, files, sql
+from kvcore.workload.database import cells, connection, files, query
 from kvcore.workload.database.cells import Cells, read_cells, read_cells_csv
 from kvcore.workload.histogram import MAX_TOKENS, LengthHistogram
-from kvcore.workload.records import read_request_log
+from kvcore.workload.logs import read_request_log
 from tests.workload_rows import cells_of, rows
 
 ibis = pytest.importorskip("ibis", reason="pip install -r tools/requirements.txt")
@@ -126,23 +126,23 @@ class TestFiles:
 
 
 class TestTakeAway:
-    @pytest.mark.parametrize("dialect", sql.DIALECTS)
+    @pytest.mark.parametrize("dialect", query.DIALECTS)
     def test_the_kept_text_is_what_ibis_gives_for_these_names(self, dialect: str) -> None:
         counts = workload_sql.table("Spend Logs", "in", "out", schema="my_schema")
-        assert sql.take_away(dialect, "my_schema.Spend Logs", "in", "out") == workload_sql.sql(
+        assert query.take_away(dialect, "my_schema.Spend Logs", "in", "out") == workload_sql.sql(
             dialect, counts, "in", "out"
         )
 
     def test_langfuse_has_a_text_of_its_own(self) -> None:
-        assert sql.take_away(sql.LANGFUSE) == workload_sql.langfuse()
-        assert sql.take_away(sql.LANGFUSE_FILES) == workload_sql.langfuse("duckdb")
+        assert query.take_away(query.LANGFUSE) == workload_sql.langfuse()
+        assert query.take_away(query.LANGFUSE_FILES) == workload_sql.langfuse("duckdb")
 
     def test_names_cannot_leave_their_quotes(self) -> None:
-        text = sql.take_away("postgres", 'a"; DROP TABLE b; --')
+        text = query.take_away("postgres", 'a"; DROP TABLE b; --')
         assert '"a""; DROP TABLE b; --"' in text
-        assert refused(sql.take_away, "bigquery", "a\\").code == "sql-name"
-        assert refused(sql.take_away, "postgres", "a..b").code == "sql-name"
-        assert refused(sql.take_away, "oracle").code == "sql-dialect"
+        assert refused(query.take_away, "bigquery", "a\\").code == "sql-name"
+        assert refused(query.take_away, "postgres", "a..b").code == "sql-name"
+        assert refused(query.take_away, "oracle").code == "sql-dialect"
 
     def test_the_query_runs_and_its_csv_comes_back_as_the_same_traffic(self, folder: Path, capsys) -> None:
         assert cli.main(["workload", "--sql", "duckdb"]) == 0

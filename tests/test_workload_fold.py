@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvcore.base.errors import WorkloadError
-from kvcore.workload.database import cells, files, fold
+from kvcore.workload.database import cells, files
 from kvcore.workload.histogram import MAX_TOKENS, rounded_up
 from kvcore.workload.traffic import read_traffic
 from tests.workload_rows import Row, cells_of, rows
@@ -27,8 +27,8 @@ def folded(some: list[Row]):
     with duckdb.connect() as connection:
         connection.execute("CREATE TABLE log (prompt BIGINT, answer BIGINT)")
         connection.executemany("INSERT INTO log VALUES (?, ?)", some)
-        unusable, unanswered = fold.make_cells(connection, fold_query("log"))
-        return fold.folded(connection), unusable, unanswered
+        unusable, unanswered = files.make_cells(connection, fold_query("log"))
+        return files.folded(connection), unusable, unanswered
 
 
 def fold_query(table: str) -> str:
@@ -52,7 +52,7 @@ def test_the_fold_is_the_traffic_of_the_cells(some: list[Row]) -> None:
 def test_a_joint_histogram_that_is_too_large_is_binned_as_python_does(most: int, monkeypatch) -> None:
     from kvcore.workload import traffic
 
-    for module in (traffic, fold):
+    for module in (traffic, files):
         monkeypatch.setattr(module, "MAX_CELLS", most)
     found, *_ = folded(rows(300))
     assert found == cells_of(rows(300)).traffic()
@@ -65,7 +65,7 @@ def test_every_edge_of_a_bin_is_rounded_by_whole_numbers() -> None:
     with duckdb.connect() as connection:
         connection.execute("CREATE TABLE log AS SELECT unnest(?::INTEGER[]) AS prompt, 0 AS answer", [edges])
         connection.execute(f"INSERT INTO log SELECT prompt + 1, 0 FROM log WHERE prompt < {MAX_TOKENS}")
-        fold.make_cells(connection, fold_query("log"))
+        files.make_cells(connection, fold_query("log"))
         found = connection.execute("SELECT prompt, requests FROM kv_cells ORDER BY 1").fetchall()
     assert found == [(edge, 1 if edge == 1 else 2) for edge in edges]
 

@@ -19,14 +19,14 @@ import pytest
 from kvcore.base.errors import KvPlannerError, WorkloadError
 from kvcore.replay import reader
 from kvcore.replay.trace import Contents, TraceRequest
-from kvcore.workload import counted_apart, layouts, opening, records
+from kvcore.workload import layouts, logs, opening, records
 from kvcore.workload.collector import Collector
-from kvcore.workload.counted_apart import read_apart
 from kvcore.workload.database import cells
 from kvcore.workload.fields import MAX_BLOCKS, json_requests
 from kvcore.workload.histogram import MAX_LENGTH, MAX_TOKENS
+from kvcore.workload.logs import read_apart, read_request_logs
 from kvcore.workload.opening import parquet_rows
-from kvcore.workload.records import RequestLog, read_logs_here, read_request_logs
+from kvcore.workload.records import RequestLog, read_logs_here
 from kvcore.workload.requests import Reading, UnusableLineError
 from kvcore.workload.shapes import json_pieces
 from pages.ui.shared.parameters import PARAMETERS
@@ -91,8 +91,8 @@ class TestParquet:
         self, answer: bytes, by_limit: bool, expected: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         data = parquet(pa.table({"prompt_tokens": [5, 6]}))
-        end = counted_apart.End(answer=answer, by_limit=by_limit)
-        monkeypatch.setattr(counted_apart, "_exchange", lambda *_: end)
+        end = logs.End(answer=answer, by_limit=by_limit)
+        monkeypatch.setattr(logs, "_exchange", lambda *_: end)
         with pytest.raises(WorkloadError) as refused:
             log(data)
         assert refused.value.code == expected
@@ -112,11 +112,11 @@ class TestParquet:
             assert opening._batch_rows(pq.ParquetFile(io.BytesIO(data)).metadata) == opening.BATCH_ROWS
 
     def test_there_is_a_turn_for_each(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(counted_apart, "PLACE_SECONDS", 0.0)
+        monkeypatch.setattr(logs, "PLACE_SECONDS", 0.0)
         data = parquet(pa.table({"prompt_tokens": [5, 6]}))
-        places = counted_apart._PARQUET_PLACES
+        places = logs._PARQUET_PLACES
         with (
-            counted_apart._place(places),
+            logs._place(places),
             pytest.raises(WorkloadError) as refused,
         ):
             log(data)

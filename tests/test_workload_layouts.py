@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from kvcore.base.errors import WorkloadError
 from kvcore.workload import layouts, opening, records
-from kvcore.workload.records import read_request_log
+from kvcore.workload.logs import read_request_log
 from kvcore.workload.requests import Reading
 from tests.test_workload_readers import RECORDS, TABLES
 

@@ -21,9 +21,9 @@ from kvcore.workload.limits import (
     requests_at,
     steady_of,
 )
+from kvcore.workload.logs import read_request_log
 from kvcore.workload.mix import Mix, mix_of_quantiles
-from kvcore.workload.percentiles import LengthQuantiles, Percentiles, typed_quantiles
-from kvcore.workload.records import read_request_log
+from kvcore.workload.traffic import LengthQuantiles, Percentiles, typed_quantiles
 from tests import present_plans
 
 LENGTHS = st.lists(st.integers(1, 20_000), min_size=1, max_size=60)

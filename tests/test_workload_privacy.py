@@ -14,12 +14,11 @@ from pathlib import Path
 import pytest
 
 from kvcore.base.errors import WorkloadError
-from kvcore.workload.counted_apart import counted_apart
-from kvcore.workload.records import read_request_log
+from kvcore.workload.logs import counted_apart, read_request_log
 from kvcore.workload.requests import Reading, plain_name
 from tests.page_app import checked, params, seen
 from tests.test_page_workload import html, open_workload, upload
-from tests.test_workload_counted_apart import words
+from tests.test_workload_logs import words
 
 SENTINEL = "SENTINEL-4f1c9a"
 LINES = (

@@ -12,8 +12,9 @@ import pytest
 import zstandard
 
 from kvcore.base.errors import WorkloadError
+from kvcore.workload.logs import read_request_log, read_request_logs
 from kvcore.workload.opening import slices_of
-from kvcore.workload.records import RequestLog, read_request_log, read_request_logs
+from kvcore.workload.records import RequestLog
 from kvcore.workload.requests import Reading
 
 CHAT = {"usage": {"prompt_tokens": 900, "completion_tokens": 80, "total_tokens": 980}}

@@ -12,7 +12,7 @@ import pytest
 from kvcore.workload.database import connection
 from kvcore.workload.database.cells import read_cells
 from kvcore.workload.database.connection import read_table
-from kvcore.workload.database.sql import take_away
+from kvcore.workload.database.query import take_away
 from tests.workload_rows import cells_of, rows
 
 ibis = pytest.importorskip("ibis", reason="pip install -r tools/requirements.txt")

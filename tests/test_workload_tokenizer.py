@@ -11,9 +11,9 @@ import tokenizers
 
 from kvcore.base.errors import WorkloadError
 from kvcore.cli.main import main
-from kvcore.workload.records import read_request_log
+from kvcore.workload.logs import read_request_log
 from kvcore.workload.requests import Reading
-from kvcore.workload.tokenizer import read_tokenizer
+from kvcore.workload.texts import read_tokenizer
 
 
 @pytest.fixture

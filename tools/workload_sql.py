@@ -8,8 +8,16 @@ from typing import Any
 
 import ibis
 
-from kvcore.workload.database.query import cells, lengths
-from kvcore.workload.database.sql import ANSWER, DIALECTS, LANGFUSE, LANGFUSE_FILES, PROMPT, TABLE
+from kvcore.workload.database.query import (
+    ANSWER,
+    DIALECTS,
+    LANGFUSE,
+    LANGFUSE_FILES,
+    PROMPT,
+    TABLE,
+    cells,
+    lengths,
+)
 
 OUT = Path(__file__).resolve().parents[1] / "kvcore" / "workload" / "database" / "dialects.json"
 FINAL = "\nSETTINGS final = 1"

@@ -220,8 +220,8 @@ def _nothing_else(request: Mapping[str, Any]) -> None:
 def _workload(asked: Asked, own_id: list[object]) -> dict[str, Any]:
     del own_id
     from kvcore.workload.histogram import MAX_TOKENS
+    from kvcore.workload.logs import read_request_logs
     from kvcore.workload.mix import workload_report
-    from kvcore.workload.records import read_request_logs
     from kvcore.workload.requests import Reading
 
     given = asked.option("max_tokens")

@@ -151,7 +151,7 @@ def _log(arguments: argparse.Namespace) -> int:
 def _workload(arguments: argparse.Namespace) -> int:
     columns = dict(arguments.columns)
     if arguments.sql is not None:
-        from kvcore.workload.database.sql import take_away
+        from kvcore.workload.database.query import take_away
 
         names = {
             "table": arguments.table,
@@ -239,9 +239,9 @@ def _metrics(arguments: argparse.Namespace) -> int:
 
 def _request_log(arguments: argparse.Namespace) -> RequestLog:
     from kvcore.workload.database.files import read_large
-    from kvcore.workload.records import read_request_logs
+    from kvcore.workload.logs import read_request_logs
     from kvcore.workload.requests import Reading
-    from kvcore.workload.tokenizer import read_tokenizer
+    from kvcore.workload.texts import read_tokenizer
 
     columns = dict(arguments.columns)
     names = (columns.get("prompt"), columns.get("completion"), arguments.timeout)

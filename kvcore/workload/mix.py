@@ -12,9 +12,8 @@ from typing import Any, Final
 from kvcore.base.kept import Keeper, kept
 from kvcore.base.units import round_up
 from kvcore.workload.histogram import JointHistogram, LengthHistogram
-from kvcore.workload.percentiles import LengthQuantiles, Percentiles
 from kvcore.workload.records import RequestLog
-from kvcore.workload.traffic import Traffic
+from kvcore.workload.traffic import LengthQuantiles, Percentiles, Traffic
 
 PERCENT: Final = 99
 """Of the requests; the rest is refused, or its answers are cut short."""
@@ -65,7 +64,7 @@ class Mix(Keeper):
         """The smallest multiple of 256 that serves 99 % of the requests in full.
 
         Example:
-            >>> from kvcore.workload.records import read_request_log
+            >>> from kvcore.workload.logs import read_request_log
             >>> log = read_request_log(b'{"prompt_tokens": %d, "max_tokens": 512}' % n for n in range(101, 1201))
             >>> Mix(traffic=log.traffic).recommended_max_model_len
             1792
@@ -124,7 +123,7 @@ def workload_report(log: RequestLog, max_tokens: int | None = None) -> dict[str,
     """The statistics as JSON; a part that the log does not tell is null. `max_tokens` is what clients are to ask for.
 
     Example:
-        >>> from kvcore.workload.records import read_request_log
+        >>> from kvcore.workload.logs import read_request_log
         >>> log = read_request_log([b'{"usage": {"prompt_tokens": 900, "completion_tokens": 80}}'])
         >>> report = workload_report(log, max_tokens=512)
         >>> report["recommended_max_model_len"], report["p99_total"], report["counted_by"]

@@ -27,14 +27,13 @@ from kvcore.workload.columns import (
     row_request,
 )
 from kvcore.workload.database.cells import is_cells, read_cells_csv
-from kvcore.workload.engine_lines import EngineLines
 from kvcore.workload.fields import READING, forget_names, json_requests, record_requests
 from kvcore.workload.histogram import MAX_TOKENS
 from kvcore.workload.layouts import Layouts, Lines, Rows
 from kvcore.workload.opening import MAX_LINE_BYTES, is_parquet, parquet_rows, slices_of
 from kvcore.workload.requests import Reading, Request, Unusable, UnusableLineError, tables
 from kvcore.workload.shapes import json_pieces, row_pieces
-from kvcore.workload.streams import Records, Streams
+from kvcore.workload.streams import EngineLines, Records, Streams
 from kvcore.workload.traffic import MARK, Traffic, read_traffic
 
 SHOWN_BAD_LINES: Final = 5
@@ -82,47 +81,6 @@ class RequestLog(Struct, frozen=True, kw_only=True):
             "approximation": self.estimated,
         }
         return ", ".join(name for name, share in shares.items() if share)
-
-
-def read_request_log(
-    lines: Iterable[bytes], progress: Progress | None = None, reading: Reading = READING
-) -> RequestLog:
-    """Lengths of all usable records of one file. Raises as `read_request_logs`.
-
-    Example:
-        >>> log = read_request_log([b'{"usage": {"prompt_tokens": 900, "completion_tokens": 80}}', b'oops'])
-        >>> log.traffic.requests, log.traffic.taken.longest_tokens, log.unusable_lines
-        (1, 980, (2,))
-    """
-    return read_request_logs([lines], progress, reading)
-
-
-def read_request_logs(
-    files: Iterable[Iterable[bytes]], progress: Progress | None = None, reading: Reading = READING
-) -> RequestLog:
-    """Lengths of all usable records of several files, each in a format of its own.
-
-    Where `reading` limits bytes, files are a stranger's: Parquet among them is read in a process of its own.
-
-    Raises WorkloadError: `request-log-too-large`, `request-log-too-long`, `request-log-not-text`, and where no line is
-    a usable request `request-log-columns`, `request-log-no-length`, `request-log-absurd` or `request-log-empty`; of
-    Parquet `parquet-ended` and `parquet-busy`.
-    """
-    if reading.max_bytes is None or reading.counter is not None:
-        return read_logs_here(files, progress, reading)
-    given = [*files]
-    if not any(map(is_parquet, given)):
-        return read_logs_here(given, progress, reading)
-    from kvcore.workload.counted_apart import read_apart  # which needs this module
-
-    contents = [_content(source, reading.max_bytes) for source in given]
-    return read_apart(contents, reading, progress or (lambda taken: None))
-
-
-def _content(source: Iterable[bytes], most_bytes: int) -> bytes:
-    if hasattr(source, "read"):
-        return bytes(source.read(most_bytes + 1))
-    return b"".join(source)
 
 
 def read_logs_here(

@@ -16,8 +16,7 @@ from kvcore.explain.documents.recomputed import Recomputed, bytes_of, cache_of, 
 from kvcore.explain.reference import BATCH, PROMPT_TOKENS
 from kvcore.memory.weights import DTYPE_BYTES
 from kvcore.planning import Plan
-from kvcore.workload.limits import Conversation, requests_at
-from kvcore.workload.little import Arrivals
+from kvcore.workload.limits import Arrivals, Conversation, requests_at
 
 CARD_GB: Final = 80
 """By the name of the card."""

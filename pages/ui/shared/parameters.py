@@ -25,8 +25,7 @@ from kvcore.evidence.accuracy import Check
 from kvcore.texts import CHECKS, PATHS, SYLLABUS, Source
 from kvcore.wire.link_names import LANGUAGE, Repair
 from kvcore.workload.histogram import MAX_LENGTH, MAX_TOKENS
-from kvcore.workload.percentiles import LengthQuantiles
-from kvcore.workload.traffic import unpacked
+from kvcore.workload.traffic import LengthQuantiles, unpacked
 from pages.ui.shared.parameter_readers import (
     LONGEST_TEXT,
     Reader,

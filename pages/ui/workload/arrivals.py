@@ -15,7 +15,7 @@ from kvcore.controls import edit
 from kvcore.evidence.carry import carried_over
 from kvcore.flags import FLAGS
 from kvcore.planning import Plan
-from kvcore.workload.little import Arrivals, Fleet, fleet_for
+from kvcore.workload.limits import Arrivals, Fleet, fleet_for
 from pages.ui.shared import cards, numbers, shell, state, undo
 from pages.ui.shared.numbers import Limits
 from pages.ui.shared.parameters import ANSWER_SPEED, ARRIVALS, FIRST_TOKEN_SECONDS

@@ -10,9 +10,9 @@ import streamlit as st
 
 from kvcore.base.errors import WorkloadError
 from kvcore.base.words import Words
-from kvcore.workload.counted_apart import counted_apart
+from kvcore.workload.logs import counted_apart
 from kvcore.workload.requests import MAX_LOG_BYTES
-from kvcore.workload.tokenizer import MAX_TOKENIZER_BYTES
+from kvcore.workload.texts import MAX_TOKENIZER_BYTES
 from pages.ui.shared import labels, net, notes
 from pages.ui.workload import source
 

@@ -12,9 +12,8 @@ import streamlit as st
 from streamlit.runtime.scriptrunner import get_script_run_ctx
 
 from kvcore.workload.mix import Mix, mix_of_quantiles
-from kvcore.workload.percentiles import LengthQuantiles
 from kvcore.workload.records import RequestLog
-from kvcore.workload.traffic import unpacked
+from kvcore.workload.traffic import LengthQuantiles, unpacked
 from pages.ui.shared import net, state
 
 TYPED, TRAFFIC = "lengths", "traffic"

@@ -6,7 +6,7 @@ import streamlit as st
 
 from kvcore.base.errors import WorkloadError
 from kvcore.base.words import Words
-from kvcore.workload.database.sql import LANGFUSE, take_away
+from kvcore.workload.database.query import LANGFUSE, take_away
 from pages.ui.shared import notes
 
 KEY = "workload.sql"

@@ -14,11 +14,11 @@ from kvcore.base.numbers import count
 from kvcore.base.words import Words, listed, msg
 from kvcore.charts.workload_summary import REASONS
 from kvcore.workload.histogram import MAX_TOKENS
+from kvcore.workload.logs import read_request_log, read_request_logs
 from kvcore.workload.mix import Mix
-from kvcore.workload.percentiles import Percentiles, typed_quantiles
 from kvcore.workload.prometheus import read_metrics
-from kvcore.workload.records import read_request_log, read_request_logs
 from kvcore.workload.requests import MAX_LOG_BYTES, Reading, tables
+from kvcore.workload.traffic import Percentiles, typed_quantiles
 from pages.ui.shared import labels, net, notes, numbers
 from pages.ui.workload import by_tokenizer, take_away
 from pages.ui.workload import source as workload_source

@@ -13,8 +13,8 @@ import pytest
 import tokenizers
 
 from kvcore.base.errors import WorkloadError
-from kvcore.workload import counted_apart as apart
-from kvcore.workload.counted_apart import counted_apart
+from kvcore.workload import logs as apart
+from kvcore.workload.logs import counted_apart
 
 LOG = b'{"prompt": "one two three", "completion": "four five", "max_tokens": 9}\n{"prompt": "one"}\n'
 WORDS: dict[str, Any] = {
@@ -99,7 +99,7 @@ def limited(before: str = "") -> list[int]:
     """oom_score_adj and the limits of a process that has limited itself."""
     script = (
         f"import os, resource; {before}\n"
-        "from kvcore.workload.counting import limit_this_process\n"
+        "from kvcore.workload.logs import limit_this_process\n"
         "limit_this_process(7, 400 << 20)\n"
         "print(open('/proc/self/oom_score_adj').read())\n"
         "for what in (resource.RLIMIT_CPU, resource.RLIMIT_DATA, resource.RLIMIT_AS):\n"
@@ -190,8 +190,8 @@ def test_how_it_ended_says_why(
         "def answer(head, source):\n"
         f"    {last}\n"
         "sys.path.insert(0, os.getcwd())\n"
-        "from kvcore.workload import tokenizer\n"
-        "tokenizer.counter_of = lambda text: answer(None, None)\n"
+        "from kvcore.workload import texts\n"
+        "texts.counter_of = lambda text: answer(None, None)\n"
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     assert code(words()) == expected
