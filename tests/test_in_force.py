@@ -14,8 +14,9 @@ from kvcore.contract.result import result_of
 from kvcore.controls.edit import with_field
 from kvcore.controls.in_force import assumed_surroundings, assumed_text, settings_in_force
 from kvcore.flags import fields_of
-from kvcore.memory.budget import rank_memory, surrounding_terms
+from kvcore.memory.budget import rank_memory
 from kvcore.memory.setting import setting_of
+from kvcore.memory.surroundings import surrounding_terms
 from kvcore.planning import plan
 from kvcore.wire.request import scenario_from_request, with_surroundings
 from tests import present_plans

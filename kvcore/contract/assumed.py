@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from contextlib import suppress
+from functools import cache
+from hashlib import blake2b
+from struct import pack
+from typing import Any
 
+from msgspec import msgpack
 from msgspec.structs import replace
 
 from kvcore.base.errors import KvPlannerError
+from kvcore.base.kept import found_with
 from kvcore.base.parts import KV_CACHE
 from kvcore.base.quantity import Quantity
 from kvcore.engines.registry import find_engine
 from kvcore.flags import fields_of
-from kvcore.memory.budget import profiled_kv_bytes, surrounding_terms
+from kvcore.memory.parts import RankMemory
 from kvcore.memory.setting import links_of, setting_of
+from kvcore.memory.surroundings import OtherSurroundings
 from kvcore.planning import Plan
-from kvcore.scenario import Origin, value_of
-from kvcore.wire.request import with_surroundings
+from kvcore.scenario import Origin
+from kvcore.wire.request import read_fields
 
 
 def assumed_surroundings(planned: Plan) -> dict[str, str]:
@@ -31,33 +38,52 @@ def assumed_surroundings(planned: Plan) -> dict[str, str]:
         >>> assumed_surroundings(plan(scenario_from_request(request)))["link"]
         'pcie'
     """
-    scenario = planned.scenario
-    if planned.memory is None or not planned.stage_kv or _is_settled(planned):
+    scenario, memory = planned.scenario, planned.memory
+    if memory is None or not planned.stage_kv or _is_settled(planned):
         return {}
-    now = planned.stage_kv[planned.stage]
-    likely = links_of(scenario, planned.accelerator, planned.architecture)[:1]
-    setting = setting_of(scenario, planned.architecture, planned.resolved, planned.accelerator, planned.stage)
-    by_terms: dict[Hashable, Quantity] = {surrounding_terms(setting): now}
+    return dict(found_with(scenario.config, _key(planned, memory), lambda: _assumed(planned, memory)))
+
+
+def _key(planned: Plan, memory: RankMemory) -> Hashable:
+    """Everything that the answer depends on: the inputs but for the length, and the parts of memory in numbers.
+
+    A length moves the cases as far as it moves the phases of the profile run, which are the inputs of the activations.
+    """
+    inputs = msgpack.encode(replace(planned.scenario, config=None, max_model_len=None))
+    parts = memory.available_kv, memory.weights, memory.framework, memory.activations
+    numbers = [number for part in parts for number in (part.value, *part.bounds)]
+    numbers += [phase.value for phase in memory.activations.inputs]
+    packed = pack(f"{len(numbers)}d", *numbers)
+    return _assumed, planned.stage, blake2b(packed + inputs, digest_size=32).digest()
+
+
+def _assumed(planned: Plan, memory: RankMemory) -> dict[str, str]:
+    scenario, card, architecture = planned.scenario, planned.accelerator, planned.architecture
+    now = memory.available_kv
+    likely = links_of(scenario, card, architecture)[:1]
+    setting = setting_of(scenario, architecture, planned.resolved, card, planned.stage)
+    others = OtherSurroundings(setting, memory)
     found: dict[str, str] = {}
-    for key, flag in fields_of("surroundings").items():
-        if value_of(scenario, flag.name) is not None:
+    for key, known in _cases().items():
+        if getattr(scenario.surroundings, key) is not None:
             continue
         cases: dict[str, Quantity] = {}
-        for case in flag.choices:
+        for case, value in known.items():
             with suppress(KvPlannerError):
-                changed = with_surroundings(scenario, {key: case})
-                other = replace(
-                    setting,
-                    scenario=changed,
-                    links=links_of(changed, planned.accelerator, planned.architecture),
-                )
-                terms = surrounding_terms(other)
-                if terms not in by_terms:
-                    by_terms[terms] = profiled_kv_bytes(other, planned.memory.weights)
-                cases[case] = by_terms[terms]
+                cases[case] = others.kv(key, value)
         if any((kv.value, kv.interval) != (now.value, now.interval) for kv in cases.values()):
             found[key] = min(cases, key=lambda case: (abs(cases[case].value - now.value), case not in likely))
     return found
+
+
+@cache
+def _cases() -> Mapping[str, Mapping[str, Any]]:
+    """The cases of each field of the surroundings that has some, by their spelling in a request."""
+    return {
+        key: {case: read_fields({key: case}, "surroundings")[key] for case in flag.choices}
+        for key, flag in fields_of("surroundings").items()
+        if flag.choices
+    }
 
 
 def _is_settled(planned: Plan) -> bool:

@@ -16,24 +16,21 @@ from kvcore.engine import stage_layers
 from kvcore.engine.resolved import Resolved
 from kvcore.engines.registry import find_engine
 from kvcore.engines.vllm.additional import additional_of
-from kvcore.memory.activations import peak_activation_bytes, restart_gain_bytes, sampler_rows
+from kvcore.memory.activations import peak_activation_bytes, restart_gain_bytes
 from kvcore.memory.after_pool import after_pool_bytes
 from kvcore.memory.framework import (
     budget_kind,
     non_torch_bytes,
-    overhead_rows,
     pool_share,
     system_bytes,
-    taken_bytes,
 )
-from kvcore.memory.graphs import actual_graphs, captured_graphs, counted_graph_bytes, driver_factors
+from kvcore.memory.graphs import actual_graphs, captured_graphs, counted_graph_bytes
 from kvcore.memory.intervals import Reach, available_interval, reach_of
 from kvcore.memory.loaded import loaded_quantity
 from kvcore.memory.parts import (
     TOO_LITTLE_FREE,
     Parts,
     RankMemory,
-    given_kv,
     half_width,
     measured_or,
     rank_parts,
@@ -99,15 +96,6 @@ def rank_memories(
     return tuple(memory(stage, stored) for stage, stored in enumerate(weights))
 
 
-def surrounding_terms(setting: Setting) -> Hashable:
-    """What the memory takes from surroundings: settings that differ in those alone and agree in these have the same.
-
-    Links and constants of the framework, ways of sampling, what a driver keeps of graphs, what was taken before.
-    """
-    rows = (tuple(overhead_rows(setting, link).values()) for link in setting.links)
-    return setting.links, *rows, sampler_rows(setting), driver_factors(setting), taken_bytes(setting)
-
-
 def profiled_memory(setting: Setting, weights: Quantity) -> RankMemory:
     """The parts of one rank where the engine runs its largest step at start and measures it.
 
@@ -141,15 +129,6 @@ def profiled_memory(setting: Setting, weights: Quantity) -> RankMemory:
     )
 
 
-def profiled_kv_bytes(setting: Setting, weights: Quantity) -> Quantity:
-    """What `profiled_memory` leaves for the KV cache of one rank, in bytes, without the parts outside the budget."""
-    budget = setting_budget(setting, total_of(setting.accelerator))
-    profiled = profile_of(setting)
-    inside = profiled.activations, profiled.framework, profiled.counted_graphs
-    remainder = available_of(setting, budget, weights, *inside)
-    return given_kv(setting.scenario.measured, remainder)
-
-
 class Profile(Struct, frozen=True, kw_only=True):
     """What the profile run finds in the budget next to the weights, as predicted or measured. All in bytes."""
 
@@ -161,16 +140,26 @@ class Profile(Struct, frozen=True, kw_only=True):
 
 def profile_of(setting: Setting) -> Profile:
     """The parts of one rank that the profile run finds, those in `scenario.measured` as they are given."""
-    measured = setting.scenario.measured
-    peak = reserved_bytes(setting, peak_activation_bytes(setting))
     captured = captured_graphs(setting)
-    graphs = measured_or(measured, "cuda_graph_gib", actual_graphs(setting, captured))
+    predicted = actual_graphs(setting, captured)
+    graphs = measured_or(setting.scenario.measured, "cuda_graph_gib", predicted)
     return Profile(
-        framework=measured_or(measured, "non_torch_gib", non_torch_bytes(setting)),
-        activations=measured_or(measured, "peak_activation_gib", peak),
+        framework=measured_framework(setting),
+        activations=measured_activations(setting),
         cuda_graphs=graphs,
         counted_graphs=counted_graph_bytes(setting, graphs, captured),
     )
+
+
+def measured_framework(setting: Setting) -> Quantity:
+    """Framework inside the budget of one rank in bytes, as predicted or measured."""
+    return measured_or(setting.scenario.measured, "non_torch_gib", non_torch_bytes(setting))
+
+
+def measured_activations(setting: Setting) -> Quantity:
+    """Peak of the activations of one rank in bytes, as predicted or measured."""
+    peak = reserved_bytes(setting, peak_activation_bytes(setting))
+    return measured_or(setting.scenario.measured, "peak_activation_gib", peak)
 
 
 def total_of(accelerator: Accelerator) -> Quantity:
