@@ -15,13 +15,10 @@ from kvcore.base.errors import ScenarioError, WorkloadError
 from kvcore.base.words import Language, words
 from kvcore.charts.replay_figures import bound_clock, comparing, replay_chart, replay_report, variants
 from kvcore.cli import main as cli
-from kvcore.replay.arrivals import random_arrivals
 from kvcore.replay.clock import BoundClock, FittedClock, UserClock, fitted_clock, least_squares
-from kvcore.replay.planned import settings_of
-from kvcore.replay.reader import read_trace
 from kvcore.replay.series import Latency, Replay, most_rate, over_replicas, replayed, sped_up
-from kvcore.replay.settings import Settings, rules_of
-from kvcore.replay.trace import TraceRequest
+from kvcore.replay.settings import Settings, rules_of, settings_of
+from kvcore.replay.trace import TraceRequest, random_arrivals, read_trace
 from tests import present_plans
 
 RATES = UserClock(prefill_tokens_per_second=1000, decode_tokens_per_second=10)

@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from kvcore.base.errors import KvPlannerError, WorkloadError
-from kvcore.replay import reader
-from kvcore.replay.trace import Contents, TraceRequest
+from kvcore.replay import trace
+from kvcore.replay.trace import Contents, TraceRequest, read_trace
 from kvcore.workload import layouts, logs, opening, records
 from kvcore.workload.collector import Collector
 from kvcore.workload.database import cells
@@ -176,14 +176,14 @@ class TestTrace:
         ).encode()
 
     def test_each_piece_is_kept_once(self) -> None:
-        first, second = reader.read_trace([self.line([1, 2]), self.line([1, 2])])
+        first, second = read_trace([self.line([1, 2]), self.line([1, 2])])
         assert all(one is other for one, other in zip(first.prompt, second.prompt, strict=True))
 
     def test_memory_is_a_small_multiple_of_the_file(self) -> None:
         data = [self.line([1] * 4096)] * 20
         tracemalloc.start()
         try:
-            found = reader.read_trace(data)
+            found = read_trace(data)
             kept, _ = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
@@ -191,9 +191,9 @@ class TestTrace:
         assert kept < 6 * sum(map(len, data))
 
     def test_pieces_of_all_requests_are_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(reader, "MAX_ALL_PIECES", 5)
+        monkeypatch.setattr(trace, "MAX_ALL_PIECES", 5)
         with pytest.raises(WorkloadError) as refused:
-            reader.read_trace([self.line([1, 2, 3]), self.line([1, 2]), self.line([3])])
+            read_trace([self.line([1, 2, 3]), self.line([1, 2]), self.line([3])])
         assert (refused.value.code, refused.value.params) == (
             "trace-too-many-pieces",
             {"line": "3", "limit": "5"},

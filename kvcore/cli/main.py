@@ -176,10 +176,10 @@ def _replay(arguments: argparse.Namespace) -> int:
     from kvcore.charts.replay_figures import bound_clock, replay_report, replay_table
     from kvcore.charts.reuse_figures import block_gib, reuse_report, reuse_table
     from kvcore.replay.clock import MAX_BENCH_BYTES, MAX_BENCH_VALUES, Clock, UserClock, fitted_clock
-    from kvcore.replay.planned import settings_of
-    from kvcore.replay.reader import read_trace
     from kvcore.replay.reuse import reuse_of
     from kvcore.replay.series import replayed, sped_up
+    from kvcore.replay.settings import settings_of
+    from kvcore.replay.trace import read_trace
 
     if arguments.request is None:
         raise ScenarioError("missing-field", field="--request")

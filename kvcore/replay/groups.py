@@ -150,13 +150,12 @@ class ChunkTable(Table):
 class StateTable(Table):
     """States of a recurrent layer that are cached at block ends (`--mamba-cache-mode align`): the last one stays."""
 
-    __slots__ = ("checkpoint", "is_allocated", "last_state", "left")
+    __slots__ = ("checkpoint", "last_state", "left")
 
     def __init__(self, group: Group, settings: Settings) -> None:
         super().__init__(group, settings)
         self.last_state: int | None = None
         self.left = 0
-        self.is_allocated = False
         self.checkpoint = False
 
     def skipped(self, computed: int) -> int:
@@ -208,7 +207,6 @@ class StateTable(Table):
             unused = required - 1 - self.checkpoint - before
             self.blocks.extend([NULL] * max(0, unused))
             pool.take(self.blocks, max(0, required - len(self.blocks)))
-        self.is_allocated = True
 
     def events(self, computed: int) -> Iterable[int]:
         """Also the steps in which the state before is done with."""

@@ -10,7 +10,9 @@ from msgspec import Struct
 from packaging.version import Version
 
 from kvcore.base.errors import WorkloadError
-from kvcore.cache.spec import CacheKind
+from kvcore.base.units import ceil_div
+from kvcore.cache.spec import FULL_KINDS, CacheKind
+from kvcore.planning import Plan
 from kvcore.tables import ByRelease, Record, Reviewed, TableFile
 
 
@@ -188,3 +190,117 @@ class Settings(Struct, frozen=True, kw_only=True):
         Source: vllm/v1/core/kv_cache_manager.py:KVCacheManager.__init__ (0.32.0).
         """
         return int(self.watermark * self.num_blocks) if self.rules.has_watermark else 0
+
+
+REPLAYED: Final = frozenset(CacheKind) - {CacheKind.CROSS_ATTENTION, CacheKind.CIRCULAR_BUFFER}
+WINDOWS: Final = {
+    CacheKind.SLIDING_WINDOW: "sliding_window",
+    CacheKind.SLIDING_WINDOW_MLA: "sliding_window",
+    CacheKind.CHUNKED_LOCAL_ATTENTION: "attention_chunk_size",
+}
+"""Where a case states the width of a group."""
+
+
+def checked_groups(
+    groups: tuple[Group, ...], rules: Rules, *, caches: bool, mamba_cache_mode: str
+) -> tuple[Group, ...]:
+    """The groups as the scheduler needs them: none where there is one of full attention.
+
+    Raises WorkloadError `replay-unsupported`, field `kv_cache_groups`, for what is not replayed.
+    """
+    if len(groups) == 1 and groups[0].kind in FULL_KINDS:
+        return ()
+    kinds = {group.kind for group in groups}
+    sizes = {group.block_size for group in groups}
+    refused = (
+        not kinds <= REPLAYED
+        or (not rules.replays_windows and not kinds.isdisjoint(WINDOWS))
+        or (not rules.replays_mixes and (CacheKind.CHUNKED_LOCAL_ATTENTION in kinds or len(set(groups)) > 2))
+        or (CacheKind.SLIDING_WINDOW_MLA in kinds and not rules.replays_latent_windows)
+        or (any(group.checkpoint_blocks for group in groups) and not rules.replays_checkpoints)
+        or (CacheKind.CHUNKED_LOCAL_ATTENTION in kinds and len(sizes) > 1)
+    )
+    if CacheKind.MAMBA in kinds:
+        mode_fits = mamba_cache_mode == ("align" if caches else "none")
+        refused = refused or not mode_fits or (caches and (len(sizes) > 1 or not rules.replays_states))
+    if refused:
+        raise WorkloadError("replay-unsupported", field="kv_cache_groups")
+    return groups
+
+
+def blocks_held(settings: Settings, tokens: int) -> int:
+    """Blocks that a request of so many tokens may take at once, of all groups.
+
+    Example:
+        >>> from msgspec.structs import replace
+        >>> plain = Settings(num_blocks=9, max_num_seqs=4, max_num_batched_tokens=64, max_model_len=256,
+        ...                  rules=rules_of(Version("0.32.0")))
+        >>> window = Group(kind=CacheKind.SLIDING_WINDOW, block_size=16, window=33, most_blocks=7)
+        >>> full = Group(kind=CacheKind.FULL_ATTENTION, block_size=16)
+        >>> blocks_held(plain, 200), blocks_held(replace(plain, groups=(full, window)), 200)
+        (13, 20)
+    """
+    if not settings.groups:
+        return ceil_div(tokens, settings.block_size)
+    return sum(_held(group, tokens, caches=settings.enable_prefix_caching) for group in settings.groups)
+
+
+def _held(group: Group, tokens: int, *, caches: bool) -> int:
+    blocks = ceil_div(tokens, group.block_size)
+    if group.kind is CacheKind.MAMBA and caches:
+        return min(blocks, 2 + group.checkpoint_blocks)
+    return blocks if group.most_blocks is None else min(blocks, group.most_blocks)
+
+
+def settings_of(planned: Plan) -> Settings:
+    """The scheduler and the pool of one replica.
+
+    Raises WorkloadError `replay-unsupported` for groups that are not replayed, for drafts and for chunked prefill
+    switched off, `replay-no-pool` where the engine does not start, `replay-release` for an old release.
+    """
+    resolved, cache = planned.resolved, planned.cache
+    rules = rules_of(resolved.version)
+    if cache is None or cache.num_blocks < 2 or (planned.available_kv_bytes or 0) <= 0:
+        raise WorkloadError("replay-no-pool", field="num_blocks")
+    if resolved.num_speculative_tokens:
+        raise WorkloadError("replay-unsupported", field="speculative_config")
+    if not resolved.enable_chunked_prefill:
+        raise WorkloadError("replay-unsupported", field="enable_chunked_prefill")
+    parallel = planned.scenario.parallel
+    if parallel.pipeline_parallel_size > 1:
+        raise WorkloadError("replay-unsupported", field="pipeline_parallel_size")
+    written = resolved.state_export_tokens
+    if written and any(
+        group.num_checkpoint_blocks and group.block_tokens % written for group in cache.groups
+    ):
+        raise WorkloadError("replay-unsupported", field="kv_cache_groups")
+    ranks = parallel.decode_context_parallel_size
+    groups = checked_groups(
+        tuple(
+            Group(
+                kind=group.kind,
+                block_size=group.block_tokens * (ranks if group.kind in FULL_KINDS else 1),
+                window=group.window_tokens,
+                most_blocks=group.blocks_per_request
+                if group.window_tokens and rules.caps_admission
+                else None,
+                checkpoint_blocks=group.num_checkpoint_blocks,
+            )
+            for group in cache.groups
+        ),
+        rules,
+        caches=resolved.enable_prefix_caching,
+        mamba_cache_mode=resolved.mamba_cache_mode,
+    )
+    return Settings(
+        num_blocks=cache.num_blocks,
+        block_size=cache.groups[0].block_tokens * ranks,
+        groups=groups,
+        retention_interval=0 if rules.keeps_boundaries else None,
+        max_num_seqs=resolved.max_num_seqs,
+        max_num_batched_tokens=resolved.max_num_batched_tokens,
+        max_model_len=resolved.max_model_len,
+        enable_prefix_caching=resolved.enable_prefix_caching,
+        async_scheduling=resolved.async_scheduling,
+        rules=rules,
+    )

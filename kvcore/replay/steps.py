@@ -4,28 +4,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
+from msgspec.structs import replace
 from packaging.version import InvalidVersion, Version
 
 from kvcore.base.errors import KvPlannerError, WorkloadError, defect, invalid
 from kvcore.base.untrusted import MAX_JSON_BYTES, parse_json_object, utf8_text
+from kvcore.cache.rules import rules_in_force
+from kvcore.cache.spec import WINDOW_KINDS, CacheKind, Demand, LayerSpec, blocks_per_request
 from kvcore.replay.hybrid import scheduler_of
 from kvcore.replay.scheduler import Totals
-from kvcore.replay.settings import Settings, rules_of
-from kvcore.replay.step_drafts import with_drafts
-from kvcore.replay.step_groups import blocks_held, with_groups
-from kvcore.replay.trace import TraceRequest
+from kvcore.replay.settings import WINDOWS, Drafts, Group, Settings, blocks_held, checked_groups, rules_of
+from kvcore.replay.trace import MAX_COUNT, MAX_PIECES, MAX_REQUESTS, TraceRequest
 
 Row = tuple[int, int, int, int, int]
 """Used blocks, running, waiting, tokens, preempted: right after `schedule()`."""
 MAX_LINE_BYTES: Final = MAX_JSON_BYTES
 """Of a case; what is longer is refused in pieces."""
 MAX_STEPS: Final = 2_000_000
-MAX_REQUESTS: Final = 100_000
-MAX_COUNT: Final = 1 << 26
-"""Of every number in a case."""
-MAX_PIECES: Final = 4096
 MAX_BLOCKS_COMPUTED: Final = 20_000_000
 """Blocks that the requests of one replay fill in all: what bounds its time and memory."""
 
@@ -209,4 +206,164 @@ def _flag(row: Mapping[str, Any], name: str) -> bool:
     value = row.get(name)
     if not isinstance(value, bool):
         raise invalid(name, value, "it must be true or false")
+    return value
+
+
+class _Method(NamedTuple):
+    """What the scheduler knows of a method.
+
+    Source: vllm/config/vllm.py:VllmConfig.num_lookahead_tokens; vllm/config/speculative.py:SpeculativeConfig.use_eagle,
+    uses_draft_model, max_num_new_slots_for_drafting, EagleModelTypes, NgramGPUTypes (0.32.0).
+    """
+
+    writes_ahead: bool
+    drops_last_block: bool
+    slots: int
+    may_be_async: bool
+
+
+_HIDDEN_STATES: Final = _Method(True, True, 0, True)
+METHODS: Final = {
+    "eagle": _HIDDEN_STATES,
+    "eagle3": _HIDDEN_STATES,
+    "mtp": _HIDDEN_STATES,
+    "draft_model": _Method(True, False, 1, True),
+    "ngram": _Method(False, False, 0, False),
+    "suffix": _Method(False, False, 0, False),
+    "medusa": _Method(False, False, 0, False),
+    "ngram_gpu": _Method(False, False, 0, True),
+}
+MAX_DRAFTS: Final = 64
+MAX_PATTERN: Final = 4096
+
+
+def with_drafts(settings: Settings, case: Mapping[str, Any]) -> Settings:
+    """The settings of a case with its `speculative_config`.
+
+    It is an object with `method`, `num_speculative_tokens` and `accepted_tokens`, a list of how many drafts are
+    accepted, for one verifying step of a request after the other, over and over; and `proposed_tokens`, the same for
+    how many drafts a step finds, where it is not always all of them.
+
+    Raises WorkloadError `replay-unsupported`, field `speculative_config`, for what is not replayed.
+    """
+    stated = case.get("speculative_config")
+    if not stated:
+        return settings
+    where = "speculative_config"
+    if not isinstance(stated, dict):
+        raise invalid(where, None, "it is an object with method and num_speculative_tokens")
+    method = METHODS.get(stated["method"]) if isinstance(stated.get("method"), str) else None
+    if method is None or settings.groups or not settings.rules.replays_drafts:
+        raise WorkloadError("replay-unsupported", field=where)
+    if settings.async_scheduling and not method.may_be_async:
+        raise invalid(f"{where}.method", stated["method"], "the engine has no async_scheduling with it")
+    tokens = stated.get("num_speculative_tokens")
+    if type(tokens) is not int or not 1 <= tokens <= MAX_DRAFTS:
+        raise invalid(f"{where}.num_speculative_tokens", tokens, f"it must be from 1 to {MAX_DRAFTS}")
+    proposed: tuple[int, ...] = ()
+    if not settings.async_scheduling and stated.get("proposed_tokens") is not None:
+        proposed = _pattern(stated, "proposed_tokens", tokens, where)
+    return replace(
+        settings,
+        drafts=Drafts(
+            tokens=tokens,
+            accepted=_pattern(stated, "accepted_tokens", tokens, where),
+            proposed=proposed,
+            writes_ahead=method.writes_ahead,
+            drops_last_block=method.drops_last_block,
+            slots=method.slots,
+        ),
+    )
+
+
+def _pattern(stated: Mapping[str, Any], name: str, most: int, where: str) -> tuple[int, ...]:
+    given = stated.get(name)
+    if (
+        not isinstance(given, list)
+        or not 1 <= len(given) <= MAX_PATTERN
+        or any(type(number) is not int or not 0 <= number <= most for number in given)
+    ):
+        raise invalid(f"{where}.{name}", None, f"it must be a list of numbers from 0 to {most}")
+    return tuple(given)
+
+
+MAX_GROUPS: Final = 64
+MAX_BLOCK_TOKENS: Final = 1 << 26
+
+
+def with_groups(settings: Settings, case: Mapping[str, Any], version: Version) -> Settings:
+    """The settings of a case with its `kv_cache_groups` and `prefix_cache_retention_interval`.
+
+    A group has `kind`, `block_size`, and by its kind `sliding_window`, `attention_chunk_size`, `mamba_cache_mode`,
+    `num_checkpoint_blocks`.
+    """
+    rows = case.get("kv_cache_groups")
+    if not rows:
+        return settings
+    if not isinstance(rows, list) or len(rows) > MAX_GROUPS:
+        raise invalid("kv_cache_groups", None, f"it must be a list of at most {MAX_GROUPS} groups")
+    groups = tuple(_group(row, f"kv_cache_groups[{at}]", settings, version) for at, row in enumerate(rows))
+    modes = {str(row.get("mamba_cache_mode", "none")) for row in rows if row["kind"] == CacheKind.MAMBA}
+    if len(modes) > 1:
+        raise WorkloadError("replay-unsupported", field="kv_cache_groups")
+    kept = checked_groups(
+        groups, settings.rules, caches=settings.enable_prefix_caching, mamba_cache_mode="".join(modes)
+    )
+    if not kept:
+        return replace(settings, block_size=groups[0].block_size)
+    default = 0 if settings.rules.keeps_boundaries else None
+    interval = case.get("prefix_cache_retention_interval", default)
+    found = replace(settings, groups=kept, retention_interval=interval)
+    unit = found.scheduler_block_size
+    if unit > MAX_BLOCK_TOKENS:
+        raise WorkloadError("replay-unsupported", field="kv_cache_groups")
+    if interval is not None and (type(interval) is not int or interval < 0 or interval % unit):
+        raise invalid(
+            "prefix_cache_retention_interval", interval, f"it must be a multiple of {unit}, or null"
+        )
+    return found
+
+
+def _group(row: object, where: str, settings: Settings, version: Version) -> Group:
+    try:
+        kind = CacheKind(row["kind"]) if isinstance(row, dict) else None
+    except (KeyError, ValueError, TypeError):
+        kind = None
+    if kind is None or not isinstance(row, dict):
+        raise invalid(where, None, "a group is an object with a kind such as full_attention")
+    size = _tokens(row, "block_size", where)
+    window = _tokens(row, WINDOWS[kind], where) if kind in WINDOWS else 0
+    checkpoints = row.get("num_checkpoint_blocks", 0)
+    if checkpoints not in (0, 1) or type(checkpoints) is not int:
+        raise invalid(f"{where}.num_checkpoint_blocks", checkpoints, "it must be 0 or 1")
+    spec = LayerSpec(
+        kind=kind,
+        layers=1,
+        block_size=size,
+        page_size_bytes=0,
+        sliding_window=window if kind in WINDOW_KINDS else 0,
+        attention_chunk_size=window if kind is CacheKind.CHUNKED_LOCAL_ATTENTION else 0,
+    )
+    most = None
+    if window and settings.rules.caps_admission:
+        most = blocks_per_request(spec, settings.max_model_len, _demand(settings, version))
+    return Group(kind=kind, block_size=size, window=window, most_blocks=most, checkpoint_blocks=checkpoints)
+
+
+def _demand(settings: Settings, version: Version) -> Demand:
+    rules = rules_in_force("vllm", version)
+    batches = 2 if settings.async_scheduling and rules.in_flight_batches else 1
+    return Demand(
+        rules=rules,
+        in_flight_tokens=settings.max_num_batched_tokens * batches,
+        batch_tokens=settings.max_num_batched_tokens,
+        context_ranks=1,
+        mamba_cache_mode="align",
+    )
+
+
+def _tokens(row: Mapping[str, Any], name: str, where: str) -> int:
+    value = row.get(name)
+    if type(value) is not int or not 1 <= value <= MAX_BLOCK_TOKENS:
+        raise invalid(f"{where}.{name}", value, f"it must be a whole number from 1 to {MAX_BLOCK_TOKENS:,}")
     return value

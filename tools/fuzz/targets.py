@@ -30,9 +30,9 @@ from kvcore.evidence.recognized import scenario_from_log
 from kvcore.explain import numbers
 from kvcore.planning import Plan, plan
 from kvcore.replay.clock import UserClock, fitted_clock
-from kvcore.replay.reader import read_trace
 from kvcore.replay.series import replayed
 from kvcore.replay.steps import case_answer, case_settings
+from kvcore.replay.trace import read_trace
 from kvcore.scenario import Scenario
 from kvcore.wire import link
 from kvcore.wire.request import id_of, parse_request, scenario_from_request

@@ -23,12 +23,10 @@ from kvcore.charts.replay_figures import (
 )
 from kvcore.charts.reuse_figures import block_gib, reuse_chart, reuse_sentence
 from kvcore.planning import Plan
-from kvcore.replay.arrivals import random_arrivals
-from kvcore.replay.planned import settings_of
-from kvcore.replay.reader import read_trace
 from kvcore.replay.reuse import reuse_of
 from kvcore.replay.series import Replay, most_rate, replaying, sped_up
-from kvcore.replay.trace import TraceRequest
+from kvcore.replay.settings import settings_of
+from kvcore.replay.trace import TraceRequest, random_arrivals, read_trace
 from kvcore.workload.mix import Mix
 from pages.ui.shared import cards, figure, html_table, labels, net, notes, numbers, state
 from pages.ui.shared.numbers import Limits
