@@ -35,7 +35,7 @@ from kvcore.scenario import (
     SpeculativeConfig,
     Surroundings,
 )
-from kvcore.wire import link, link_config
+from kvcore.wire import link
 from kvcore.wire.fields import read_object
 from kvcore.wire.request import scenario_from_request
 
@@ -376,10 +376,10 @@ def test_a_long_config_travels_deflated() -> None:
     config = ModelConfig.from_mapping(
         LONG, {"quantization": {"quant_algo": "FP8", "exclude_modules": LONG["ignored_layers"]}}
     )
-    assert len(config.text) > link_config.MAX_CONFIG_CHARACTERS
+    assert len(config.text) > link.MAX_CONFIG_CHARACTERS
     scenario = replace(START, model="config.json", config=config, checkpoint=type(START.checkpoint)())
     query = link.query_string(link.encode(scenario))
-    assert len(query) < link_config.MAX_CONFIG_CHARACTERS
+    assert len(query) < link.MAX_CONFIG_CHARACTERS
     decoded = link.decode(dict(parse_qsl(query)))
     assert (decoded.scenario, decoded.repairs) == (scenario, ())
     assert link.carries_configs(scenario)

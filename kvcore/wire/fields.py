@@ -1,4 +1,4 @@
-"""The fields of an object of a request, each read as its row of the registry says."""
+"""The fields of an object of a request, read by their rows of the registry."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _DRIVER_VERSION: Final = re.compile(DRIVER_VERSION)
 
 
 class Fields:
-    """The fields of an object of a request. Raises ScenarioError `unknown-field` for one that has no row."""
+    """The fields of an object of a request. Raises ScenarioError `unknown-field` for a field without a row."""
 
     def __init__(self, raw: Json, parent: str = "") -> None:
         self.raw = raw
@@ -28,7 +28,7 @@ class Fields:
                 raise ScenarioError("unknown-field", field=prefix + str(name)[:80])
 
     def read(self, key: str) -> Any:
-        """The value of a field, None where nothing is said. Raises ScenarioError `invalid-value`.
+        """The value of a field, None for null or nothing. Raises ScenarioError `invalid-value`.
 
         Example:
             >>> Fields({"max_num_seqs": 64}).read("max_num_seqs")
@@ -39,7 +39,7 @@ class Fields:
         return None if value is None else _READERS[flag.kind](flag, value)
 
     def given(self, keys: tuple[str, ...]) -> dict[str, Any]:
-        """The values of those of `keys` that are said."""
+        """The values of `keys` that are not null."""
         return {key: value for key in keys if (value := self.read(key)) is not None}
 
 
@@ -99,7 +99,7 @@ def _integers(flag: Flag, value: object) -> tuple[int, ...]:
 
 
 def _names(flag: Flag, value: object) -> tuple[str, ...]:
-    """Some of the choices, in their order."""
+    """Names among the choices, in the order of the choices."""
     if not isinstance(value, list) or not all(isinstance(one, str) and one in flag.choices for one in value):
         raise invalid(flag.name, value, "it must be a list of parts that are given here")
     return tuple(one for one in flag.choices if one in value)
@@ -133,11 +133,11 @@ _READERS: Final[Mapping[Kind, Callable[[Flag, object], Any]]] = {
 
 
 MAX_OBJECT_CHARACTERS: Final = 2000
-"""Of an object that is kept as JSON: everything that it may say is shorter."""
+"""Longest object that is kept as JSON: all valid ones are shorter."""
 
 
 def read_object(raw: Json, name: str) -> str | None:
-    """The object `name` as JSON of one spelling; None where it says nothing.
+    """The object `name` as normalised JSON; None for an empty one.
 
     Raises ScenarioError `unknown-field` or `invalid-value`.
 
@@ -155,7 +155,7 @@ def read_object(raw: Json, name: str) -> str | None:
 
 
 def _nested_values(raw: Json, parent: str) -> dict[str, Any]:
-    """What an object and the objects in it say, without nulls."""
+    """The values of an object and of the objects in it, without nulls."""
     inner = Fields(raw, parent)
     said = {key: value for key, value in raw.items() if value is not None}
     return {

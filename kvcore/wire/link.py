@@ -3,8 +3,12 @@
     ?v=1&model=Qwen/Qwen3-32B&accelerator=RTX-4090-24GB&tensor_parallel_size=8&max_model_len=8192
 
 A name with a dot is a field of an object of the JSON contract: `measured.weights_gib`, `accelerator.memory_gib`,
-`speculative_config.method`, `env.VLLM_USE_V1`. What is absent is the engine's own default. A config.json that the
-catalogue does not have travels in the link (`link_config.py`), so that the link alone gives the same plan.
+`speculative_config.method`, `env.VLLM_USE_V1`. A parameter that is absent has the engine's own default. A config.json
+that the catalogue does not have is part of the link, so that the link alone gives the same plan:
+
+    config={"model_type":…}         readable
+    config.z=eNqrVsosS81TslJQ…      the same text, zlib and base64url
+    config.left_out=true            too long for a link: the page says so to whoever opens it
 
 A pinned scenario is a link of its own inside it, `pin.1=v%3D1%26model%3D…`, and is read like any other.
 """
@@ -23,8 +27,9 @@ from msgspec.structs import replace
 
 from kvcore import catalogue
 from kvcore.base.errors import KvPlannerError, ScenarioError, invalid
+from kvcore.base.kept import kept
 from kvcore.base.quantity import Grade
-from kvcore.base.untrusted import parse_json_object, unpack, unquoted
+from kvcore.base.untrusted import MAX_UNPACKED_BYTES, pack, parse_json_object, unpack, unquoted
 from kvcore.catalogue.accelerators import Accelerator, Interconnect
 from kvcore.catalogue.models import Checkpoint
 from kvcore.engines.registry import find_engine
@@ -34,17 +39,24 @@ from kvcore.model.config import ModelConfig
 from kvcore.planning import Plan
 from kvcore.scenario import KEPT_AS_JSON, Parallel, Scenario, value_of
 from kvcore.wire.fields import Fields
-from kvcore.wire.link_config import LEFT_OUT, PACKED, encode_config
 from kvcore.wire.link_names import Repair, full_name, full_names, is_ours
 from kvcore.wire.request import scenario_from_request
 
 VERSION: Final = "1"
 MAX_UNKNOWN: Final = 20
-"""Of names that are named one by one: a link with more is not one of ours."""
+"""Most unknown names that are named one by one: a link with more is not one of ours."""
 
+PACKED: Final = ".z"
+"""Ends the name of a parameter with a deflated text, in base64url."""
+LEFT_OUT: Final = ".left_out"
+"""Ends the name of a parameter that stands for a text too long for a link."""
+MAX_PLAIN_CHARACTERS: Final = 2000
+"""Longest readable config.json, percent-encoded."""
+MAX_CONFIG_CHARACTERS: Final = 6000
+"""Longest config.json in either form; proxies cut request lines at 8 KiB."""
 MAX_PINS: Final = 4
 MAX_PIN_CHARACTERS: Final = 3000
-"""Of one pin, before the outer link encodes it once more; proxies cut request lines at 8 KiB."""
+"""Longest pin, before the outer link encodes it again; proxies cut request lines at 8 KiB."""
 MAX_PIN_FIELDS: Final = 80
 PIN: Final = "pin."
 PIN_NAMES: Final = tuple(f"{PIN}{number}" for number in range(1, MAX_PINS + 1))
@@ -55,7 +67,7 @@ START: Final[Mapping[str, Any]] = {
     "tensor_parallel_size": 1,
     "max_model_len": 8192,
 }
-"""What a visit without a link begins with: something that works, and something obvious to pull."""
+"""The scenario of a visit without a link: one that works, with an obvious control to move."""
 
 _JSON_TEXTS: Final = tuple(name for name, flag in FLAGS.items() if flag.link is LinkRule.PACKED)
 _PACKED_TEXTS: Final = tuple(f"{name}{PACKED}" for name in _JSON_TEXTS)
@@ -73,20 +85,23 @@ _KNOWN: Final = frozenset(
         name for name, flag in FLAGS.items() if flag.link is not LinkRule.NEVER and flag.kind is not Kind.OBJECT
     ))
 )  # fmt: skip
+_MODEL_SOURCES: Final = (
+    *(name + end for name in ("config", "hf_quant_config", "headers") for end in ("", PACKED)), "model",
+)  # fmt: skip
 _INTEGER: Final = re.compile(r"-?\d{1,60}")
 
 
 class Decoded(Struct, frozen=True, kw_only=True):
-    """What a link means."""
+    """The scenario of a link, and its repairs."""
 
     scenario: Scenario
     repairs: tuple[Repair, ...] = ()
 
 
 def encode(scenario: Scenario) -> dict[str, str]:
-    """Every field of `scenario` as parameters of a link, in reading order.
+    """The fields of `scenario` as parameters of a link, in reading order.
 
-    A config.json that is too long for a link stays out, and the link says so.
+    A config.json that is too long for a link is left out, and the link says so.
     """
     params = {"v": VERSION, **_encode_model(scenario), **_encode_accelerator(scenario.accelerator)}
     for name in ("engine", "engine_version", *_PARALLEL, *_PLAIN):
@@ -108,10 +123,10 @@ def encode(scenario: Scenario) -> dict[str, str]:
 
 
 def written_out(plan: Plan) -> Scenario:
-    """The scenario with the release and the share of the card that it is planned with: for links that are kept.
+    """The scenario with the release and the share of the card of its plan written out, for links that are kept.
 
-    Another default, of a later release or of this program, then changes nothing for who opens them. Where the release
-    may be any of several both stay unnamed: with them the range, and perhaps the verdict, would be another.
+    Later changes of defaults then do not change the plan of the link. Where several releases are possible both stay
+    open: written out they would change the interval, and perhaps the verdict.
     """
     scenario = plan.scenario
     if scenario.engine_version is None and find_engine(scenario.engine).unstated is not None:
@@ -122,7 +137,7 @@ def written_out(plan: Plan) -> Scenario:
 
 
 def query_string(params: Mapping[str, str]) -> str:
-    """The parameters as they stand in a link that people read: slashes, commas and colons as they are."""
+    """The parameters as a readable query string: slashes, commas and colons are not encoded."""
     return urlencode(params, quote_via=quote, safe="/:,")
 
 
@@ -190,7 +205,7 @@ def _repair(error: KvPlannerError, given: Mapping[str, str], name: str) -> Repai
 
 
 def _left_out(given: dict[str, str]) -> list[Repair]:
-    """Takes the marks of a config.json that was too long out of `given`, and what it was the config of."""
+    """Takes the marks of configs that were too long out of `given`, and the models that they belong to."""
     repairs = []
     for mark in _LEFT_OUT:
         model = f"{mark.removesuffix(LEFT_OUT).removesuffix('config')}model"
@@ -202,21 +217,12 @@ def _left_out(given: dict[str, str]) -> list[Repair]:
 
 
 def _blamed(error: KvPlannerError, given: Mapping[str, str]) -> tuple[str, ...]:
-    """The parameters that `error` is about: the field itself, else its parts, else what the model was read from."""
+    """The parameters to blame for `error`: the field itself, else its parts, else those that give the model."""
     if error.field in given:
         return (error.field,)
     head = error.field.partition(".")[0]
     parts = tuple(name for name in given if name.partition(".")[0] == head)
-    read_from = (
-        "config",
-        "config.z",
-        "hf_quant_config",
-        "hf_quant_config.z",
-        "headers",
-        "headers.z",
-        "model",
-    )
-    return parts or tuple(name for name in read_from if name in given) or tuple(given)
+    return parts or tuple(name for name in _MODEL_SOURCES if name in given) or tuple(given)
 
 
 def _scenario(given: Mapping[str, str]) -> Scenario:
@@ -251,7 +257,7 @@ def _scenario(given: Mapping[str, str]) -> Scenario:
 
 
 def _with_facts(scenario: Scenario, facts: Mapping[str, Any]) -> Scenario:
-    """The scenario with its card's memory and link to its neighbours as they are given."""
+    """The scenario with the given memory and interconnect of its card."""
     link = Fields(facts, "accelerator").read("interconnect")
     if (memory_gib := facts.get("memory_gib")) is not None:
         scenario = with_memory(scenario, memory_gib)
@@ -262,7 +268,7 @@ def _with_facts(scenario: Scenario, facts: Mapping[str, Any]) -> Scenario:
 
 
 def with_memory(scenario: Scenario, memory_gib: object) -> Scenario:
-    """The scenario on a card with the memory that the person gives, in GiB as the driver reports it."""
+    """The scenario on its card with another memory, in GiB as the driver reports it."""
     card = scenario.accelerator
     if card is None:
         return scenario
@@ -275,7 +281,7 @@ def with_memory(scenario: Scenario, memory_gib: object) -> Scenario:
 
 
 def catalogue_card(card: Accelerator) -> Accelerator | None:
-    """The catalogue's card of the same id, or None."""
+    """The catalogue's card with the same id, name or alias; None for none."""
     try:
         return catalogue.find_accelerator(card.id)
     except KvPlannerError:
@@ -295,6 +301,24 @@ def _encode_model(scenario: Scenario) -> dict[str, str]:
         if value is not None and value != getattr(known_checkpoint, name):
             params[f"checkpoint.{name}"] = _text(value)
     return params
+
+
+@kept
+def encode_config(config: ModelConfig, is_draft: bool = False) -> Mapping[str, str]:
+    """The parameters of a config.json: readable, deflated, or marked as left out; a draft's has no side file."""
+    texts = {"config": config.text}
+    if config.hf_quant_config_text and not is_draft:
+        texts["hf_quant_config"] = config.hf_quant_config_text
+    if config.headers is not None and not is_draft:
+        texts["headers"] = config.headers.text
+    size = sum(map(len, texts.values()))
+    if size <= MAX_PLAIN_CHARACTERS and len(urlencode(texts)) <= MAX_PLAIN_CHARACTERS:
+        return texts
+    if size <= MAX_UNPACKED_BYTES:
+        packed = {f"{name}{PACKED}": pack(text) for name, text in texts.items()}
+        if sum(map(len, packed.values())) <= MAX_CONFIG_CHARACTERS:
+            return packed
+    return {f"config{LEFT_OUT}": "true"}
 
 
 def _encode_accelerator(card: Accelerator | None) -> dict[str, str]:
@@ -338,7 +362,7 @@ def _text(value: object) -> str:
 
 
 def _value(name: str, text: str) -> object:
-    """The JSON value that a parameter's text stands for; the request's own checks judge it."""
+    """The JSON value of a parameter's text; the request reader checks it."""
     flag = FLAGS.get(name)
     kind = Kind.TEXT if name.startswith("env.") else Kind.ANY if flag is None else flag.kind
     if kind in _TEXTS:
@@ -363,14 +387,14 @@ def _value(name: str, text: str) -> object:
 
 
 class Pin(Struct, frozen=True, kw_only=True):
-    """One pinned scenario, and what of its link could not be used."""
+    """One pinned scenario, and the repairs of its link."""
 
     scenario: Scenario | None
     repairs: tuple[Repair, ...] = ()
 
 
 def encode_pins(pins: Sequence[Pin]) -> dict[str, str]:
-    """The pins as parameters; one that is too long for a link, by a config.json of its own, stays out.
+    """The pins as parameters, without those that a config.json makes too long for a link.
 
     Example:
         >>> from kvcore.wire.request import scenario_from_request
@@ -388,7 +412,7 @@ def pin_text(scenario: Scenario) -> str:
 
 
 def fits_in_link(scenario: Scenario) -> bool:
-    """Whether a scenario can be pinned: not with a long config.json of its own."""
+    """Whether a scenario can be pinned: its config.json must not be too long."""
     text = pin_text(scenario)
     if len(text) > MAX_PIN_CHARACTERS or text.count("&") >= MAX_PIN_FIELDS:
         return False
@@ -404,7 +428,7 @@ def decode_pins(params: Mapping[str, str], beside: Container[str] = ()) -> tuple
 
 
 def _parsed(text: str) -> dict[str, str]:
-    """The parameters of a pin, also those without a value. Raises ValueError for too many."""
+    """The parameters of a pin, including those without a value. Raises ValueError for too many."""
     return dict(parse_qsl(text, keep_blank_values=True, max_num_fields=MAX_PIN_FIELDS))
 
 

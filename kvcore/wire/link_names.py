@@ -1,4 +1,4 @@
-"""The names of a link's parameters, and what is said of a value that could not be used."""
+"""The names of a link's parameters, and values of a link that could not be used."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ LANGUAGE: Final = "lang"
 SHORT: Final[Mapping[str, str]] = {short: name for name, flag in FLAGS.items() for short in flag.short}
 """The engine's short flags. Source: vllm/engine/arg_utils.py:EngineArgs.add_cli_args (0.33.0)."""
 _NOT_OURS: Final = frozenset((LANGUAGE, "embed", "embed_options"))
-"""The language of the pages, and what Streamlit keeps in an address."""
+"""The language of the pages, and parameters of Streamlit."""
 _APART: Final = ("utm_", "pin.")
-"""What newsletters add to an address, and the pinned scenarios."""
+"""Prefixes of parameters that newsletters add, and of pinned scenarios."""
 
 
 class Repair(Struct, frozen=True, kw_only=True):
-    """A value of a link that could not be used, and what stands in its place ("" for the default)."""
+    """A value of a link that could not be used, and the value used instead ("" for the default)."""
 
     field: str
     given: str
@@ -29,12 +29,12 @@ class Repair(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, field: str, given: str, error: KvPlannerError, used: str = "") -> Repair:
-        """With names and texts as a page may show them."""
+        """A repair with name and text shortened for a page."""
         return cls(field=shorten(field, 60), given=shorten(given, 60), used=used, error=error)
 
 
 def full_name(name: str) -> str:
-    """The field that a parameter means; names of environment variables are left as they are.
+    """The field of a parameter; names of environment variables stay as they are.
 
     Example:
         >>> full_name("tp"), full_name("--max-model-len"), full_name("env.VLLM_USE_V1")
@@ -47,7 +47,7 @@ def full_name(name: str) -> str:
 
 
 def is_ours(name: str, beside: Container[str] = ()) -> bool:
-    """Whether a parameter is meant for the scenario; `beside` are names that a page keeps in the same link.
+    """Whether a parameter belongs to the scenario; `beside` are names that a page keeps in the same link.
 
     Example:
         >>> is_ours("tp"), is_ours("utm_source"), is_ours("lang"), is_ours("wanted", beside=("wanted",))
@@ -59,9 +59,9 @@ def is_ours(name: str, beside: Container[str] = ()) -> bool:
 def full_names(
     params: Mapping[str, str], beside: Container[str] = ()
 ) -> tuple[dict[str, str], tuple[str, ...]]:
-    """The parameters that are meant for the scenario by their full names, and the names that say another value again.
+    """The parameters of the scenario by their full names, and the names that give a field another value again.
 
-    The full spelling wins over a short one.
+    The full spelling takes precedence over a short one.
 
     Example:
         >>> full_names({"tp": "4", "tensor_parallel_size": "8", "lang": "zh"})

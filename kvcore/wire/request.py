@@ -1,7 +1,7 @@
-"""A JSON request becomes a Scenario, its fields read by their rows of the registry. See docs/contract.md.
+"""A JSON request -> a Scenario, its fields read by their rows of the registry. See docs/contract.md.
 
-Everything that comes in is untrusted: text is bounded before it is parsed, every field is checked for type and
-range, and whatever is wrong raises a coded error that names the field.
+All input is untrusted: text is bounded before it is parsed, each field is checked for type and range, and errors are
+coded and name the field.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from kvcore.hub import HubModel
 
 UNNAMED_MODEL: Final = "config.json"
-"""What a model is called of which there is only the config."""
+"""Label of a model given only by its config."""
 
 FetchModel = Callable[[str], "HubModel"]
 ReadConfig = Callable[[Mapping[str, Any], Mapping[str, Any] | None], ModelConfig]
@@ -70,7 +70,7 @@ def parse_request(text: str) -> Json:
 
 
 def id_of(request: Json) -> object:
-    """The request's own `id`, as the result repeats it.
+    """The `id` of a request, which the result repeats.
 
     Raises ScenarioError for one that JSON cannot repeat: NaN, an infinity, half of a surrogate pair.
     """
@@ -89,7 +89,7 @@ _READ_APART: Final = (
     "surroundings", "measured",
 )  # fmt: skip
 _PLAIN: Final = tuple(name for name in Scenario.__struct_fields__ if name not in _READ_APART)
-"""Fields of a scenario that are read by their row of the registry alone."""
+"""Fields of a scenario that need only their row of the registry."""
 _ENUMS: Final[Mapping[str, type[StrEnum]]] = {
     "runner": Runner,
     "cudagraph_mode": CudagraphMode,
@@ -105,8 +105,8 @@ def scenario_from_request(
 ) -> Scenario:
     """The scenario that a request asks for.
 
-    `fetch` is asked for a model that the catalogue does not have; without it such a model is refused. `read_config`
-    reads a config that is given: that of `SharedConfigs` for many requests.
+    `fetch` finds models that the catalogue does not have; without it they are refused. `read_config` reads a given
+    config: for many requests, use that of one `SharedConfigs`.
     Raises a KvPlannerError that names the field.
 
     Example:
@@ -177,10 +177,9 @@ def _model(
 
 
 def known_checkpoint(model: str, config: ModelConfig, facts: Checkpoint) -> Checkpoint:
-    """`facts` with what the catalogue knows of the repository where they say nothing: of another config than the
-    catalogue's own no sizes, only what the repository ships.
+    """`facts` completed by the catalogue's facts about the repository; sizes only for the catalogue's own config.
 
-    Every scenario has them, however its config came: a link that leaves the config out says the same.
+    All scenarios have them, however their config was given, so that a link without the config gives the same plan.
     """
     named = catalogue.bundled_model(model)
     if named is None:
@@ -192,7 +191,7 @@ def known_checkpoint(model: str, config: ModelConfig, facts: Checkpoint) -> Chec
 
 
 def _filled(facts: Checkpoint, known: Checkpoint) -> Checkpoint:
-    """The stated facts, each with the known one where it is not stated."""
+    """`known` facts, replaced by those that are given."""
     stated = {name: value for name in _CHECKPOINT if (value := getattr(facts, name)) is not None}
     return replace(known, **stated)
 
@@ -240,7 +239,7 @@ def _speculative(asked: Fields, fetch: FetchModel | None) -> SpeculativeConfig |
 
 
 def speculative_method(model: str | None) -> str | None:
-    """The method that the engine takes from the name of a draft, where none is given.
+    """The method that the engine infers from the name of a draft, where none is given.
 
     Source: vllm/config/speculative.py:SpeculativeConfig.__post_init__ (0.32).
 
@@ -261,7 +260,7 @@ def speculative_method(model: str | None) -> str | None:
 
 
 def _draft_config(model: str, method: str, fetch: FetchModel | None) -> ModelConfig | None:
-    """The config of a draft that is not in the catalogue; None for one that is, and for a head that nobody knows."""
+    """The config of a draft outside the catalogue; None for a bundled one, and for an unknown head."""
     if catalogue.bundled_model(model) is not None:
         return None
     is_needed = method in NEEDED_DRAFTS
@@ -304,7 +303,7 @@ def _surroundings(asked: Fields) -> Surroundings:
 
 
 def read_fields(raw: Json, parent: str) -> dict[str, Any]:
-    """The fields of an object of a request that say something.
+    """The fields of an object of a request that are not null.
 
     Raises ScenarioError `unknown-field` or `invalid-value`.
 
@@ -317,7 +316,10 @@ def read_fields(raw: Json, parent: str) -> dict[str, Any]:
 
 
 def with_surroundings(scenario: Scenario, changes: Json) -> Scenario:
-    """`scenario` with other surroundings; None is unknown. Raises ScenarioError `unknown-field` or `invalid-value`."""
+    """`scenario` with changed surroundings, None for unknown.
+
+    Raises ScenarioError `unknown-field` or `invalid-value`.
+    """
     read = {**dict.fromkeys(changes), **read_fields(changes, "surroundings")}
     return replace(scenario, surroundings=replace(scenario.surroundings, **read))
 
