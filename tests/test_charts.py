@@ -14,10 +14,9 @@ from kvcore.base.numbers import gib_text
 from kvcore.base.parts import PARTS
 from kvcore.base.units import gib
 from kvcore.base.words import Language, words
-from kvcore.charts.bar import budget_end_gib, counted_graphs_gib, segments, shortage
 from kvcore.charts.curves import LengthMark, concurrency_chart, curve_lengths, with_length_marks
 from kvcore.charts.heat import FAINT, FAINT_GREEN
-from kvcore.charts.memory_bars import memory_bar
+from kvcore.charts.memory_bar import budget_end_gib, counted_graphs_gib, memory_bar, segments, shortage
 from kvcore.charts.stack import BUDGET, CAPACITY, MISSING, SPAN, Piece
 from kvcore.planning import Plan
 from tests import present_plans

@@ -17,7 +17,7 @@ from kvcore.charts.comparison import (
     split_name,
     verdict_word,
 )
-from kvcore.charts.memory_bars import small_multiples
+from kvcore.charts.memory_bar import small_multiples
 from kvcore.charts.stack import MISSING
 from kvcore.planning import Verdict
 from kvcore.scenario import Parallel

@@ -13,8 +13,7 @@ from kvcore.base.words import Language, words
 from kvcore.cache.spec import CacheKind
 from kvcore.charts.drawings import cards_drawing, heads_drawing, lengths_drawing, pages_drawing
 from kvcore.charts.drawings.heads import heads_panels
-from kvcore.charts.drawings.lengths import length_rows
-from kvcore.charts.drawings.pages import group_rows, layers_note
+from kvcore.charts.drawings.pool import group_rows, layers_note, length_rows
 from kvcore.planning import plan
 from kvcore.wire.request import scenario_from_request
 from tests.derivation_plans import REQUESTS, planned

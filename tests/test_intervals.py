@@ -17,9 +17,8 @@ from kvcore.base.parts import SUMMED
 from kvcore.base.units import GIB, gib
 from kvcore.base.words import Language, words
 from kvcore.charts import summary
-from kvcore.charts.bar import budget_end_gib, difference_name, overlap, segments
 from kvcore.charts.curves import curve_lengths
-from kvcore.charts.memory_bars import memory_bar
+from kvcore.charts.memory_bar import budget_end_gib, difference_name, memory_bar, overlap, segments
 from kvcore.contract.result import result_of
 from kvcore.evidence.carry import carried_over
 from kvcore.explain import numbers

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from kvcore.base.words import Language, words
-from kvcore.charts.bar import budget_end_gib, segments, shortage
-from kvcore.charts.memory_bars import axis_title
+from kvcore.charts.memory_bar import axis_title, budget_end_gib, segments, shortage
 from kvcore.charts.plan_report import report_html, ticket_text
 from kvcore.contract.result import RANK_PARTS, result_of
 from kvcore.explain.numbers import number_rows

@@ -12,7 +12,7 @@ import pytest
 
 from kvcore.base.numbers import count, gib_text
 from kvcore.base.words import Language, words
-from kvcore.charts.bar import segments
+from kvcore.charts.memory_bar import segments
 from kvcore.charts.plan_report import BOTTOM, CURVE_HEIGHT, WIDTH, memory_svg, report_html
 from kvcore.explain.numbers import number_rows
 from kvcore.planning import Plan

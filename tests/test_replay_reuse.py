@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from packaging.version import Version
 
 from kvcore.base.words import Language, words
-from kvcore.charts.reuse_figures import reuse_chart, reuse_report, reuse_sentence, reuse_table
+from kvcore.charts.replay_figures import reuse_chart, reuse_report, reuse_sentence, reuse_table
 from kvcore.replay import reuse
 from kvcore.replay.clock import UserClock
 from kvcore.replay.reuse import reuse_of

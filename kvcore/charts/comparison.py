@@ -26,7 +26,7 @@ from kvcore.base.numbers import (
 from kvcore.base.parts import BUDGETED, GIVEN, GIVEN_LABELS, KV_CACHE, PARTS, Part
 from kvcore.base.units import GIB, gib
 from kvcore.base.words import Words, listed
-from kvcore.charts.memory_bars import MARGIN, axis_title, part_piece
+from kvcore.charts.memory_bar import MARGIN, axis_title, part_piece
 from kvcore.charts.stack import CAPACITY, Bar, Note, Piece, Stack
 from kvcore.charts.summary import waiting_seats
 from kvcore.evidence.calibration import Comparison, FigureComparison, PartComparison

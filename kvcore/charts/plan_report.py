@@ -21,7 +21,7 @@ from kvcore.base.numbers import concurrency_text, count, gib_text, short_tokens
 from kvcore.base.parts import AFTER_POOL, OVERESTIMATED, PARTS, UNACCOUNTED, UNUSED, Part
 from kvcore.base.units import GIB, gib
 from kvcore.base.words import Words
-from kvcore.charts import bar, summary
+from kvcore.charts import memory_bar, summary
 from kvcore.charts import plotting as draw
 from kvcore.charts.curves import curve_lengths
 from kvcore.controls.in_force import assumed_text, override_steps
@@ -71,7 +71,7 @@ def report_html(plan: Plan, link: str, t: Words) -> str:
         f'<p class="soft">{escape(" · ".join(summary.scenario_line(plan, t)))}</p>',
         *(f'<p class="soft">{escape(said)}</p>' for said in (assumed_text(plan, t),) if said),
         f'<p class="verdict {outcome}">{SIGNS[outcome]} {escape(sentence.text)}</p>',
-        _titled(bar.memory_title(plan, t), memory_svg(plan, t) + _legend(plan, t)),
+        _titled(memory_bar.memory_title(plan, t), memory_svg(plan, t) + _legend(plan, t)),
         '<div class="cards">',
         *(
             f"<div>{escape(card.label)}<b>{escape(card.value)}</b>"
@@ -110,14 +110,14 @@ def _titled(title: str, body: str) -> str:
 def _legend(plan: Plan, t: Words) -> str:
     # Graphs that the engine counts and those that come on top stand apart in the bar, and are one part.
     sizes: dict[Part, float] = {}
-    for segment in bar.segments(plan):
+    for segment in memory_bar.segments(plan):
         sizes[segment.part] = sizes.get(segment.part, 0.0) + segment.figure
     items = "".join(
         f"<li>{swatch_svg(part.color, part.pattern)}{escape(t(part.label))} "
         f"<b>{escape(gib_text(size * GIB))}</b></li>"
         for part, size in sizes.items()
     )
-    reaching = bar.overlap(plan)
+    reaching = memory_bar.overlap(plan)
     if reaching is not None:
         size = gib_text(-reaching.size * GIB)
         swatch = swatch_svg(UNACCOUNTED.color, UNACCOUNTED.pattern)
@@ -173,11 +173,11 @@ def memory_svg(plan: Plan, t: Words) -> str:
     memory = plan.memory
     if memory is None:
         return ""
-    missing, reaching = bar.shortage(plan), bar.overlap(plan)
-    total, budget = gib(memory.total.value), bar.budget_end_gib(plan)
-    scale = (WIDTH - 2) / bar.end_gib(plan, missing)
+    missing, reaching = memory_bar.shortage(plan), memory_bar.overlap(plan)
+    total, budget = gib(memory.total.value), memory_bar.budget_end_gib(plan)
+    scale = (WIDTH - 2) / memory_bar.end_gib(plan, missing)
     body = [_defs()]
-    for segment in bar.segments(plan):
+    for segment in memory_bar.segments(plan):
         x, width, part = 1 + segment.start * scale, segment.size * scale, segment.part
         if width < 0.5:
             continue
@@ -202,14 +202,14 @@ def memory_svg(plan: Plan, t: Words) -> str:
             _text(min(x + width / 2, WIDTH - 60), BAR_TOP + BAR_SIZE + 18, note, "middle", draw.CAPACITY)
         )
     lines = (
-        (budget, draw.BUDGET, "5 3", 12, bar.budget_label(plan, t)),
+        (budget, draw.BUDGET, "5 3", 12, memory_bar.budget_label(plan, t)),
         (total, draw.CAPACITY, "", 26, t("card {size}", size=gib_text(memory.total.value))),
     )
     for position, color, dash, height, label in lines:
         x = 1 + position * scale
         body.append(_line(x, BAR_TOP - 6, x, BAR_TOP + BAR_SIZE + 6, color, dash, 2))
         body.append(_text(x - 4, height, label, "end", INK))
-    return _drawing(BAR_HEIGHT, bar.memory_title(plan, t), body)
+    return _drawing(BAR_HEIGHT, memory_bar.memory_title(plan, t), body)
 
 
 def curve_svg(plan: Plan, curve: ConcurrencyCurve, t: Words) -> str:
@@ -321,9 +321,9 @@ def ticket_text(plan: Plan, link: str, t: Words) -> str:
     if plan.memory is not None:
         lines += [f"| {t('Part')} | GiB |", "|---|---:|"]
         labels = {part.name: t(part.label) for part in PARTS}
-        labels = {"total": bar.memory_title(plan, t), **labels}
-        if bar.difference_name(plan):
-            labels[UNACCOUNTED.name] = t(bar.difference_name(plan))
+        labels = {"total": memory_bar.memory_title(plan, t), **labels}
+        if memory_bar.difference_name(plan):
+            labels[UNACCOUNTED.name] = t(memory_bar.difference_name(plan))
         sizes = {name: gib_text(getattr(plan.memory, name).value) for name in labels}
         lines += [*(f"| {label} | {sizes[name]} |" for name, label in labels.items()), ""]
     if plan.cache is not None:

@@ -173,8 +173,14 @@ def _workload(arguments: argparse.Namespace) -> int:
 def _replay(arguments: argparse.Namespace) -> int:
     if arguments.steps:
         return _replay_steps(arguments.file)
-    from kvcore.charts.replay_figures import bound_clock, replay_report, replay_table
-    from kvcore.charts.reuse_figures import block_gib, reuse_report, reuse_table
+    from kvcore.charts.replay_figures import (
+        block_gib,
+        bound_clock,
+        replay_report,
+        replay_table,
+        reuse_report,
+        reuse_table,
+    )
     from kvcore.replay.clock import MAX_BENCH_BYTES, MAX_BENCH_VALUES, Clock, UserClock, fitted_clock
     from kvcore.replay.reuse import reuse_of
     from kvcore.replay.series import replayed, sped_up

@@ -18,7 +18,7 @@ from kvcore.base.untrusted import utf8_text
 from kvcore.base.words import Language, words
 from kvcore.charts import curves as charts
 from kvcore.charts import summary
-from kvcore.charts.memory_bars import memory_bar
+from kvcore.charts.memory_bar import memory_bar
 from kvcore.charts.replay_figures import replay_report
 from kvcore.contract.result import error_of, planned_result
 from kvcore.controls import in_force

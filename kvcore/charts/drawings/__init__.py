@@ -4,14 +4,11 @@ A drawing is HTML whose boxes are styled by pages/ui/learn/drawings.css. What it
 needs to see it.
 """
 
-from kvcore.charts.drawings.blocks import last_block_drawing, pool_drawing
-from kvcore.charts.drawings.cards import cards_drawing
+from kvcore.charts.drawings.cards import cards_drawing, quality_drawing
 from kvcore.charts.drawings.drawing import Drawing
 from kvcore.charts.drawings.heads import heads_drawing
-from kvcore.charts.drawings.lengths import lengths_drawing
-from kvcore.charts.drawings.pages import pages_drawing
-from kvcore.charts.drawings.quality import quality_drawing
-from kvcore.charts.drawings.timeline import timeline_drawing
+from kvcore.charts.drawings.pool import lengths_drawing, pages_drawing
+from kvcore.charts.drawings.small_load import last_block_drawing, pool_drawing, timeline_drawing
 
 __all__ = [
     "Drawing",

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from html import escape
 from typing import Final
 
-from kvcore.base.numbers import count, format_bytes
+from kvcore.base.numbers import count, format_bytes, two_decimals
 from kvcore.base.words import Words, listed
 from kvcore.charts.drawings.drawing import Drawing, box, words_box
 from kvcore.engine import stage_layers
+from kvcore.explain.quality import WEIGHTS, PublishedScore, published_scores
 from kvcore.memory.shares import weight_shares
 from kvcore.planning import Plan
 
@@ -125,3 +126,33 @@ def _said(plan: Plan, t: Words) -> Iterator[str]:
         yield t("Context parallelism gives the tokens of one request to the cards in turn.")
     if parallel.ranks_per_replica * parallel.data_parallel_size == 1:
         yield t("One card stores everything.")
+
+
+def quality_drawing(_: Plan, t: Words) -> Drawing:
+    """Every published result: what has fewer bits, the score that is left, and who says so."""
+    rows = published_scores()
+    return Drawing(
+        title=t("Published scores before and after"),
+        html=box("kv-scores", "".join(_score_row(row, t) for row in rows)),
+        alternative=listed(t, (f"{_score_name(row, t)}: {row.before:.2f} → {row.after:.2f}" for row in rows)),
+    )
+
+
+def _score_name(row: PublishedScore, t: Words) -> str:
+    kept = t("weights") if row.kept == WEIGHTS else t("weights and KV cache")
+    return f"{row.format} ({kept}), {row.model}, {row.benchmark}"
+
+
+def _score_row(row: PublishedScore, t: Words) -> str:
+    kept = t("weights") if row.kept == WEIGHTS else t("weights and KV cache")
+    change = ("+" if row.points >= 0 else "") + two_decimals(row.points)
+    bars = box("kv-score kv-before", variables=f"--share:{row.before / 100:.4f}") + box(
+        "kv-score", variables=f"--share:{row.after / 100:.4f}"
+    )
+    figures = f"{row.before:.2f} → <b>{row.after:.2f}</b> ({escape(change)})"
+    return (
+        words_box("kv-row-name", f"{row.format} · {kept}")
+        + box("kv-score-bars", bars)
+        + box("kv-size", figures)
+        + words_box("kv-soft kv-source", f"{row.model} · {row.benchmark} · {row.source}")
+    )

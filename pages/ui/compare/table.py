@@ -9,9 +9,8 @@ import streamlit as st
 from kvcore.advice.vary import Variant, best_of
 from kvcore.base.parts import AFTER_POOL, STACKED, UNACCOUNTED
 from kvcore.base.words import Words, listed
-from kvcore.charts.bar import difference_name
 from kvcore.charts.comparison import figures_of, limit_note, refusal_text, seats_note, verdict_word
-from kvcore.charts.memory_bars import small_multiples
+from kvcore.charts.memory_bar import difference_name, small_multiples
 from pages.ui.shared import drawings, html_table
 from pages.ui.shared.html_table import two_lines
 

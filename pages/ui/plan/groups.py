@@ -9,7 +9,7 @@ from kvcore.base.numbers import count, kib_text
 from kvcore.base.words import Words, msg
 from kvcore.cache.capacity import CacheGroup
 from kvcore.cache.spec import CacheKind
-from kvcore.charts.drawings.pages import layers_note
+from kvcore.charts.drawings.pool import layers_note
 from kvcore.charts.summary import state_mode_text
 from kvcore.planning import Plan
 from pages.ui.shared import drawings

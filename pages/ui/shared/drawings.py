@@ -15,8 +15,7 @@ from kvcore.base.numbers import DASH, concurrency_text, count, fine_gib_text, gi
 from kvcore.base.parts import AFTER_POOL, KV_CACHE, PARTS, UNACCOUNTED, UNUSED, Part
 from kvcore.base.units import GIB
 from kvcore.base.words import Words
-from kvcore.charts.bar import difference_name, memory_title, shortage
-from kvcore.charts.memory_bars import memory_bar
+from kvcore.charts.memory_bar import difference_name, memory_bar, memory_title, shortage
 from kvcore.explain.numbers import RequestShare, request_share
 from kvcore.memory.parts import reaches
 from kvcore.planning import Plan

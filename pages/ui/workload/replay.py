@@ -17,11 +17,13 @@ from kvcore.charts.replay_figures import (
     OTHER_ENGINES,
     REPLICAS,
     Compared,
+    block_gib,
     comparing,
     replay_cards,
     replay_chart,
+    reuse_chart,
+    reuse_sentence,
 )
-from kvcore.charts.reuse_figures import block_gib, reuse_chart, reuse_sentence
 from kvcore.planning import Plan
 from kvcore.replay.reuse import reuse_of
 from kvcore.replay.series import Replay, most_rate, replaying, sped_up
