@@ -14,8 +14,8 @@ if not runtime.exists():
 
     app = st.App(__file__, routes=Api(Settings.of(os.environ)).routes())
 else:
-    from pages.ui.shared import net, reconnect, share_link, shell, state
-    from pages.ui.sidebar import controls, measurements
+    from pages.ui.shared import net, notes, reconnect, share_link, shell, state
+    from pages.ui.sidebar import controls
 
     st.set_page_config(page_title="KV Planner", page_icon=str(shell.ICON), layout="wide")
     with reconnect.replayed():
@@ -34,7 +34,7 @@ else:
                 shell.links(t)
                 share_link.button(t)
             share_link.large_code(t)
-            measurements.chip(t)
+            notes.measurements(t)
         with net.under("page", t):
             page.run()
         shell.keep_modules()

@@ -7,7 +7,7 @@ from kvcore.evidence.calibration import compare
 from kvcore.evidence.recognized import scenario_from_log
 from kvcore.planning import plan
 from pages.ui.check import log as check_log
-from pages.ui.check import model, prerun, result, taken
+from pages.ui.check import prerun, result, taken
 from pages.ui.shared import notes, shell, state
 
 shell.guard()
@@ -32,14 +32,14 @@ with log_tab:
             notes.notices(log.notices, t)
         else:
             compared = compare(log, planned)
-            is_known = model.is_known(found)
+            is_known = check_log.knows_model(found)
             result.surroundings(log, t)
             result.failure(log, found.scenario, planned, t, offers_fixes=is_known)
             # Once a fix was made, the log's own scenario is no longer the plan's: what was done stands alone.
             is_fixed = taken.is_fixed()
             if not is_fixed:
                 result.headline(compared, log, planned, t, is_known=is_known)
-            model.unknown(found, t)
+            check_log.unknown_model(found, t)
             check_log.found(kept, log, t)
             notes.notices(log.notices, t)
             if not is_fixed:

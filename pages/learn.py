@@ -1,7 +1,7 @@
 """Learn: the plan derived step by step, each with a question, a guess, the formula, the numbers, something to try."""
 
 from kvcore.course import step_of
-from pages.ui.learn import answer, check, class_sheets, guess, look, practice, steps, taught
+from pages.ui.learn import answer, check, guess, look, practice, steps
 from pages.ui.shared import notes, shell, state, undo
 
 shell.guard()
@@ -13,9 +13,9 @@ name = steps.chosen()
 look.present()
 notes.repairs(t)
 row = steps.way(name, t)
-plan = taught.taught(planned, t)
+plan = steps.taught(planned, t)
 with row:
-    class_sheets.sheets(plan, t)
+    steps.class_sheets(plan, t)
 step = step_of(plan, name, t)
 notes.scenario_line(plan, t)
 steps.heading(name, step.content.question, t)

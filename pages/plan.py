@@ -14,7 +14,7 @@ from kvcore.controls import in_force
 from kvcore.explain import numbers as figures
 from kvcore.planning import Verdict
 from kvcore.workload.limits import is_above_model
-from pages.ui.plan import groups, lengths, numbers, share
+from pages.ui.plan import groups, numbers, share
 from pages.ui.shared import cards, drawings, figure, notes, shell, state, undo
 from pages.ui.shared.fold import fold
 
@@ -61,9 +61,9 @@ with left:
     st.html(drawings.head(t("Requests at once by context length")))
     curves = tensor_parallel_curves(plan, curve.lengths, curve)
     figure.chart(
-        charts.with_length_marks(charts.concurrency_chart(plan, curves, t), lengths.chart_marks(plan)),
+        charts.with_length_marks(charts.concurrency_chart(plan, curves, t), groups.chart_marks(plan)),
         "concurrency",
         t("Requests that fit at once, by context length and tensor parallel size"),
     )
     st.html(drawings.caption(notes.curve_caption(curves, t)))
-    lengths.ways(t)
+    groups.ways(t)

@@ -5,6 +5,7 @@ A log is untrusted: it is shown as plain text or code, never as markdown or HTML
 
 from __future__ import annotations
 
+import re
 from html import escape
 from pathlib import Path
 from typing import NamedTuple
@@ -15,8 +16,10 @@ from kvcore.base.errors import LogError
 from kvcore.base.words import Words, listed, msg
 from kvcore.charts.comparison import FIGURE_LABELS, reading_text
 from kvcore.evidence.log.reader import StartupLog, read_log
+from kvcore.evidence.recognized import Recognized
 from pages.ui.check import taken
 from pages.ui.shared import html_table, labels, net, state
+from pages.ui.sidebar import model_source
 
 SAMPLES = Path(__file__).parents[1] / "samples"
 LARGEST_UPLOAD_MIB = 50
@@ -193,3 +196,46 @@ def found(kept: KeptLog, log: StartupLog, t: Words) -> None:
             for line in log.flag_lines
         )
         html_table.show(head, body)
+
+
+SAME = "check.same_model"
+"""The log's name for a model, and the sidebar's name for the same."""
+HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
+
+
+def knows_model(found: Recognized) -> bool:
+    """Whether the plan is of the log's model."""
+    return not found.unknown_model or st.session_state.get(SAME) == (
+        found.unknown_model,
+        found.scenario.model,
+    )
+
+
+def unknown_model(found: Recognized, t: Words) -> None:
+    """What the log calls its model, and the ways to say which one it is."""
+    if knows_model(found):
+        return
+    with st.container(border=True, key="check.unknown", gap="xsmall"):
+        st.text(
+            t(
+                "The log names the model {model}, which is not bundled. Identify it to compare "
+                "the log and to get fixes.",
+                model=found.unknown_model,
+            )
+        )
+        with st.container(horizontal=True, gap="small", vertical_alignment="center"):
+            if HUB_ID.fullmatch(found.unknown_model) and not model_source.is_offline():
+                st.button(
+                    t("Look it up on the Hub"),
+                    key="check.look_up",
+                    icon=":material/search:",
+                    on_click=model_source.fetch_and_use,
+                    args=(found.unknown_model, "check"),
+                )
+            st.button(t("It is the model in the sidebar"), key="check.same", on_click=_is_same, args=(found,))
+        model_source.show_error("check", t)
+
+
+@net.callback
+def _is_same(found: Recognized) -> None:
+    st.session_state[SAME] = (found.unknown_model, state.scenario().model)

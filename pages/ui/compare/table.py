@@ -6,12 +6,24 @@ from collections.abc import Sequence
 
 import streamlit as st
 
-from kvcore.advice.vary import Variant, best_of
+from kvcore.advice.batches import LARGEST, largest_batches
+from kvcore.advice.vary import Variant, best_of, splits
+from kvcore.base.errors import KvPlannerError
+from kvcore.base.numbers import count
 from kvcore.base.parts import AFTER_POOL, STACKED, UNACCOUNTED
 from kvcore.base.words import Words, listed
-from kvcore.charts.comparison import figures_of, limit_note, refusal_text, seats_note, verdict_word
+from kvcore.charts.comparison import (
+    figures_of,
+    limit_note,
+    refusal_text,
+    seats_note,
+    split_name,
+    verdict_word,
+)
 from kvcore.charts.memory_bar import difference_name, small_multiples
-from pages.ui.shared import drawings, html_table
+from kvcore.planning import Plan
+from kvcore.scenario import Scenario
+from pages.ui.shared import drawings, html_table, state
 from pages.ui.shared.html_table import two_lines
 
 LIMITED_COLUMNS = (6, 7)
@@ -66,3 +78,44 @@ def show(named: Sequence[tuple[str, Variant]], key: str, t: Words, short_names: 
             + "</tr>"
         )
     html_table.show(head, rows, "kv-compare")
+
+
+SHORTER = (8, 2, 1)
+"""Parts of the planned length that the columns are of."""
+
+
+def show_batches(scenario: Scenario, t: Words) -> None:
+    """One row a cut, one column a length."""
+    planned = state.planned()
+    if not isinstance(planned, Plan):
+        return
+    cuts = [
+        one
+        for one in splits(scenario.parallel, planned.architecture)
+        if one.decode_context_parallel_size == scenario.parallel.decode_context_parallel_size
+    ]
+    longest = planned.resolved.max_model_len
+    lengths = sorted({max(1, longest // part) for part in SHORTER})
+    try:
+        found = list(largest_batches(scenario, cuts, lengths))
+    except KvPlannerError:
+        return
+    st.subheader(t("The largest step that still starts"), anchor=False)
+    columns: dict[str, list[str]] = {t("Cut"): [split_name(one) for one in cuts]}
+    for index, length in enumerate(lengths):
+        own = found[index :: len(lengths)]
+        columns[t("{tokens} tokens", tokens=count(length))] = [
+            t("none")
+            if not one.tokens
+            else t("{requests} tight", requests=count(one.tokens))
+            if one.is_tight
+            else count(one.tokens)
+            for one in own
+        ]
+    st.dataframe(columns, hide_index=True, key="largest_batches")
+    st.caption(
+        t(
+            "--max-num-batched-tokens up to {largest}, at each context length. Tight: within the estimate's error.",
+            largest=count(LARGEST),
+        )
+    )

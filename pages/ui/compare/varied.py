@@ -9,7 +9,7 @@ from kvcore.advice.vary import Varied, variants
 from kvcore.base.words import Words
 from kvcore.catalogue.accelerators import Accelerator
 from kvcore.charts.comparison import VARIED_NAMES, first_failures, position_name
-from pages.ui.compare import batches, table
+from pages.ui.compare import table
 from pages.ui.shared import state, undo
 from pages.ui.shared.parameters import MAX_CARDS
 
@@ -47,7 +47,7 @@ def show(t: Words) -> None:
     for sentence in first_failures(named, t):
         st.caption(sentence)
     if varied is Varied.BATCHED_TOKENS:
-        batches.show(state.scenario(), t)
+        table.show_batches(state.scenario(), t)
     with st.container(horizontal=True, key="use_buttons", gap="small"):
         for index, (name, variant) in enumerate(named):
             if not variant.is_now:

@@ -7,14 +7,21 @@ from html import escape
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
+from kvcore.advice.fixes import fixes
+from kvcore.base.errors import KvPlannerError
 from kvcore.base.words import Words
+from kvcore.charts import summary
+from kvcore.charts.handout import Links, handout_html
 from kvcore.course import StepName
 from kvcore.course.course import Route, lesson_after, lesson_with, route_of, routes
+from kvcore.course.request_steps import FAILURES
 from kvcore.explain.reference import POST_MORTEM, RULE_OF_THUMB
+from kvcore.planning import Plan, plan
 from kvcore.texts import SYLLABUS
 from kvcore.wire import link
 from pages.ui.learn import check, guess, look
-from pages.ui.shared import net, shell, state, undo
+from pages.ui.shared import net, notes, numbers, share_link, shell, state, undo
+from pages.ui.shared.parameters import LARGEST_SEED
 
 PARAMETER = "step"
 PAGINATION = "learn.pagination"
@@ -183,3 +190,81 @@ def _picked(number: int) -> None:
 @net.callback
 def _load(params: dict[str, str]) -> None:
     undo.take(link.decode(params).scenario)
+
+
+def taught(planned: Plan | KvPlannerError, t: Words) -> Plan:
+    """The plan of the lesson. What is refused, or does not start, says so above it, with the changes that let it."""
+    if isinstance(planned, KvPlannerError):
+        return _instead(planned, t)
+    if planned.verdict in FAILURES:
+        with st.container(key="learn_fails", gap="xsmall"):
+            st.caption(f":material/change_history: {summary.verdict_sentence(planned, t).text}")
+            notes.fixes(planned, fixes(planned), t)
+    return planned
+
+
+def _instead(error: KvPlannerError, t: Words) -> Plan:
+    found = notes.refused(error, t)
+    if found:
+        change = summary.accepted_label(found[0], t)
+        st.caption(
+            t("Until then the lesson goes on with the first of these changes: {change}.", change=change)
+        )
+        return found[0].plan
+    st.caption(t("Until then the lesson goes on with the example that this planner starts with."))
+    return _example()
+
+
+@st.cache_resource
+def _example() -> Plan:
+    return plan(link.decode({name: str(value) for name, value in link.START.items()}).scenario)
+
+
+OF_ONE_PERSON = ("score", "answers", "reveal", "present", "frame", "seed")
+"""What a link says of the person who has it: none of that is for a class."""
+
+
+def class_sheets(plan: Plan, t: Words) -> None:
+    """The button, and what it opens."""
+    box = st.popover(t("For a class"), icon=":material/groups:", key="learn.class", on_change="rerun")
+    if not box.open:
+        return
+    chosen, seed = route(), state.page_parameter("seed")
+    links = _links()
+    with box:
+        numbers.of_parameter(
+            st,
+            t("Seed of the questions"),
+            numbers.Limits(0, LARGEST_SEED),
+            "seed",
+            "learn.seed",
+            t,
+            help=t("Each number gives other figures; 0 asks about the scenario itself."),
+        )
+        st.caption(t("For the students (a number after seed= for each of them):"))
+        st.code(links.students, language=None, wrap_lines=True)
+        st.caption(t("With all solutions:"))
+        st.code(links.solutions, language=None, wrap_lines=True)
+        for name, label, solved in (
+            ("handout", t("Handout (HTML, to print)"), False),
+            ("teacher", t("Teacher’s sheet (HTML, to print)"), True),
+        ):
+            st.download_button(
+                label,
+                data=lambda solved=solved: handout_html(plan, chosen, seed, links, t, solved=solved),  # type: ignore[misc]
+                file_name=f"kv-{name}.html",
+                mime="text/html",
+                icon=":material/print:",
+                on_click="ignore",
+                key=f"learn.{name}",
+            )
+
+
+def _links() -> Links:
+    seed = str(state.page_parameter("seed") or 1)
+    cleared: dict[str, str | None] = dict.fromkeys(OF_ONE_PERSON)
+    solved = str(state.page_parameter("seed")) if state.page_parameter("seed") else None
+    return Links(
+        students=share_link.address("learn", {**cleared, "seed": seed}),
+        solutions=share_link.address("learn", {**cleared, "seed": solved, "reveal": "1"}),
+    )

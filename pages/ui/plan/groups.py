@@ -5,14 +5,19 @@ from __future__ import annotations
 from collections import Counter
 from html import escape
 
+import streamlit as st
+
 from kvcore.base.numbers import count, kib_text
 from kvcore.base.words import Words, msg
 from kvcore.cache.capacity import CacheGroup
 from kvcore.cache.spec import CacheKind
+from kvcore.charts.curves import LengthMark
 from kvcore.charts.drawings.pool import layers_note
 from kvcore.charts.summary import state_mode_text
 from kvcore.planning import Plan
-from pages.ui.shared import drawings
+from kvcore.workload.limits import requests_at
+from pages.ui.shared import drawings, shell, state
+from pages.ui.workload import source
 
 KIND_NAMES = {
     CacheKind.FULL_ATTENTION: msg("Full attention"),
@@ -73,4 +78,36 @@ def _row(group: CacheGroup, copies: int, most: int, t: Words) -> str:
     return (
         f'<div class="kv-title">{escape(title)}<span class="kv-soft">{escape(page)}</span></div>'
         f'<div class="kv-strip">{strip}</div>'
+    )
+
+
+PATH = "workload"
+TARGETS = "explore"
+
+
+def chart_marks(plan: Plan) -> tuple[LengthMark, ...]:
+    """P50, P95 and P99 of what the requests need, and how many of each length fit at once; none without a workload."""
+    mix = source.current()
+    if mix is None:
+        return ()
+    lengths = mix.quantiles.needed.values
+    held = requests_at(plan, lengths)
+    names = ("P50", "P95", "P99")
+    return tuple(LengthMark(*mark) for mark in zip(names, lengths, held, strict=True))
+
+
+def ways(t: Words) -> None:
+    """The links to the Workload and the Explore page, with the scenario."""
+    page = shell.page_at(PATH)
+    st.page_link(
+        page,
+        label=t("Which context length do your requests need? Read a request log on the Workload page"),
+        icon=":material/straighten:",
+        query_params=state.params(),
+    )
+    st.page_link(
+        shell.page_at(TARGETS),
+        label=t("How many requests at once do you need? Set a target on the Explore page"),
+        icon=":material/group:",
+        query_params=state.params(),
     )

@@ -9,6 +9,14 @@ from kvcore.base.numbers import count, gib_text
 from kvcore.base.units import GB
 from kvcore.base.words import Words
 from kvcore.charts.summary import Card
+from kvcore.deploy.first_requests import (
+    SCRIPT,
+    card_commands,
+    first_request,
+    memory_check,
+    memory_check_commands,
+    metrics_command,
+)
 from kvcore.deploy.going_live import (
     Load,
     alert_rules,
@@ -18,7 +26,7 @@ from kvcore.deploy.going_live import (
 )
 from kvcore.engines.vllm.availability import exported_metrics
 from kvcore.planning import Plan
-from pages.ui.reference import alert_limits, checklist, first_requests
+from pages.ui.reference import alert_limits, checklist
 from pages.ui.shared import cards, numbers
 from pages.ui.shared.numbers import Limits
 
@@ -38,12 +46,12 @@ def panel(plan: Plan, t: Words) -> None:
     load = _load(plan, t)
     limits = alert_limits.chosen(plan, load)
     checklist.panel(plan, load, limits, t)
-    first_requests.requests(plan, load, t)
+    show_first_request(plan, load, t)
     _load_test(plan, load, t)
     _throughput(plan, load, t)
     _monitoring(plan, load, t)
-    first_requests.watching(plan, t)
-    first_requests.memory(plan, load, t)
+    show_watching(plan, t)
+    show_memory_check(plan, load, t)
 
 
 def _load(plan: Plan, t: Words) -> Load:
@@ -158,3 +166,47 @@ def _monitoring(plan: Plan, load: Load, t: Words) -> None:
                 t("Download {name}", name=name), data=text, file_name=name, mime=mime, on_click="ignore",
                 key=f"download_{name}",
             )  # fmt: skip
+
+
+def show_first_request(plan: Plan, load: Load, t: Words) -> None:
+    """The request as curl and as the SDK sends it."""
+    request = first_request(plan, load)
+    st.subheader(t("First request"), anchor=False)
+    if request.sdk is None:
+        st.code(request.curl, language="bash", wrap_lines=True)
+        return
+    curl, sdk = st.tabs(["curl", t("OpenAI SDK")])
+    curl.code(request.curl, language="bash", wrap_lines=True)
+    sdk.code(request.sdk, language="python", wrap_lines=True)
+
+
+def show_watching(plan: Plan, t: Words) -> None:
+    """Commands for the server's metrics and the memory of the cards."""
+    st.subheader(t("While it serves"), anchor=False)
+    st.caption(t("Metrics of this release, without the buckets of histograms; then the memory of the cards."))
+    st.code(metrics_command(plan) + card_commands(plan), language="bash", wrap_lines=True)
+
+
+def show_memory_check(plan: Plan, load: Load, t: Words) -> None:
+    """The script to take away, and how it is called."""
+    st.subheader(t("Memory check"), anchor=False)
+    st.caption(
+        t(
+            "A script without dependencies that asks the driver, not PyTorch: “profile” shows what a short and a long "
+            "request add to each card, “leak” runs next to the load test and fails when memory keeps growing. "
+            "torch.cuda.empty_cache() in a client does neither: the workers are other processes."
+        )
+    )
+    st.code(memory_check_commands(plan, load), language="bash", wrap_lines=True)
+    with st.container(horizontal=True):
+        st.download_button(
+            t("Download {name}", name=SCRIPT),
+            data=memory_check(),
+            file_name=SCRIPT,
+            mime="text/x-python",
+            on_click="ignore",
+            key="download_memory_check",
+            icon=":material/download:",
+        )
+    with st.expander(SCRIPT, icon=":material/code:"):
+        st.code(memory_check(), language="python", wrap_lines=True)

@@ -7,21 +7,26 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import Final
 
 import streamlit as st
+from msgspec.structs import replace
 
 from kvcore.advice.fixes import Fix, fix_pairs, refusal_fixes
 from kvcore.advice.vary import ConcurrencyCurve
 from kvcore.base.errors import DefectError, EngineRefusalError, KvPlannerError, Notice
 from kvcore.base.numbers import count
+from kvcore.base.parts import GIVEN_LABELS
 from kvcore.base.words import Words, listed, sentences
 from kvcore.charts import summary
+from kvcore.charts.comparison import ORIGIN_LABELS
 from kvcore.charts.summary import Outcome, Sentence, accepted_label
 from kvcore.controls.in_force import settings_in_force
+from kvcore.evidence.calibration import fields_by_origin
 from kvcore.planning import Plan
-from kvcore.scenario import Scenario
+from kvcore.scenario import Measured, Origin, Scenario
 from kvcore.workload.limits import ALLOW_LONG, is_above_model, stretch_for
-from pages.ui.shared import state, undo
+from pages.ui.shared import net, state, undo
 from pages.ui.sidebar import model_source
 
 ENGINE_NOT_ON_CARD = "engine-not-on-card"
@@ -308,3 +313,34 @@ def curve_caption(curves: Sequence[ConcurrencyCurve], t: Words) -> str:
             t("No line for TP {sizes}: no memory is left for the KV cache.", sizes=listed(t, absent))
         )
     return sentences(t, lines)
+
+
+LOOKS: Final = {
+    Origin.MEASURED: (":material/straighten:", "violet"),
+    Origin.FITTED: (":material/join_inner:", "blue"),
+    Origin.CARRIED: (":material/redo:", "orange"),
+}
+
+
+def measurements(t: Words) -> None:
+    """Shown only while the scenario carries given parts; one for each origin."""
+    given = fields_by_origin(state.scenario().measured)
+    if not given:
+        return
+    with st.container(horizontal=True, vertical_alignment="center", gap="small", key="measurements"):
+        for origin, parts in given.items():
+            names = listed(t, (t(GIVEN_LABELS[part]) for part in parts))
+            icon, color = LOOKS[origin]
+            st.badge(t(ORIGIN_LABELS[origin], parts=names), icon=icon, color=color)
+        st.button(
+            t("Back to the estimate"),
+            key="measurements.remove",
+            icon=":material/close:",
+            type="tertiary",
+            on_click=_remove,
+        )
+
+
+@net.callback
+def _remove() -> None:
+    state.set_scenario(replace(state.scenario(), measured=Measured()))
