@@ -18,8 +18,8 @@ from kvcore.charts.summary import Card
 from kvcore.evidence.carry import carried_over
 from kvcore.planning import Plan, plan
 from kvcore.replay.clock import BoundClock, Clock, FittedClock
-from kvcore.replay.series import Latency, Replay, Replays, over_replicas
 from kvcore.replay.reuse import Reuse
+from kvcore.replay.series import Latency, Replay, Replays, over_replicas
 from kvcore.replay.settings import Settings, settings_of
 from kvcore.replay.trace import TraceRequest
 from kvcore.scenario import Scenario
