@@ -46,13 +46,18 @@ def tracked(*folders: str) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built from a copy, so that nothing is left in the checkout."""
-    folder = tmp_path_factory.mktemp("package")
-    source, out = folder / "source", folder / "out"
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the checkout, so that nothing is left in it."""
+    folder = tmp_path_factory.mktemp("package") / "source"
     for name in tracked(*BUILT_FROM):
-        (source / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(ROOT / name, source / name)
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, folder / name)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def wheel(source: Path) -> Path:
+    out = source.parent / "out"
     script = f"from setuptools.build_meta import build_wheel; build_wheel({str(out)!r})"
     out.mkdir()
     subprocess.run([sys.executable, "-c", script], cwd=source, check=True, stdout=subprocess.DEVNULL)
@@ -81,17 +86,13 @@ def test_what_is_kept_of_a_table_is_that_of_its_text(wheel: Path) -> None:
         for name in tracked("kvcore"):
             if name.endswith(".toml"):
                 text = opened.read(name).decode()
-                kept = opened.read(kept_of(name)).decode()
-                head = f"{len(text)}\n{text}"
-                assert kept.startswith(head), name
-                # Dates are kept as objects, which JSON of the whole file says the same way.
-                said = json.dumps(tomllib.loads(text), default=lambda day: {"\0date": day.isoformat()})
-                assert json.loads(kept[len(head) :]) == json.loads(said), name
+                content = json.loads(json.dumps(tomllib.loads(text), default=str))
+                assert json.loads(opened.read(kept_of(name))) == [text, content], name
 
 
 def test_its_facts_are_those_of_the_project(wheel: Path) -> None:
     assert wheel.name == f"kvcore-{VERSION}-py3-none-any.whl"
-    assert re.fullmatch(r"\d+\.\d+\.\d+", VERSION)
+    assert re.fullmatch(r"\d+\.\d+\.\d+(\.dev\d+)?", VERSION)
     assert "version" in PROJECT["dynamic"], "it is said in kvcore/version.py alone"
     with zipfile.ZipFile(wheel) as opened:
         metadata = opened.read(f"kvcore-{VERSION}.dist-info/METADATA").decode()
@@ -136,6 +137,81 @@ def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
             if not link.exists():
                 link.symlink_to(Path(str(found.locate_file(top))))
     return folder
+
+
+class Builder:
+    """An environment with pip and setuptools alone, as an isolated build has it: without what the package asks for."""
+
+    def __init__(self, folder: Path) -> None:
+        uv = [sys.executable, "-m", "uv", "--offline", "--no-config"]
+        subprocess.run([*uv, "venv", "--quiet", "--python", sys.executable, str(folder)], check=True)
+        (self.packages,) = folder.glob("lib/python*/site-packages")
+        self.python = folder / "bin" / "python"
+        for name in ("pip", "setuptools"):
+            found = distribution(name)
+            for top in {Path(str(file)).parts[0] for file in found.files or ()} - {"..", "__pycache__"}:
+                (self.packages / top).symlink_to(Path(str(found.locate_file(top))))
+
+    def pip(self, *words: str | Path) -> None:
+        """Runs pip in the environment, without the index."""
+        offline = ["--disable-pip-version-check", words[0], "--no-index", "--no-build-isolation", "--no-deps"]
+        done = subprocess.run(
+            [self.python, "-m", "pip", *offline, *words[1:]],
+            capture_output=True,
+            encoding="utf-8",
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+
+    def installed(self) -> set[str]:
+        """The files of the package that are installed, without bytecode."""
+        files = {path.relative_to(self.packages).as_posix() for path in self.packages.glob("kvcore/**/*")}
+        return {name for name in files if Path(name).suffix in (".py", ".toml", ".kept")}
+
+
+def files_of(source: Path) -> set[str]:
+    """The files that an installation of `source` has."""
+    own = {
+        path.relative_to(source).as_posix()
+        for path in source.glob("kvcore/**/*")
+        if "__pycache__" not in path.parts
+    }
+    code = {name for name in own if Path(name).suffix in (".py", ".toml")}
+    return code | {kept_of(name) for name in code if name.endswith(".toml")}
+
+
+def test_a_checkout_installs_again_and_again(source: Path, wheel: Path, tmp_path: Path) -> None:
+    """setuptools leaves its last build in the checkout: neither what it kept nor what is gone since gets in the way."""
+    builder = Builder(tmp_path / "environment")
+    left = [source / "kvcore" / "left_over.py", source / "kvcore" / "engines" / "left_over.toml"]
+    for path in left:
+        path.write_text("", "utf-8")
+    builder.pip("install", "--no-compile", source)
+    assert (source / "build" / "lib" / "kvcore" / "left_over.py").exists()
+    assert builder.installed() == files_of(source)
+    for path in left:
+        path.unlink()
+    assert "left_over" not in str(files_of(source))
+    builder.pip("install", "--no-compile", source)
+    assert builder.installed() == files_of(source)
+    builder.pip("install", "--editable", source)
+    assert not builder.installed()
+    builder.pip("install", "--no-compile", "--force-reinstall", source)
+    assert builder.installed() == files_of(source)
+    builder.pip("wheel", "--wheel-dir", tmp_path, source)
+    with zipfile.ZipFile(tmp_path / wheel.name) as again, zipfile.ZipFile(wheel) as before:
+        assert again.namelist() == before.namelist()
+
+
+def test_the_source_distribution_builds_the_same_wheel(source: Path, wheel: Path, tmp_path: Path) -> None:
+    """As `python -m build` does: the wheel is built from the source distribution, in an environment of its own."""
+    uv = [sys.executable, "-m", "uv", "build", "--quiet", "--out-dir", str(tmp_path), str(source)]
+    done = subprocess.run(uv, capture_output=True, encoding="utf-8", check=False)
+    if "Failed to fetch" in done.stderr or "dns error" in done.stderr:
+        pytest.skip("an isolated build needs the package index")
+    assert done.returncode == 0, done.stderr
+    with zipfile.ZipFile(tmp_path / wheel.name) as again, zipfile.ZipFile(wheel) as before:
+        assert again.namelist() == before.namelist()
 
 
 def run(environment: Path, folder: Path, *command: str, given: str = "") -> str:

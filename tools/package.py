@@ -26,16 +26,19 @@ REQUEST: Final = {"model": "Qwen/Qwen3-32B", "accelerator": "H100-80GB", "max_mo
 
 
 class BuildWithTexts(build_py):
-    """The catalogues of texts, which translators find at the top of the repository, go into the package, and what its
-    TOML files say as `kvcore.base.toml_files` keeps it: a plan from a shell has no time to parse them."""
+    """Adds the catalogues of texts, which translators find at the top of the repository, and the content of each TOML
+    file as `kvcore.base.toml_files` keeps it: a plan from a shell has no time to parse them."""
 
     def run(self) -> None:
-        """Builds, then keeps what the built files say."""
+        """Builds into an empty folder: setuptools leaves there what a former build had and the checkout has no more."""
+        if self.editable_mode:
+            super().run()
+            return
+        shutil.rmtree(Path(self.build_lib, "kvcore"), ignore_errors=True)
         super().run()
-        if not self.editable_mode:
-            # Without bytecode, which would be of this Python alone.
-            command = [sys.executable, "-B", "-m", "kvcore.base.toml_files"]
-            subprocess.run(command, cwd=self.build_lib, check=True)
+        # Without bytecode, which would be of this Python alone; its place is that of no other environment.
+        command = [sys.executable, "-EB", "-m", "kvcore.base.toml_files"]
+        subprocess.run(command, cwd=self.build_lib, check=True)
 
     def _get_data_files(self) -> list[tuple[str, str, str, list[str]]]:
         found: list[tuple[str, str, str, list[str]]] = super()._get_data_files()

@@ -1,16 +1,17 @@
-"""The TOML files of the package, and what is kept of them as Python keeps its bytecode.
+"""The TOML files of the package, and their content as JSON: tomllib takes twenty times as long.
 
-What a file says is stored in `__pycache__` next to it, as JSON behind the file's own text, the same for every Python.
-It is taken from there as long as the text is the same to the letter, so it is never stale. The wheel brings it, as its
-place may not be writable; where nothing is stored and nothing can be, a file is parsed each time.
+The JSON lies in `__pycache__` next to the file, together with the text that it was made of, and counts only for exactly
+that text: it is never stale. The wheel brings it, as its place may not be writable; where there is none and none can be
+written, a file is parsed each time.
 
-    python -m kvcore.base.toml_files
+    python -m kvcore.base.toml_files [FOLDER]
+
+writes it for every TOML file of a folder, or of the package.
 """
 
 from __future__ import annotations
 
 import contextlib
-import datetime
 import json
 import os
 import sys
@@ -18,11 +19,7 @@ from collections.abc import Mapping
 from importlib import import_module
 from importlib.util import cache_from_source
 from pathlib import Path
-from typing import Any, Final
-
-_DATE: Final = "\0date"
-"""The key of a date, which JSON has not; no key of a TOML file has that letter."""
-_WRITTEN_DATE: Final = json.dumps(_DATE)
+from typing import Any
 
 
 class FileText(str):
@@ -42,7 +39,7 @@ def file_text(package: str, file: str) -> FileText:
 
 
 def text_at(path: str | Path) -> FileText:
-    """The text of a file of this program, never of a stranger's: what it says is kept next to it."""
+    """The text of a file of this program, never of a stranger's: its content is kept next to it."""
     with open(path, encoding="utf-8") as source:
         text = FileText(source.read())
     text.path = str(path)
@@ -50,18 +47,23 @@ def text_at(path: str | Path) -> FileText:
 
 
 def parsed(text: str) -> Mapping[str, Any]:
-    """What a TOML text says. Raises tomllib.TOMLDecodeError, a ValueError."""
+    """The content of a TOML text; a date is a text. Raises tomllib.TOMLDecodeError, a ValueError."""
     place = _place(text.path) if isinstance(text, FileText) else None
-    said = None if place is None else _kept(place, text)
-    if said is not None:
-        return said
-    import tomllib  # only where nothing is kept: it takes as long as all that is
-
-    said = tomllib.loads(text)
+    kept = None if place is None else _kept(place, text)
+    if kept is not None:
+        return kept
+    document = _json_of(text)
     if place is not None and not sys.dont_write_bytecode:
-        with contextlib.suppress(OSError, TypeError):
-            _keep(place, text, json.dumps(said, default=lambda day: {_DATE: day.isoformat()}))
-    return said
+        with contextlib.suppress(OSError):
+            _keep(place, text, document)
+    content: Mapping[str, Any] = json.loads(document)
+    return content
+
+
+def _json_of(text: str) -> str:
+    import tomllib  # not needed where the JSON is there
+
+    return json.dumps(tomllib.loads(text), default=str)
 
 
 def _place(path: str) -> str | None:
@@ -73,26 +75,14 @@ def _place(path: str) -> str | None:
 
 
 def _kept(place: str, text: str) -> Mapping[str, Any] | None:
-    """What was kept of exactly this text."""
-    kept, head = "", f"{len(text)}\n{text}"
-    with contextlib.suppress(OSError, ValueError), open(place, encoding="utf-8", newline="") as source:
-        kept = source.read()
-    if not kept.startswith(head):
-        return None
-    from msgspec import DecodeError  # the package is built without it, where nothing is kept yet
+    """The content that was kept of exactly this text."""
+    from msgspec import MsgspecError  # an isolated build has no msgspec, and keeps without reading
     from msgspec.json import decode
 
-    document = kept[len(head) :]
-    with contextlib.suppress(ValueError, DecodeError):
-        said: Mapping[str, Any] = (
-            json.loads(document, object_hook=_dated) if _WRITTEN_DATE in document else decode(document)
-        )
-        return said
+    with contextlib.suppress(OSError, ValueError, MsgspecError), open(place, "rb") as source:
+        made_of, content = decode(source.read(), type=tuple[str, dict[str, Any]])
+        return content if made_of == text else None
     return None
-
-
-def _dated(found: dict[str, Any]) -> Any:
-    return datetime.date.fromisoformat(found[_DATE]) if _DATE in found else found
 
 
 def _keep(place: str, text: str, document: str) -> None:
@@ -100,11 +90,18 @@ def _keep(place: str, text: str, document: str) -> None:
     Path(place).parent.mkdir(exist_ok=True)
     own = f"{place}.{os.getpid()}"
     with open(own, "w", encoding="utf-8", newline="") as target:
-        target.write(f"{len(text)}\n{text}{document}")
+        target.write(f"[{json.dumps(text)}, {document}]")
     os.replace(own, place)
 
 
+def keep_all(folder: str | Path) -> None:
+    """Writes the JSON of every TOML file below `folder`; msgspec is not needed."""
+    for path in sorted(Path(folder).rglob("*.toml")):
+        place = _place(str(path))
+        if place is not None:
+            text = text_at(path)
+            _keep(place, text, _json_of(text))
+
+
 if __name__ == "__main__":
-    sys.dont_write_bytecode = False  # what the caller asks for, as of compileall
-    for found in sorted(Path(__file__).parents[1].rglob("*.toml")):
-        parsed(text_at(found))
+    keep_all(*(sys.argv[1:] or [Path(__file__).parents[1]]))

@@ -18,9 +18,9 @@ from kvcore.catalogue.accelerators import Accelerator, Vendor
 from kvcore.engine.graph_rules import GraphRules
 from kvcore.engine.memory_rules import EngineName, MemoryRules, MemoryVariables, Overheads, Text
 from kvcore.engine.resolved import CardView, Chip, Resolved, without_card
-from kvcore.flags import FLAGS, fields_of
+from kvcore.flags import check_fields
 from kvcore.scenario import Scenario
-from kvcore.tables import NEVER, Amount, ByRelease, Record, ReleaseRange, Releases, Source, one_of
+from kvcore.tables import NEVER, Amount, ByRelease, Record, ReleaseRange, Releases, Source
 
 if TYPE_CHECKING:
     from kvcore.base.quantity import Quantity
@@ -40,7 +40,6 @@ FindMemory: TypeAlias = "Callable[[Setting, Quantity], RankMemory]"
 """Where the memory of one rank goes, given its weights: the parts, the budget, what the KV cache gets."""
 
 
-AdditionalKey = Annotated[str, one_of(tuple(fields_of("additional_config")))]
 FunctionName = Annotated[str, Meta(pattern=r"^[a-z_.]+:[a-z_]+$")]
 
 
@@ -207,15 +206,21 @@ class WeightRules(Record, frozen=True, kw_only=True):
 class ReadKeys(ReleaseRange, frozen=True, kw_only=True):
     """Releases of vLLM on which a plug-in reads these keys of `--additional-config`."""
 
-    names: tuple[AdditionalKey, ...]
+    names: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        check_fields(self.names, "additional_config")
 
 
 class UnsizedKeys(Record, frozen=True, kw_only=True):
     """Keys of `--additional-config`, and by how much one of them may move memory, on either side."""
 
     source: Source
-    names: tuple[AdditionalKey, ...]
+    names: tuple[str, ...]
     gib: Amount
+
+    def __post_init__(self) -> None:
+        check_fields(self.names, "additional_config")
 
 
 class AdditionalRules(Record, frozen=True, kw_only=True):
@@ -345,13 +350,11 @@ class Engine(Record, frozen=True, kw_only=True):
     vendors: tuple[Vendor, ...]
     """Of the cards it has a platform for."""
     launch: Launch
-    names: frozenset[str] = frozenset()
-    """The names that come from outside, once more."""
     releases: Releases[Version] = field(default_factory=Releases)
     """Its own releases, oldest first, each with the vLLM release that it runs on; empty for vLLM itself."""
     unstated: Unstated | None = None
     """None where a start without a release is one of the newest."""
-    main_flags: tuple[Annotated[str, one_of(tuple(FLAGS))], ...] = ()
+    main_flags: tuple[str, ...] = ()
     """Fields of a request whose controls stand among the main ones, for a mixture of experts."""
     weight_precisions: tuple[Annotated[str, Meta(pattern="^[a-z0-9_-]+$")], ...] = ()
     """Values of `--quantization` that are offered before those of vLLM."""
@@ -370,6 +373,9 @@ class Engine(Record, frozen=True, kw_only=True):
     connectors_with_groups: tuple[ConnectorNames, ...] = ()
     log: LogFormat = LogFormat()
     functions: Functions = field(default_factory=Functions)
+
+    def __post_init__(self) -> None:
+        check_fields(self.main_flags)
 
     def variables_in(self, version: Version) -> MemoryVariables | None:
         """The variables by which it is given the memory of a card on vLLM `version`; None where it looks itself."""

@@ -7,7 +7,7 @@ the controls of the page with their bounds, and the generators of the property t
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Annotated, Final, Literal
@@ -311,6 +311,12 @@ def fields_of(parent: str = "") -> Mapping[str, Flag]:
         ('memory_gib', 'vendor', 'name', 'interconnect')
     """
     return _FIELDS[parent]
+
+
+def check_fields(names: Iterable[str], parent: str = "") -> None:
+    """Raises ValueError for a name that is no field of that object of the request."""
+    if unknown := sorted(set(names) - fields_of(parent).keys()):
+        raise ValueError(f"{unknown[0]} is no field of {parent or 'a request'}")
 
 
 def _by_parent() -> Mapping[str, Mapping[str, Flag]]:

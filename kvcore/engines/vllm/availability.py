@@ -15,12 +15,11 @@ from msgspec import Meta
 from packaging.version import Version
 
 from kvcore.base.errors import EngineRefusalError
-from kvcore.flags import FLAGS
+from kvcore.flags import FLAGS, check_fields
 from kvcore.scenario import NEEDED_DRAFTS, Scenario, value_of
-from kvcore.tables import Record, ReleaseRange, Reviewed, Source, TableFile, one_of
+from kvcore.tables import Record, ReleaseRange, Reviewed, Source, TableFile
 
 Flag = Annotated[str, Meta(pattern=r"^--[a-z][a-z0-9-]*$")]
-Field = Annotated[str, one_of(tuple(FLAGS))]
 
 
 def values_of(field: str) -> tuple[str, ...]:
@@ -38,13 +37,15 @@ def values_of(field: str) -> tuple[str, ...]:
 class Availability(Record, frozen=True, kw_only=True):
     """From which release on a flag takes a value, or does no more; `value` is a prefix, "" for the flag itself."""
 
-    field: Field
+    field: str
     value: str
     since: Version
     source: Source
     is_gone: bool = False
 
     def __post_init__(self) -> None:
+        parent, _, key = self.field.rpartition(".")
+        check_fields((key,), parent)
         known = values_of(self.field)
         if self.value and not any(name.startswith(self.value) for name in known):
             raise ValueError(f"value {self.value!r} begins none of {', '.join(known)}")
