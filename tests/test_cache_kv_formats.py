@@ -65,4 +65,4 @@ def test_unknown_dtype_is_refused() -> None:
 )
 def test_wrong_tables_are_named(table: dict[str, object]) -> None:
     with pytest.raises(CatalogueError, match=r"formats\.toml formats odd"):
-        FORMATS.read({"reviewed": "0.33.0", "names": ["odd"], "formats": {"odd": table}})
+        FORMATS.read({"reviewed": "0.33.0", "formats": {"odd": table}})

@@ -15,9 +15,9 @@ class TestRows:
     @pytest.mark.parametrize(
         ("line", "named"),
         [
-            ("heads = []", "its keys are"),
+            ("heads = []", "unknown field `heads`"),
             ('head = [{ name = "a", to = "label" }]', "'label' is none of hidden, half, labels"),
-            ('head = [{ name = "a", split = "rows" }]', "none of replicated, column, row"),
+            ('head = [{ name = "a", split = "rows" }]', "rows[0] head[0] split: Invalid enum value 'rows'"),
             ('head = [{ name = "a", bias = 1 }]', "rows[0] head"),
         ],
     )

@@ -399,15 +399,15 @@ class TestRows:
         ("line", "field", "named"),
         [
             ('qk_nrom = "whole"', "mine", "qk_nrom"),
-            ('qk_norm = "hole"', "mine qk_norm", "per_head"),
+            ('qk_norm = "hole"', "mine qk_norm", "'hole'"),
             ('sparse = "everywere"', "mine sparse", "everywhere"),
             ('like = "nobody"', "mine like", "nobody"),
-            ('tied = "yes"', "mine tied", "yes"),
-            ("layer_norms = [1]", "mine layer_norms[0]", "1"),
-            ('mlp_bias = ["mlp_bias", 1]', "mine mlp_bias[1]", "true or false"),
+            ('tied = "yes"', "mine tied", "Expected `bool`"),
+            ("layer_norms = [1]", "mine layer_norms[0]", "Expected `str`"),
+            ('mlp_bias = ["mlp_bias", 1]', "mine mlp_bias[1]", "Expected `bool`"),
             ('[mine.experts]\nruoter = "gate"', "mine experts", "ruoter"),
-            ("[mine.experts]\nshared_count = true", "mine experts shared_count", "True"),
-            ("[mine.drafts]\nprefix = 1", "mine drafts prefix", "1"),
+            ("[mine.experts]\nshared_count = true", "mine experts shared_count", "Expected `int`"),
+            ("[mine.drafts]\nprefix = 1", "mine drafts prefix", "Expected `str`"),
         ],
     )
     def test_a_word_nobody_knows_stops_it(self, line, field, named):

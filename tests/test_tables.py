@@ -11,10 +11,11 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import pytest
-from msgspec import Meta
+from msgspec import Meta, Struct
+from msgspec.structs import fields
 from packaging.version import Version
 
 import kvcore
@@ -142,6 +143,26 @@ def test_a_value_of_another_kind_is_refused(file: str) -> None:
             assert said.startswith(file), (path, other, said)
             last = f"[{path[-1]}]" if isinstance(path[-1], int) else f" {path[-1]}"
             assert last in said or names[-1] in said or names[-2] in said, said
+
+
+def records(kind: Any) -> Iterator[type[Struct]]:
+    """The records that a type is made of."""
+    for part in get_args(kind):
+        yield from records(part)
+    if isinstance(kind, type) and issubclass(kind, Struct):
+        yield kind
+
+
+def test_records_within_records_refuse_unknown_keys() -> None:
+    for module in pkgutil.walk_packages(kvcore.__path__, "kvcore."):
+        if module.name == "kvcore.__main__":
+            continue
+        for outer in vars(importlib.import_module(module.name)).values():
+            if isinstance(outer, type) and issubclass(outer, Record):
+                for inner in (one for field in fields(outer) for one in records(field.type)):
+                    assert inner.__struct_config__.forbid_unknown_fields, (
+                        f"{outer.__name__}: {inner.__name__}"
+                    )
 
 
 def test_a_row_that_no_scenario_has_stops_the_load() -> None:

@@ -104,4 +104,4 @@ def keep_all(folder: str | Path) -> None:
 
 
 if __name__ == "__main__":
-    keep_all(*(sys.argv[1:] or [Path(__file__).parents[1]]))
+    keep_all(sys.argv[1] if sys.argv[1:] else Path(__file__).parents[1])

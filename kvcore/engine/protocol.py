@@ -18,7 +18,7 @@ from kvcore.catalogue.accelerators import Accelerator, Vendor
 from kvcore.engine.graph_rules import GraphRules
 from kvcore.engine.memory_rules import EngineName, MemoryRules, MemoryVariables, Overheads, Text
 from kvcore.engine.resolved import CardView, Chip, Resolved, without_card
-from kvcore.flags import check_fields
+from kvcore.flags import FlagName, check_fields
 from kvcore.scenario import Scenario
 from kvcore.tables import NEVER, Amount, ByRelease, Record, ReleaseRange, Releases, Source
 
@@ -354,7 +354,7 @@ class Engine(Record, frozen=True, kw_only=True):
     """Its own releases, oldest first, each with the vLLM release that it runs on; empty for vLLM itself."""
     unstated: Unstated | None = None
     """None where a start without a release is one of the newest."""
-    main_flags: tuple[str, ...] = ()
+    main_flags: tuple[FlagName, ...] = ()
     """Fields of a request whose controls stand among the main ones, for a mixture of experts."""
     weight_precisions: tuple[Annotated[str, Meta(pattern="^[a-z0-9_-]+$")], ...] = ()
     """Values of `--quantization` that are offered before those of vLLM."""

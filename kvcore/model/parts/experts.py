@@ -9,11 +9,10 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Final
 
-from msgspec import Struct
-
 from kvcore.model.architecture import Experts, Linear, MixtureOfExperts, Module, Parameter
 from kvcore.model.config import Section
 from kvcore.model.parts.blocks import Flag, flag, gated_mlp, plain_mlp, replicated, with_expert_ranks
+from kvcore.tables import Record
 
 MAX_EXPERTS: Final = 65_536
 """Of a layer, above any that is published."""
@@ -32,7 +31,7 @@ class Part(StrEnum):
     SHARED_GATE = "shared_gate"
 
 
-class ExpertTraits(Struct, frozen=True, kw_only=True):
+class ExpertTraits(Record, frozen=True, kw_only=True):
     """What sets one family's experts apart: keys of its config, names of its tensors.
 
     Of several keys the first that the file gives decides; without any it is the first: its class default is read, or
