@@ -23,6 +23,7 @@ from kvcore.base.errors import CatalogueError
 from kvcore.engine.protocol import Engine
 from kvcore.engines import registry
 from kvcore.engines.vllm.versions import vllm_releases
+from kvcore.flags import FLAGS, Kind
 from kvcore.scenario import KEPT_AS_JSON, require_rows
 from kvcore.tables import NEVER, ByRelease, Record, Releases, TableFile, Timeline, convert, one_of, read_toml
 
@@ -167,8 +168,7 @@ def test_records_within_records_refuse_unknown_keys() -> None:
 
 def test_a_row_that_no_scenario_has_stops_the_load() -> None:
     """Each name of a flag in turn gets a letter more: of a record by its fields, of another object by a pattern."""
-    rows = tables()["registry.toml"].raw()["flag"]
-    names = [name for name, row in rows.items() if row["kind"] != "any"]
+    names = [name for name, flag in FLAGS.items() if flag.kind is not Kind.ANY]
     require_rows(names)
     keyed = {"accelerator", "limit_mm_per_prompt", "mm_processor_kwargs", *KEPT_AS_JSON}
     """Objects that are kept by key, or not as they come: the registry is the list of their keys."""
