@@ -1,4 +1,4 @@
-"""Encoders of images and sounds: what their rows build, and what a row may say."""
+"""Encoders of images and sounds, and the models that have them in front of a language part."""
 
 import json
 from pathlib import Path
@@ -6,12 +6,21 @@ from pathlib import Path
 import pytest
 
 from kvcore import catalogue
-from kvcore.base.errors import ModelError, TableError
+from kvcore.base.errors import ModelError
 from kvcore.model.config import ModelConfig, Section
-from kvcore.model.families import multimodal, read_architecture
-from kvcore.model.parts.encoder import Scope, read_encoder
-from kvcore.model.parts.encoder_rows import Part, Row, evaluate, parse
-from kvcore.tables import convert
+from kvcore.model.families import (
+    deepseek_ocr,
+    internvl,
+    llava,
+    minicpm_v,
+    phi_vision,
+    qwen_vl,
+    read_architecture,
+    siglip,
+    speech,
+)
+from kvcore.model.parts.encoder import MAX_MERGE, pair, patches_a_side, read_merge, square
+from kvcore.model.parts.image_encoders import read_siglip
 from tests.test_families_multimodal_rows import BY_ARITHMETIC
 
 DATA = Path(__file__).parent / "data" / "parity"
@@ -34,25 +43,30 @@ SIGLIP = Section(
 )
 
 
-class TestRows:
-    def test_every_row_is_compared_with_the_engine(self):
-        """A model of each row is among those whose weights are the engine's own figures, or the sum of its modules."""
+FAMILIES = (deepseek_ocr, internvl, llava, minicpm_v, phi_vision, qwen_vl, siglip, speech)
+
+
+class TestModels:
+    def test_every_reader_is_compared_with_the_engine(self):
+        """A model of each is among those whose weights are the engine's own figures, or the sum of its modules."""
         _, *lines = (DATA / "vllm-0.32.0.jsonl").read_text("utf-8").splitlines()
         compared = {path.stem.partition("-")[0] for path in (DATA / "classes").iterdir()}
         for name in {json.loads(line)["model"] for line in lines}:
             compared |= set(catalogue.find_model(name).config.architectures)
         compared |= BY_ARITHMETIC
-        for name, row in multimodal.ROWS.items():
-            assert compared & set(row.classes), name
+        for family in FAMILIES:
+            for reader in set(family.READERS.values()):
+                names = {name for name, other in family.READERS.items() if other is reader}
+                assert compared & names, names
 
-    def test_a_part_is_named_behind_the_row_that_uses_it(self):
-        layer = read_encoder("siglip", SIGLIP, "tower", layers=1).modules[2]
+    def test_a_module_is_named_behind_its_encoder(self):
+        layer = read_siglip(SIGLIP, "tower", layers=1).modules[2]
         assert layer.name == "tower.encoder.layers.0.self_attn.qkv_proj"
         assert layer.parts[0] == "tower.encoder.layers.0.self_attn.q_proj"
 
-    def test_a_given_number_goes_before_the_config(self):
-        assert len(read_encoder("siglip", SIGLIP, layers=1).modules) == 2 + 6
-        assert len(read_encoder("siglip", SIGLIP).modules) == 2 + 2 * 6 + 1
+    def test_the_last_norm_is_behind_all_layers_only(self):
+        assert len(read_siglip(SIGLIP, "", layers=1).modules) == 2 + 6
+        assert len(read_siglip(SIGLIP, "").modules) == 2 + 2 * 6 + 1
 
     def test_an_encoder_that_is_not_known_is_refused_by_name(self):
         config = config_of("LlavaNextForConditionalGeneration")
@@ -62,32 +76,24 @@ class TestRows:
         assert raised.value.field == "config.vision_config.model_type"
 
 
-class TestFormulas:
-    @pytest.mark.parametrize(
-        ("formula", "value"),
-        [
-            ("2*width + 1", 129),
-            ("(width - 1) // 4**2", 3),
-            ("-width % 10", 6),
-            ("7 if width == 64 else 9", 7),
-            ("7 if width < 64 else 9", 9),
-            ("width == 64 and 1 < width", 1),
-        ],
-    )
-    def test_is_arithmetic(self, formula, value):
-        assert evaluate(parse(formula), {"width": 64}.__getitem__) == value
+class TestSizes:
+    def test_an_image_has_at_least_one_patch(self):
+        assert patches_a_side(SIGLIP, 33, 16) == 2
+        with pytest.raises(ModelError, match="an image of 8 has no patch of 16"):
+            patches_a_side(SIGLIP, 8, 16)
 
-    @pytest.mark.parametrize("formula", ["width +", "len(width)", "width.real", "'a'", "[1]", "not width"])
-    def test_is_nothing_else(self, formula):
-        with pytest.raises(TableError, match="is no formula"):
-            convert({"make": "norm", "of": [formula]}, Part, "encoders.toml row")
-        with pytest.raises(TableError, match="is no formula"):
-            convert({"sizes": {"width": formula}}, Row, "encoders.toml row")
+    def test_a_size_may_be_written_for_both_sides(self):
+        assert square(Section({"image_size": [448, 448]}), "image_size") == 448
+        assert square(Section({}), "image_size", 14) == 14
+        with pytest.raises(ModelError, match="image_size is no square"):
+            square(Section({"image_size": [448, 224]}), "image_size")
 
-    def test_a_name_that_nobody_defines_is_an_error_of_the_table(self):
-        with pytest.raises(TableError, match="'breadth' is no size"):
-            Scope(Row(), {"own": SIGLIP}).value("breadth")
+    def test_a_pair_is_two_numbers(self):
+        assert pair(Section({"merge": [2, 3]}), "merge") == (2, 3)
+        assert pair(Section({}), "merge", 2) == (2, 2)
+        with pytest.raises(ModelError, match="expected two numbers"):
+            pair(Section({"merge": [2, 3, 4]}), "merge")
 
-    def test_a_part_is_of_one_kind(self):
-        with pytest.raises(TableError, match="one of make, use, use_named"):
-            convert({"make": "norm", "use": "siglip"}, Part, "encoders.toml row")
+    def test_a_square_of_patches_is_bounded(self):
+        with pytest.raises(ModelError, match=f"expected 1 to {MAX_MERGE}"):
+            read_merge(Section({"spatial_merge_size": MAX_MERGE + 1}))

@@ -13,7 +13,7 @@ from kvcore.memory.encoder_profile import drawn_items, encoder_bytes
 from kvcore.memory.setting import Setting, setting_of
 from kvcore.model.config import Section
 from kvcore.model.families import read_architecture
-from kvcore.model.parts.encoder import read_encoder
+from kvcore.model.parts.image_encoders import moonvit
 from kvcore.wire.request import scenario_from_request
 from tests.engine_examples import A100, GEMMA3_12B, H100, setting_for
 
@@ -100,7 +100,7 @@ class TestTokens:
             {"hidden_size": 1152, "intermediate_size": 4304, "num_attention_heads": 16, "num_hidden_layers": 27,
              "patch_size": 14, "init_pos_emb_height": 64, "init_pos_emb_width": 64}, "vision_config"
         )  # fmt: skip
-        vision = read_encoder("moonvit", section, text=2048).vision
+        vision = moonvit(section, text=2048).vision
         assert vision is not None
         assert (vision.max_tokens_per_item, vision.patches_per_token, vision.hidden_size) == (
             side**2,

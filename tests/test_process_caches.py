@@ -78,7 +78,6 @@ OWN_NAMES = {
     "kvcore.explain.reference": {"_fixed_facts"},
     "kvcore.memory.framework": {"_card_names"},
     "kvcore.model.families": {"readers"},
-    "kvcore.model.parts.encoder_rows": {"parse"},
     "kvcore.base.words": {"_read", "platform_words"},
     "kvcore.tables": {"_load", "_version"},
     "kvcore.charts.catalogue_rows": {"accelerator_rows", "model_rows", "version_rows"},

@@ -1,12 +1,11 @@
-"""config.json -> Architecture: rows of decoders.toml, embedders.toml and multimodal.toml, and functions that read more.
+"""config.json -> Architecture: rows of decoders.toml and embedders.toml, and functions that read more.
 
 A model is found by the name that people know it by, in a row or in the name of its function.
 
-To add a family follow `docs/adding-a-model-family.md`. A module of this folder that has `READERS`, from what a config
-calls itself (an entry of `architectures`, or a `model_type`) to the function that reads it, is found by itself. Two
-modules that claim the same name are an error. All of them are imported where a model is no row of decoders.toml, as
-most are. A reader asks `config.root`, `config.language` and their sections for keys, and raises for what it cannot
-read exactly.
+To add a family follow `docs/adding-a-model-family.md`. A module with `READERS`, from what a config calls itself (an
+entry of `architectures`, or a `model_type`) to the function that reads it, is found by itself. Two modules that claim
+the same name are an error. All of them are imported only for a model that is no row of decoders.toml; most are one. A
+reader asks `config.root`, `config.language` and their sections for keys, and raises for what it cannot read exactly.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ POOLING_SUFFIXES: Final = (
 
 
 def collect_readers(families: tuple[ModuleType, ...]) -> Mapping[str, Reader]:
-    """Every name that some family reads, with its reader."""
+    """The readers of several families together. Raises CatalogueError `duplicate-reader` for a name of two."""
     readers: dict[str, Reader] = {}
     for family in families:
         own: Mapping[str, Reader] = family.READERS
@@ -55,7 +54,10 @@ def collect_readers(families: tuple[ModuleType, ...]) -> Mapping[str, Reader]:
 
 @cache
 def readers() -> Mapping[str, Reader]:
-    """Every name that any module of this folder reads, with its reader."""
+    """Every name that some family reads, with its reader.
+
+    Modules are found by their files, not listed: a forgotten line would leave a family unread without a word.
+    """
     names = sorted(path.stem for path in Path(__file__).parent.glob("*.py") if path.stem != "__init__")
     modules = [import_module(f"{__name__}.{name}") for name in names]
     return collect_readers(tuple(module for module in modules if hasattr(module, "READERS")))

@@ -20,9 +20,8 @@ from kvcore.model.families.decoder import (
     read_decoder,
     with_drafts,
 )
-from kvcore.model.parts import blocks
+from kvcore.model.parts import blocks, image_encoders
 from kvcore.model.parts import latent as mla
-from kvcore.model.parts.encoder import read_encoder
 from kvcore.model.parts.experts import ExpertTraits, expert_modules, optional_moe, read_moe
 from kvcore.model.parts.pattern import by_kind, sparse_by_frequency, with_modules
 from kvcore.model.rope import read_ropes
@@ -51,7 +50,7 @@ def read(config: ModelConfig, row: Decoder = DECODERS["deepseek_v3"]) -> arch.Ar
 
     vision = config.root.optional_section("vision_config")
     seen = MOONVIT.get(config.model_type)
-    encoder = read_encoder(seen, vision, text=hidden) if vision and seen else None
+    encoder = seen(vision, hidden) if vision and seen else None
     built = dataclasses.replace(
         read_decoder(
             row,
@@ -84,8 +83,8 @@ DIVIDES_SHARED_EXPERTS: Final = ("glm4_moe_lite",)
 CORRECTED: Final = ("AXK1", "axk1")
 """Models whose routing has a bias unless set otherwise. Source: vllm/model_executor/models/AXK1.py (0.32)."""
 
-MOONVIT: Final = {"kimi_k25": "moonvit3d", "kimi_vl": "moonvit"}
-"""Models whose vision encoder is MoonViT, and its row."""
+MOONVIT: Final = {"kimi_k25": image_encoders.moonvit3d, "kimi_vl": image_encoders.moonvit}
+"""Models whose vision encoder is MoonViT."""
 
 
 def rotary_tables(

@@ -21,9 +21,9 @@ from kvcore.model.config import ModelConfig, Section
 from kvcore.model.families import lfm2, windows
 from kvcore.model.families.decoder import SECTION_READERS
 from kvcore.model.families.gemma import read_gemma3
-from kvcore.model.parts import blocks, vision
+from kvcore.model.parts import blocks
 from kvcore.model.parts.blocks import Flag, Reader, flag
-from kvcore.model.parts.encoder import read_encoder
+from kvcore.model.parts.encoder import Names, block, read_sizes, sharded_table, whole
 from kvcore.model.rope import read_ropes
 from kvcore.tables import Record, convert, read_toml
 
@@ -187,6 +187,16 @@ def read_jina_v5(row: Embedder, config: ModelConfig) -> Architecture:
     return without_cache(read_as("llama", config))
 
 
+BERT: Final = Names(
+    "attention.self.qkv_proj",
+    "attention.output.dense",
+    "intermediate.dense",
+    "output.dense",
+    ("attention.output.LayerNorm", "output.LayerNorm"),
+    ("query", "key", "value"),
+)
+
+
 def read_bert(row: Embedder, config: ModelConfig) -> Architecture:
     """BERT, RoBERTa and XLM-RoBERTa: positions from a table, a norm behind each half of a layer.
 
@@ -199,7 +209,7 @@ def read_bert(row: Embedder, config: ModelConfig) -> Architecture:
         return read_rotated(replace(row, gated=False), config)
     heads = blocks.read_heads(section, "", reads_head_dim=False)
     hidden, inner = heads.hidden_size, section.integer("intermediate_size")
-    modules = read_encoder("bert_block", section).modules
+    modules = block(read_sizes(section), BERT)
     words, positions, types = (
         section.integer(key) for key in ("vocab_size", "max_position_embeddings", "type_vocab_size")
     )
@@ -209,9 +219,9 @@ def read_bert(row: Embedder, config: ModelConfig) -> Architecture:
         layers=(arch.Layer(modules=modules),) * section.layers(),
         intermediate_size=inner,
         first=(
-            vision.sharded_table("embeddings.word_embeddings", words, hidden),
-            vision.sharded_table("embeddings.position_embeddings", positions, hidden),
-            vision.sharded_table("embeddings.token_type_embeddings", types, hidden),
+            sharded_table("embeddings.word_embeddings", words, hidden),
+            sharded_table("embeddings.position_embeddings", positions, hidden),
+            sharded_table("embeddings.token_type_embeddings", types, hidden),
             blocks.norm("embeddings.LayerNorm", hidden, bias=True),
         ),
         last=(),
@@ -247,9 +257,9 @@ def read_rotated(row: Embedder, config: ModelConfig) -> Architecture:
     kinds = tuple(routed if period and index % period == 1 else dense for index in range(count))
     types = section.integer("type_vocab_size", 0, minimum=0)
     positions = section.integer("max_position_embeddings", section.integer("n_positions", 2048))
-    tables = [vision.sharded_table("embeddings.word_embeddings", section.integer("vocab_size"), hidden)]
+    tables = [sharded_table("embeddings.word_embeddings", section.integer("vocab_size"), hidden)]
     if types:
-        tables.append(vision.sharded_table("embeddings.token_type_embeddings", types, hidden))
+        tables.append(sharded_table("embeddings.token_type_embeddings", types, hidden))
     return blocks.decoder(
         config,
         heads=heads,
@@ -270,7 +280,7 @@ def nomic_experts(section: Section, hidden: int, inner: int) -> Pieces:
     """
     experts = section.integer("num_experts")
     return (
-        vision.whole("mlp.router", hidden, experts, bias=False),
+        whole("mlp.router", hidden, experts, bias=False),
         arch.Parameter(name="mlp.experts.w1", replicated=experts * hidden, sharded=inner),
         arch.Parameter(name="mlp.experts.w2", replicated=experts * hidden, sharded=inner),
         arch.Parameter(name="mlp.experts.bias", replicated=hidden),
@@ -314,7 +324,7 @@ def read_modernbert(row: Embedder, config: ModelConfig) -> Architecture:
         layers=(arch.Layer(modules=modules), *(others,) * (section.layers() - 1)),
         intermediate_size=inner,
         first=(
-            vision.sharded_table("embeddings.tok_embeddings", section.integer("vocab_size"), hidden),
+            sharded_table("embeddings.tok_embeddings", section.integer("vocab_size"), hidden),
             blocks.norm("embeddings.norm", hidden, bias=norm_bias),
         ),
         last=(blocks.norm("final_norm", hidden, bias=norm_bias),),

@@ -4,10 +4,32 @@ from __future__ import annotations
 
 from typing import Final
 
+from msgspec.structs import replace
+
 from kvcore.model import architecture as arch
 from kvcore.model.config import ModelConfig, Section
-from kvcore.model.parts import blocks, vision
-from kvcore.model.parts.encoder import read_encoder
+from kvcore.model.parts import blocks
+from kvcore.model.parts.encoder import (
+    MAX_PATCH,
+    TIMM,
+    Encoder,
+    Modules,
+    behind,
+    block,
+    column,
+    images,
+    norm,
+    read_channels,
+    read_merge,
+    read_sizes,
+    repeated,
+    share,
+    tensor,
+    under,
+    when,
+    whole,
+    with_encoders,
+)
 
 POSITIONS_PER_TOKEN: Final = 4
 """By how much the table is longer than the context.
@@ -57,11 +79,51 @@ def read(config: ModelConfig) -> arch.Architecture:
             shared_intermediate_size=shared,
         ),
     )
-    images = config.root.section("vision_config")
-    width = images.integer("embed_dim", images.optional_integer("hidden_size"))
-    image = read_encoder("ernie_vit", images, "vision_model", width=width)
-    resampler = read_encoder("ernie_resampler", config.root, "model.resampler_model", text=heads.hidden_size)
-    return vision.with_images(built, (*image.modules, *resampler.modules), image.vision)
+    seen = image_encoder(config.root.section("vision_config"))
+    modules = (*seen.modules, *resampler(config.root, heads.hidden_size))
+    return with_encoders(built, replace(seen, modules=modules))
+
+
+def image_encoder(section: Section) -> Encoder:
+    """Plain blocks behind a linear patch embedding.
+
+    The largest image is as preprocessor_config.json of ERNIE-4.5-VL-28B-A3B-PT says: max_pixels / 28².
+
+    Source: vllm/model_executor/models/ernie45_vl.py:Ernie4_5_VisionTransformer (0.32).
+    """
+    width = section.integer("embed_dim", section.optional_integer("hidden_size"))
+    own = read_sizes(section, width, share(section, width, 4), "num_heads", "depth")
+    pixels = read_channels(section, "in_channels") * section.integer("patch_size", maximum=MAX_PATCH) ** 2
+    modules = (
+        whole("patch_embed.proj", pixels, width, bias=False),
+        norm("ln", width),
+        *repeated("blocks", own.layers, block(own, TIMM)),
+    )
+    seen = Encoder(modules=modules, vision=images(own, 16384, read_merge(section, default=2) ** 2))
+    return under("vision_model", seen)
+
+
+def resampler(root: Section, text: int) -> Modules:
+    """From a square of patches, and two moments of a video, to one token.
+
+    Source: vllm/model_executor/models/ernie45_vl.py:VariableResolutionResamplerModel (0.32).
+    """
+    space, time = read_merge(root, "spatial_conv_size", 2), read_merge(root, "temporal_conv_size", 2)
+    width, prefix = root.integer("pixel_hidden_size") * space**2, "model.resampler_model"
+    temporal = (
+        column("temporal_linear.0", width * time, width),
+        column("temporal_linear.2", width, width),
+        norm("temporal_linear.3", width),
+    )
+    modules = (
+        column("spatial_linear.0", width, width),
+        column("spatial_linear.2", width, width),
+        norm("spatial_linear.3", width),
+        column("mlp", width, text),
+        tensor("after_norm", text),
+        *when(root.boolean("use_temporal_conv", True), *temporal),
+    )
+    return behind(prefix, modules)
 
 
 def pair(section: Section, name: str, default: int | None = None) -> tuple[int, int]:

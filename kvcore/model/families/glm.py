@@ -17,8 +17,8 @@ from kvcore.model.families.decoder import (
     read_decoder,
     with_drafts,
 )
-from kvcore.model.parts import blocks
-from kvcore.model.parts.encoder import read_encoder
+from kvcore.model.parts import blocks, image_encoders
+from kvcore.model.parts.encoder import Encoder, under, with_encoders
 from kvcore.model.parts.experts import ExpertTraits, optional_moe
 from kvcore.model.parts.latent import Latent, absorbed, as_heads, indexer, latent_attention, read_latent
 from kvcore.model.parts.mixers import kda_layer, read_conv_kernel, wide_column
@@ -80,15 +80,17 @@ def read_5_next(config: ModelConfig) -> arch.Architecture:
     vision = config.root.optional_section("vision_config")
     if vision is None:
         return built
-    encoder = read_encoder("glm5_next_encoder", vision, "visual")
-    return dataclasses.replace(
-        built,
-        is_multimodal=True,
-        every=encoder.modules,
-        vision=encoder.vision,
-        layer_prefix="model.language_model.layers",
-        rotary_tables=(*built.rotary_tables, *encoder.tables),
-    )
+    return with_encoders(built, image_encoder(vision, section), "model.language_model.layers")
+
+
+def image_encoder(vision: Section, text: Section) -> Encoder:
+    """GLM-OCR's with biases, a merger of its own width, and positions up to the text's.
+
+    Source: vllm/models/glm5next/common/multimodal.py:Glm5NextVisionTransformer (0.33).
+    """
+    seen = image_encoders.glm_ocr(vision, vision.integer("projection_intermediate_size"), bias=True)
+    table = replace(seen.tables[0], max_positions=text.integer("max_position_embeddings"), is_plain=False)
+    return under("visual", replace(seen, tables=(table,)))
 
 
 LAYER_TYPES: Final = (LINEAR, "full_attention", "indexed_attention")

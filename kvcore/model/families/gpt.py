@@ -21,8 +21,21 @@ from kvcore.model.families.decoder import (
     read_decoder,
     with_everywhere,
 )
-from kvcore.model.parts import blocks, vision
-from kvcore.model.parts.encoder import read_encoder
+from kvcore.model.parts import blocks
+from kvcore.model.parts.encoder import (
+    MAX_PATCH,
+    Encoder,
+    Names,
+    block,
+    convolution,
+    images,
+    merged,
+    read_sizes,
+    repeated,
+    tensor,
+    under,
+    with_encoders,
+)
 from kvcore.model.parts.experts import MAX_EXPERTS
 from kvcore.model.parts.pattern import by_kind
 from kvcore.model.rope import Rope
@@ -172,15 +185,36 @@ def read_glm(config: ModelConfig) -> arch.Architecture:
     return read_decoder(replace(traits, qkv_bias=qkv_bias), config, heads=heads, rotary_tables=(table,))
 
 
+GLM_VISION: Final = Names(
+    "attention.query_key_value", "attention.dense", "mlp.fc1", "mlp.fc2", blocks.TWO_NORMS
+)
+
+
 def read_glm_vision(config: ModelConfig) -> arch.Architecture:
-    """GLM-4V: ChatGLM behind a ViT, a convolution and a gated projector.
+    """GLM-4V: ChatGLM behind a ViT, a convolution and a gated projector. Four patches become one token.
 
     Source: vllm/model_executor/models/glm4v.py (0.32).
     """
     built, section = read_glm(config), config.root.section("vision_config")
     hidden, wide = built.hidden_size, built.intermediate_size
-    image = read_encoder("chatglm_vision", section, "transformer.vision", text=hidden, wide=wide)
-    return vision.with_images(built, image.modules, image.vision)
+    own, patch = read_sizes(section, heads="num_heads"), section.integer("patch_size", maximum=MAX_PATCH)
+    width, positions = own.width, section.integer("num_positions")
+    gate = ("linear_proj.gate_proj", "linear_proj.dense_h_to_4h")
+    modules = (
+        tensor("boi", hidden),
+        tensor("eoi", hidden),
+        tensor("patch_embedding.cls_embedding", width),
+        convolution("patch_embedding.proj", section.integer("in_channels", 3), width, patch, patch),
+        tensor("patch_embedding.position_embedding", positions, width),
+        convolution("conv", width, hidden, 2, 2),
+        blocks.replicated("linear_proj.linear_proj", hidden, hidden),
+        blocks.norm("linear_proj.norm1", hidden, bias=True),
+        merged("linear_proj.merged_proj", hidden, wide, gate, bias=False),
+        blocks.row("linear_proj.dense_4h_to_h", wide, hidden),
+        *repeated("transformer.layers", own.layers, block(own, GLM_VISION)),
+    )
+    seen = Encoder(modules=modules, vision=images(own, (positions - 1) // 4 + 2, 4))
+    return with_encoders(built, under("transformer.vision", seen))
 
 
 def read_qwen(config: ModelConfig) -> arch.Architecture:

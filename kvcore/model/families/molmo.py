@@ -4,10 +4,32 @@ from __future__ import annotations
 
 from typing import Final
 
+from msgspec.structs import replace
+
 from kvcore.model import architecture as arch
 from kvcore.model.config import ModelConfig, Section
-from kvcore.model.parts import blocks, vision
-from kvcore.model.parts.encoder import read_encoder
+from kvcore.model.parts import blocks
+from kvcore.model.parts.encoder import (
+    MAX_PATCH,
+    Encoder,
+    Modules,
+    Names,
+    Sizes,
+    behind,
+    block,
+    column,
+    images,
+    merged,
+    mlp,
+    norm,
+    norms,
+    read_sizes,
+    repeated,
+    row,
+    sharded_table,
+    tensor,
+    whole,
+)
 
 EXTRA_VOCABULARY: Final = 128
 """Source: vllm/model_executor/models/molmo.py:ADDITIONAL_VOCAB_SIZE (0.32)."""
@@ -16,6 +38,14 @@ MAX_CROPS_2: Final = 8
 """Source: preprocessor_config.json of Molmo2-8B, max_crops."""
 
 PREFIX: Final = "vision_backbone"
+BLOCK: Final = Names(
+    "attention.merged_qkv",
+    "attention.wo",
+    "feed_forward.w1",
+    "feed_forward.w2",
+    ("attention_norm", "ffn_norm"),
+    ("wq", "wk", "wv"),
+)
 
 
 def read(config: ModelConfig) -> arch.Architecture:
@@ -42,13 +72,13 @@ def read(config: ModelConfig) -> arch.Architecture:
         name="lm_head", num_embeddings=vocabulary, embedding_dim=hidden, quantizable=True
     )
     final = blocks.norm("model.norm", hidden)
-    image = read_encoder("molmo", config.root, PREFIX, gate=double // 2, text=hidden)
+    image = image_encoder(config.root, double // 2, hidden)
     return blocks.decoder(
         config,
         heads=heads,
         layers=(arch.Layer(modules=tuple(modules), caches=(blocks.cache_of(heads),)),) * section.layers(),
         intermediate_size=double // 2,
-        first=(vision.sharded_table("model.embed_tokens", vocabulary + EXTRA_VOCABULARY, hidden),),
+        first=(sharded_table("model.embed_tokens", vocabulary + EXTRA_VOCABULARY, hidden),),
         last=(final,) if tied else (final, output),
         tied=tied,
         every=image.modules,
@@ -84,19 +114,98 @@ def read_molmo2(config: ModelConfig) -> arch.Architecture:
     side = (sides[0] if sides else 378) // patch
     looked_at = feature_layers(vit, adapter)
     tokens = (-(-side // 2)) ** 2 * (MAX_CROPS_2 + 1)
-    image = read_encoder("molmo2", vit, f"{PREFIX}.image_vit", layers=max(looked_at) + 1, tokens=tokens)
-    wide = vit.integer("hidden_size") * len(looked_at)
+    own = replace(with_heads(vit), layers=max(looked_at) + 1)
+    wide = own.width * len(looked_at)
     return blocks.decoder(
         config,
         heads=heads,
         layers=(arch.Layer(modules=tuple(modules), caches=(blocks.cache_of(heads),)),) * section.layers(),
         intermediate_size=intermediate,
-        first=(vision.sharded_table("model.transformer.wte", vocabulary, hidden),),
-        every=(*image.modules, *read_encoder("molmo2_pooling", adapter, PREFIX, wide=wide).modules),
+        first=(sharded_table("model.transformer.wte", vocabulary, hidden),),
+        every=behind(PREFIX, (*behind("image_vit", image_encoder2(vit, own)), *pooling(adapter, wide))),
         tied=section.boolean("tie_word_embeddings", False),
-        vision=image.vision,
+        vision=images(own, tokens, 4),
         is_multimodal=True,
         layer_prefix="model.transformer.blocks",
+    )
+
+
+def image_encoder(root: Section, gate: int, text: int) -> Encoder:
+    """Molmo's ViT, pooling attention over two of its layers, and a projector as wide as the language part's MLP.
+
+    Source: vllm/model_executor/models/molmo.py:VisionBackboneConfig, VIT_LAYERS (0.32).
+    """
+    own, positions, crops = read_sizes(root, 1024, 4096, 1, 23), 577, 12
+    width = own.width
+    vit = (
+        tensor("class_embedding", width),
+        tensor("positional_embedding", positions, width),
+        tensor("patch_embedding", 3 * 14**2, width),
+        norm("pre_ln", width),
+        *repeated(
+            "transformer.resblocks",
+            own.layers,
+            (*separate("attention", width, width), *mlp(own, BLOCK), *norms(own, BLOCK)),
+        ),
+    )
+    modules = (
+        *behind("image_vit", vit),
+        *separate("image_pooling_2d", 2 * width, width),
+        merged("image_projector.merged_linear", width, gate, bias=False),
+        row("image_projector.down_proj", gate, text, bias=False),
+        tensor("pad_embed", 2 * 2, width),
+    )
+    tokens = (positions - 1) // 4 * (crops + 1)
+    return Encoder(modules=behind(PREFIX, modules), vision=images(own, tokens, 4))
+
+
+def separate(prefix: str, sources: int, width: int) -> Modules:
+    """Attention whose projections are not fused."""
+    layers = (column(f"{prefix}.w{name}", sources, width) for name in "qkv")
+    return (*layers, row(f"{prefix}.wo", width, width))
+
+
+def with_heads(section: Section) -> Sizes:
+    """Sizes of Molmo 2's ViT and of its pooling, which both name the size of a head."""
+    own = read_sizes(section, head=section.integer("head_dim"), layers=1)
+    return replace(own, kv_heads=section.integer("num_key_value_heads", own.heads))
+
+
+def image_encoder2(section: Section, own: Sizes) -> Modules:
+    """Molmo 2's ViT up to the deepest block that is looked at.
+
+    Source: vllm/model_executor/models/molmo2.py:Molmo2VisionTransformer (0.32).
+    """
+    patch = section.integer("image_patch_size", maximum=MAX_PATCH)
+    return (
+        tensor("positional_embedding", section.integer("image_num_pos"), own.width),
+        whole("patch_embedding", 3 * patch**2, own.width),
+        *repeated("transformer.resblocks", own.layers, block(own, BLOCK)),
+    )
+
+
+def pooling(section: Section, wide: int) -> Modules:
+    """Attention of a square of patches over some of the encoder's blocks, `wide` together, and a gated projector.
+
+    Source: vllm/model_executor/models/molmo2.py:ImagePoolingAttention, ImageProjectorMLP (0.32).
+    """
+    own = with_heads(section)
+    half = arch.Output(units=own.kv_heads, width=own.head, replicable=True)
+    merged_kv = arch.Linear(
+        name="image_pooling_2d.merged_kv",
+        in_features=wide,
+        outputs=(half, half),
+        split=arch.Split.COLUMN,
+        bias=True,
+        parts=("image_pooling_2d.wk", "image_pooling_2d.wv"),
+    )
+    gates = ("image_projector.w1", "image_projector.w3")
+    return (
+        column("image_pooling_2d.wq", wide, own.attended),
+        merged_kv,
+        row("image_pooling_2d.wo", own.attended, own.width),
+        merged("image_projector.merged_linear", own.width, own.inner, gates, bias=False),
+        row("image_projector.w2", own.inner, section.integer("text_hidden_size"), bias=False),
     )
 
 

@@ -18,8 +18,8 @@ from kvcore.model.families.decoder import (
     read_decoder,
     with_drafts,
 )
-from kvcore.model.parts import blocks
-from kvcore.model.parts.encoder import read_encoder
+from kvcore.model.parts import blocks, image_encoders
+from kvcore.model.parts.encoder import under, with_encoders
 from kvcore.model.parts.experts import expert_modules, optional_moe, read_moe
 from kvcore.model.parts.latent import Latent, as_heads, heads_column, latent_layer, read_latent
 from kvcore.model.parts.mixers import (
@@ -47,14 +47,7 @@ def read(config: ModelConfig) -> arch.Architecture:
     built, encoder = read_text(config), config.root.optional_section("vision_config")
     if encoder is None:
         return built
-    image = read_encoder("qwen3_vl_encoder", encoder, "visual")
-    return dataclasses.replace(
-        built,
-        is_multimodal=True,
-        every=image.modules,
-        vision=image.vision,
-        rotary_tables=(*built.rotary_tables, *image.tables),
-    )
+    return with_encoders(built, under("visual", image_encoders.qwen3_vl(encoder)))
 
 
 def read_text(config: ModelConfig) -> arch.Architecture:

@@ -10,8 +10,8 @@ from kvcore.model import architecture as arch
 from kvcore.model.config import ModelConfig, Section
 from kvcore.model.families.decoder import DECODERS, by_row, feed_forward, read_decoder
 from kvcore.model.families.qwen import LINEAR, read_delta_net
-from kvcore.model.parts import blocks
-from kvcore.model.parts.encoder import read_encoder
+from kvcore.model.parts import blocks, image_encoders
+from kvcore.model.parts.encoder import under, with_encoders
 from kvcore.model.parts.experts import ExpertTraits, read_moe
 from kvcore.model.parts.mixers import MAX_CONV_TAPS, conv_rows, read_conv_kernel
 from kvcore.model.parts.pattern import with_modules
@@ -76,15 +76,8 @@ def read(config: ModelConfig) -> arch.Architecture:
     )
     if vision is None:
         return built
-    image = read_encoder("qwen3_vl_encoder", vision, "visual")
-    return dataclasses.replace(
-        built,
-        is_multimodal=True,
-        every=image.modules,
-        vision=image.vision,
-        layer_prefix="model.language_model.layers",
-        rotary_tables=(*built.rotary_tables, *image.tables),
-    )
+    seen = under("visual", image_encoders.qwen3_vl(vision))
+    return with_encoders(built, seen, "model.language_model.layers")
 
 
 def attending(section: Section, heads: blocks.Heads, *, has_positions: bool) -> arch.Layer:

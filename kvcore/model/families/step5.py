@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Final
 
 from msgspec.structs import replace
 
 from kvcore.model import architecture as arch
 from kvcore.model.config import ModelConfig, Section
-from kvcore.model.families.windows import step_images
-from kvcore.model.parts import blocks
+from kvcore.model.families.multimodal import behind_encoders
+from kvcore.model.parts import blocks, image_encoders
+from kvcore.model.parts.encoder import Encoder, with_encoders
 from kvcore.model.parts.experts import MAX_EXPERTS
 from kvcore.model.parts.mixers import wide_column
 from kvcore.model.parts.pattern import by_kind
@@ -44,7 +44,7 @@ def read(config: ModelConfig) -> arch.Architecture:
     norm = NORMS.get(section.string("norm_dtype", "bf16").lower(), "float32")
     around = norms(norm, hidden, *blocks.TWO_NORMS)
     bodies: dict[bool, tuple[arch.Module, ...]] = {
-        True: experts(section, hidden, moe),
+        True: experts(hidden, moe),
         False: blocks.gated_mlp(hidden, inner),
     }
 
@@ -68,14 +68,8 @@ def read(config: ModelConfig) -> arch.Architecture:
     )
     if config.root.optional_section("vision_config") is None:
         return built
-    seen = step_images(config, hidden)
-    return dataclasses.replace(
-        built,
-        is_multimodal=True,
-        every=seen.modules,
-        vision=seen.vision,
-        layer_prefix="language_model.model.layers",
-    )
+    seen = image_encoders.step_vision(config.root, hidden)
+    return with_encoders(built, seen, "language_model.model.layers")
 
 
 def norms(dtype: str, size: int, *names: str) -> tuple[arch.Parameter, ...]:
@@ -109,7 +103,7 @@ def sparse_layers(section: Section, count: int) -> tuple[bool, ...]:
     return tuple(at in chosen for at in range(count))
 
 
-def experts(section: Section, hidden: int, moe: arch.MixtureOfExperts) -> tuple[arch.Module, ...]:
+def experts(hidden: int, moe: arch.MixtureOfExperts) -> tuple[arch.Module, ...]:
     """Router and its bias in float32, routed and shared experts."""
     return (
         blocks.replicated("moe.gate", hidden, moe.num_experts, quantizable=False, dtype="float32"),
@@ -179,6 +173,15 @@ def picking(indexer: Section, heads: blocks.Heads, norm: str) -> arch.Layer:
     )
 
 
+def step_vl(config: ModelConfig, text: int) -> Encoder:
+    """Step3-VL with the encoder that Step 3.7 has.
+
+    Source: vllm/model_executor/models/step_vl.py:StepVLForConditionalGeneration (0.33).
+    """
+    return image_encoders.step_vision(config.root, text)
+
+
 READERS: Final = blocks.named(
-    (read, "Step5ForCausalLM", "Step5ForConditionalGeneration", "step5", "step5_vl")
+    (read, "Step5ForCausalLM", "Step5ForConditionalGeneration", "step5", "step5_vl"),
+    (behind_encoders(step_vl), "StepVLForConditionalGeneration"),
 )

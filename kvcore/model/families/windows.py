@@ -11,11 +11,19 @@ from kvcore.model import architecture as arch
 from kvcore.model.architecture import CacheState, ChunkedLocal
 from kvcore.model.config import ModelConfig, Section
 from kvcore.model.families.decoder import DECODERS, by_row, experts_of, read_decoder
-from kvcore.model.parts import blocks
-from kvcore.model.parts.encoder import Scope, read_encoder
-from kvcore.model.parts.encoder_rows import ENCODERS
+from kvcore.model.parts import blocks, image_encoders
+from kvcore.model.parts.encoder import (
+    LLAMA,
+    Encoder,
+    Modules,
+    behind,
+    block,
+    read_sizes,
+    repeated,
+    tensor,
+    with_encoders,
+)
 from kvcore.model.parts.pattern import by_kind, layer_windows
-from kvcore.model.parts.vision import Encoder
 
 Pieces = tuple[arch.Module, ...]
 
@@ -79,9 +87,30 @@ def read_llama4(config: ModelConfig) -> arch.Architecture:
     vision = config.root.optional_section("vision_config", "llama4_vision_model")
     if vision is None:
         return built
-    encoder = read_encoder("llama4_vision", vision, text=heads.hidden_size).modules
-    prefix = f"language_model.{built.layer_prefix}"
-    return dataclasses.replace(built, layer_prefix=prefix, is_multimodal=True, every=encoder)
+    encoder = Encoder(modules=llama4_images(vision, heads.hidden_size))
+    return with_encoders(built, encoder, f"language_model.{built.layer_prefix}")
+
+
+def llama4_images(section: Section, text: int) -> Modules:
+    """Llama 4's encoder with its projector.
+
+    Source: vllm/model_executor/models/mllama4.py (0.32).
+    """
+    own = read_sizes(section, is_checked=False)
+    width, image, patch = own.width, section.integer("image_size"), section.integer("patch_size")
+    between, out = section.integer("projector_input_dim"), section.integer("projector_output_dim")
+    bias, pixels = section.boolean("multi_modal_projector_bias", False), patch**2
+    encoder = (
+        blocks.column("patch_embedding.linear", section.integer("num_channels", 3) * pixels, width),
+        tensor("class_embedding", width),
+        tensor("positional_embedding_vlm", (image // patch) ** 2 + 1, width),
+        *blocks.norms(width, "layernorm_pre", "layernorm_post", bias=True),
+        blocks.column("vision_adapter.mlp.fc1", own.inner, between, bias=bias),
+        blocks.row("vision_adapter.mlp.fc2", between, out, bias=bias),
+        *repeated("model.layers", own.layers, block(own, LLAMA)),
+    )
+    projector = blocks.column("multi_modal_projector.linear_1", section.integer("vision_output_dim"), text)
+    return (*behind("vision_model", encoder), projector)
 
 
 def read_laguna(config: ModelConfig) -> arch.Architecture:
@@ -242,7 +271,7 @@ def read_step_flash(config: ModelConfig) -> arch.Architecture:
         width=width,
     )
     vision = config.root.optional_section("vision_config")
-    seen = step_images(config, heads.hidden_size) if vision is not None else None
+    seen = image_encoders.step_vision(config.root, heads.hidden_size) if vision is not None else None
     return dataclasses.replace(
         built,
         is_multimodal=seen is not None,
@@ -251,15 +280,6 @@ def read_step_flash(config: ModelConfig) -> arch.Architecture:
         draft_layers=tuple(step_draft(section, mixer, heads.hidden_size, width) for mixer in mixers[count:]),
         draft_steps=drafts,
     )
-
-
-def step_images(config: ModelConfig, text: int) -> Encoder:
-    """The encoder of Step 3.7 and its projector.
-
-    Source: vllm/model_executor/models/step3p7.py, step_vl.py:PerceptionEncoder (0.33).
-    """
-    sections = {"root": config.root, "own": config.root.section("vision_config")}
-    return Scope(ENCODERS["step_vision"], sections, {"text": text}).build()
 
 
 def step_draft(section: Section, mixer: arch.Layer, hidden: int, width: int) -> arch.Layer:

@@ -1,21 +1,23 @@
-"""Encoders of images and audio, built from their rows in encoders.toml.
+"""The pieces that encoders of images and audio share: sizes, blocks, tables, and the model around them.
 
-In a row a name stands for what was given with the row, for one of its `sizes` or `keys`, or for what the row around it
-calls so; what all rows call alike is the row `common`, and `COMPUTED` what no formula says.
+Every pipeline stage has the whole encoder. Its blocks are sharded over tensor parallel ranks like a decoder's; patch
+and position tables are whole on every rank. Layers have a bias, and norms are layer norms, unless said otherwise.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
-import re
-from collections.abc import Callable, Mapping
-from typing import Final
+from collections.abc import Iterable
+from typing import Any, Final, TypeAlias
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from kvcore.base.errors import ModelError
 from kvcore.base.words import NONE_NAMED
 from kvcore.model.architecture import (
+    Architecture,
     AudioEncoder,
     Linear,
     Module,
@@ -24,311 +26,143 @@ from kvcore.model.architecture import (
     RotaryTable,
     Split,
     VisionEncoder,
+    VocabEmbedding,
 )
 from kvcore.model.config import MAX_LAYERS, Section
-from kvcore.model.parts import blocks, vision
-from kvcore.model.parts.encoder_rows import (
-    COMMON,
-    ENCODERS,
-    Formula,
-    Key,
-    Kind,
-    Make,
-    Part,
-    Place,
-    Row,
-    evaluate,
-    parse,
-)
-from kvcore.tables import wrong
+from kvcore.model.parts import blocks
 
-LAYERS: Final[Mapping[Make | None, Callable[..., Linear]]] = {
-    Make.REPLICATED: blocks.replicated,
-    Make.WHOLE: vision.whole,
-    Make.COLUMN: blocks.column,
-    Make.ROW: blocks.row,
-    Make.MERGED: vision.merged,
-}
-"""Linear layers, of a name and what goes in and out."""
+Modules: TypeAlias = tuple[Module, ...]
+
+MAX_PATCH: Final = 4096
+"""Pixels along the side of a patch."""
+MAX_MERGE: Final = 64
+"""Patches along the side of a square that becomes one token, channels of an image, frames of a patch."""
+THREE: Final = ("q_proj", "k_proj", "v_proj")
 
 
-class Scope:
-    """A row with the config that it reads and the numbers that it was given."""
+class Encoder(Struct, frozen=True, kw_only=True):
+    """An encoder with its projector, its figures for the profile run, and its rotary tables."""
 
-    def __init__(
-        self,
-        row: Row,
-        sections: Mapping[str, Section],
-        given: Mapping[str, int] | None = None,
-        outer: Scope | None = None,
-    ) -> None:
-        self.row, self.outer = row, outer
-        self._sections, self._known = dict(sections), dict(given or {})
-        self._names = {*self._known, *row.sizes, *row.keys}
-
-    def __getitem__(self, name: str) -> int:
-        """What a name stands for. Raises ModelError for a value of the config that cannot be."""
-        if name not in self._names and (outer := self._around(name)):
-            return outer[name]
-        if name not in self._known:
-            self._known[name] = self._find(self.row if name in self._names else COMMON, name)
-        return self._known[name]
-
-    def _around(self, name: str) -> Scope | None:
-        scope = self.outer
-        while scope is not None and name not in scope._names:
-            scope = scope.outer
-        return scope
-
-    def _find(self, row: Row, name: str) -> int:
-        if name in row.sizes:
-            return self.value(row.sizes[name])
-        if name in row.keys:
-            key = row.keys[name]
-            return self.read(Key(key=key) if isinstance(key, str) else key)
-        if name not in COMPUTED:
-            raise wrong("encoders.toml", f"{name!r} is no size")
-        return COMPUTED[name](self)
-
-    def section(self, name: str) -> Section:
-        """A section of the config. Raises ModelError where there is none."""
-        if name not in self._sections:
-            place = self.row.sections.get(name)
-            if place is None and self.outer is not None:
-                return self.outer.section(name)
-            if place is None:
-                raise wrong("encoders.toml", f"{name!r} is no section")
-            self._sections[name] = self._nested(Place(key=place) if isinstance(place, str) else place)
-        return self._sections[name]
-
-    def _nested(self, place: Place) -> Section:
-        around = self.section(place.at)
-        if place.constants:
-            return Section(place.constants, f"{around.path}.{place.key}", place.defaults)
-        found = around.optional_section(place.key, place.defaults)
-        if found is not None:
-            return found
-        return self.section(place.otherwise) if place.otherwise else around.section(place.key, place.defaults)
-
-    def value(self, formula: Formula) -> int:
-        """The value of a formula."""
-        return evaluate(parse(formula), self.__getitem__) if isinstance(formula, str) else formula
-
-    def read(self, key: Key) -> int:
-        """What the config says under a key. Raises ModelError for anything else."""
-        section = self.section(key.at)
-        name = key.otherwise if key.otherwise and section.get(key.key) is None else key.key
-        if key.kind is Kind.GIVEN:
-            return section.get(name) is not None
-        if key.kind is Kind.WORD:
-            return section.string(name, str(key.default or "")) == key.word
-        if key.kind is Kind.LENGTH:
-            return len(section.integers(name, minimum=-MAX_LAYERS) or ())
-        default = None if key.default is None else self.value(key.default)
-        if key.kind is Kind.FLAG:
-            return section.boolean(name, None if default is None else bool(default))
-        if key.kind is Kind.SHARE:
-            return int(self["width"] * section.number(name, default))
-        if key.kind in (Kind.FIRST, Kind.SECOND):
-            pair = section.integers(name, minimum=1) or (() if default is None else (default, default))
-            if len(pair) != 2:
-                raise section.invalid(name, pair, "expected two numbers")
-            return pair[key.kind is Kind.SECOND]
-        if key.kind is Kind.SQUARE and isinstance(section.get(name), list):
-            sides = set(section.integers(name, minimum=1) or ())
-            if len(sides) != 1:
-                raise section.contradicting(name, f"{name} is no square")
-            return sides.pop()
-        lowest, highest = self.value(key.minimum), self.value(key.maximum)
-        wide = section.integer(name, default, minimum=lowest, maximum=highest)
-        if key.kind is Kind.HALF and wide % 2:
-            raise section.contradicting(name, f"{wide} is two halves, and odd")
-        return wide // 2 if key.kind is Kind.HALF else wide
-
-    def name(self, template: str) -> str:
-        """A name with the values of its formulas."""
-        return re.sub(r"{(.+?)}", lambda found: str(self.value(found[1])), template)
-
-    def build(self) -> vision.Encoder:
-        """The row's modules, the limits of its images and recordings, and its rotary tables."""
-        parts = [self.part(name, part) for name, part in self.row.modules.items() if self.value(part.when)]
-        return vision.Encoder(
-            modules=tuple(module for part in parts for module in part.modules),
-            vision=self.limits() or next((part.vision for part in parts if part.vision), None),
-            audio=self._own_audio() or next((part.audio for part in parts if part.audio), None),
-            tables=(*self.tables(), *(table for part in parts for table in part.tables)),
-        )
-
-    def part(self, template: str, part: Part) -> vision.Encoder:
-        """A module of the row, or what a part uses of another row, as often as it says."""
-        if part.make is not None:
-            return vision.Encoder(modules=(self.module(part, self.name(template)),))
-        sections = {"own": self.section(part.at)} if part.at else {}
-        given = {name: self.value(formula) for name, formula in part.given.items()}
-        row = ENCODERS[self.named_row(part) if part.use_named else part.use]
-        if part.times is None:
-            built = Scope(row, sections, given, self).build()
-            return replace(built, modules=behind(self.name(template), built.modules))
-        built, modules = vision.Encoder(modules=()), list[Module]()
-        for index in range(self.value(part.times)):
-            scope = Scope(row, sections, {**given, "index": index}, self)
-            if index == 0 or part.is_numbered:
-                built = scope.build()
-            modules += behind(scope.name(template), built.modules)
-        return replace(built, modules=tuple(modules))
-
-    def named_row(self, part: Part) -> str:
-        """The row that the config names. Raises ModelError `unknown-architecture` for one that is not known."""
-        section, key = self.section(part.named_at), part.named_by
-        name = section.model_type if key == "model_type" else section.string(key)
-        if name not in part.use_named:
-            raise not_read(section, name, reason="this vision encoder is not known", key=key)
-        return name
-
-    def limits(self) -> VisionEncoder | None:
-        """What the profile run must know of the row's images."""
-        limits = self.row.limits
-        if limits is None:
-            return None
-        return VisionEncoder(
-            hidden_size=self.value(limits.width),
-            intermediate_size=self.value(limits.inner),
-            max_tokens_per_item=self.value(limits.tokens),
-            patches_per_token=self.value(limits.patches),
-            deepstack_levels=self.value(limits.deepstack),
-            values_per_patch=self.value(limits.values),
-            unit=self.value(limits.unit),
-            draws_video=bool(self.value(limits.video)),
-        )
-
-    def _own_audio(self) -> AudioEncoder | None:
-        """What the profile run must know of the row's recordings."""
-        audio = self.row.audio
-        if audio is None:
-            return None
-        return AudioEncoder(
-            hidden_size=self.value(audio.width),
-            intermediate_size=self.value(audio.inner),
-            tokens_per_chunk=self.value(audio.tokens),
-            positions_per_chunk=self.value(audio.positions),
-            values_per_chunk=self.value(audio.values),
-            chunks_per_item=self.value(audio.chunks),
-            chunks_at_once=self.value(audio.at_once),
-            items_per_prompt=self.value(audio.most),
-            is_whole=bool(self.value(audio.is_whole)),
-            windows_per_chunk=self.value(audio.windows),
-            window_elements=self.value(audio.window_elements),
-            most_windows=self.value(audio.most_windows),
-            pair_elements=self.value(audio.pairs),
-        )
-
-    def tables(self) -> tuple[RotaryTable, ...]:
-        """The row's own rotary tables."""
-        return tuple(
-            RotaryTable(
-                max_positions=self.value(each.positions),
-                rotary_dim=self.value(each.dim),
-                dtype=each.dtype,
-                is_plain=each.is_plain,
-            )
-            for each in self.row.rotary
-        )
-
-    def module(self, part: Part, name: str) -> Module:
-        """A module of the row."""
-        sizes, bias = [self.value(size) for size in part.of], bool(self.value(part.bias))
-        match part.make:
-            case Make.TENSOR:
-                return Parameter(name=name, replicated=math.prod(sizes), dtype=part.dtype)
-            case Make.CONVOLUTION:
-                return vision.convolution(name, sizes[0], sizes[1], sizes[2:], bias=bias)
-            case Make.NORM:
-                return blocks.norm(name, sizes[0], bias=bias)
-            case Make.QKV:
-                made = blocks.qkv(self.heads(), name, part.parts, bias=bias)
-            case Make.KV:
-                half = Output(units=self["kv_heads"], width=self["head"], replicable=True)
-                made = Linear(
-                    name=name,
-                    in_features=sizes[0],
-                    outputs=(half, half),
-                    split=Split.COLUMN,
-                    bias=bias,
-                    parts=part.parts,
-                )
-            case _:
-                made = replace(LAYERS[part.make](name, *sizes, bias=bias), parts=part.parts)
-        if part.is_whole:
-            made = replace(made, split=Split.REPLICATED, quantizable=False, parts=())
-        return replace(
-            made,
-            dtype=part.dtype or made.dtype,
-            quantizable=made.quantizable and bool(self.value(part.quantized)),
-            whole_unless_divided=self.value(part.unless_divided),
-        )
-
-    def heads(self) -> blocks.Heads:
-        """The heads of the row's attention."""
-        return blocks.Heads(
-            hidden_size=self["width"],
-            num_heads=self["heads"],
-            num_kv_heads=self["kv_heads"],
-            head_dim=self["head"],
-        )
+    modules: Modules
+    vision: VisionEncoder | None = None
+    audio: AudioEncoder | None = None
+    tables: tuple[RotaryTable, ...] = ()
 
 
-def behind(prefix: str, modules: tuple[Module, ...]) -> tuple[Module, ...]:
-    """The modules with their names, and those of their parts, behind a prefix."""
-    if not prefix:
-        return modules
-    found: list[Module] = []
-    for module in modules:
-        name = f"{prefix}.{module.name}".rstrip(".")
-        if isinstance(module, Linear) and module.parts:
-            module = replace(module, parts=tuple(f"{prefix}.{part}" for part in module.parts))
-        found.append(replace(module, name=name))
-    return tuple(found)
+class Sizes(Struct, frozen=True, kw_only=True):
+    """Sizes of a transformer."""
+
+    width: int
+    inner: int
+    heads: int
+    head: int
+    kv_heads: int
+    attended: int
+    """Elements that attention gives back."""
+    layers: int
 
 
-def not_read(section: Section, named: str, *, reason: str, key: str = "model_type") -> ModelError:
-    """The error that what a section names is not known."""
-    return ModelError(
-        "unknown-architecture",
-        field=f"{section.path}.{key}",
-        architecture=named or NONE_NAMED,
-        reason=reason,
+def read_sizes(
+    section: Section,
+    width: str | int = "hidden_size",
+    inner: str | int = "intermediate_size",
+    heads: str | int = "num_attention_heads",
+    layers: str | int = "num_hidden_layers",
+    *,
+    head: int | None = None,
+    is_checked: bool = True,
+) -> Sizes:
+    """Sizes as numbers, or under keys of the config.
+
+    Raises ModelError where the heads do not divide the width, unless `is_checked` is false or `head` gives their size.
+
+    Example:
+        >>> section = Section({"hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4})
+        >>> read_sizes(section, layers=2).head
+        16
+    """
+    wide = section.integer(width) if isinstance(width, str) else width
+    count = section.integer(heads) if isinstance(heads, str) else heads
+    if head is None and is_checked and wide % count:
+        raise section.contradicting("hidden_size", f"{wide} is not divisible by {count} attention heads")
+    size = wide // count if head is None else head
+    return Sizes(
+        width=wide,
+        inner=section.integer(inner) if isinstance(inner, str) else inner,
+        heads=count,
+        head=size,
+        kv_heads=count,
+        attended=count * size if is_checked else wide,
+        layers=section.layers(layers) if isinstance(layers, str) else layers,
     )
 
 
-def head_size(scope: Scope) -> int:
-    """Of an encoder whose width its heads must divide."""
-    hidden, num_heads = scope["width"], scope["heads"]
-    if hidden % num_heads:
-        raise scope.section("own").contradicting(
-            "hidden_size", f"{hidden} is not divisible by {num_heads} attention heads"
-        )
-    return hidden // num_heads
+def as_heads(own: Sizes) -> blocks.Heads:
+    """The attention of a transformer, as decoders have it."""
+    return blocks.Heads(
+        hidden_size=own.width, num_heads=own.heads, num_kv_heads=own.kv_heads, head_dim=own.head
+    )
 
 
-def side(scope: Scope) -> int:
-    """Patches along one side of the square input image."""
-    image_size, patch_size = scope["image"], scope["patch"]
-    if image_size < patch_size:
-        raise scope.section("own").contradicting(
-            "image_size", f"an image of {image_size} has no patch of {patch_size}"
-        )
-    return image_size // patch_size
+def with_kv_heads(section: Section, own: Sizes) -> Sizes:
+    """The sizes with the KV heads that the config names; as many as queries unless it does."""
+    found = section.optional_integer("num_key_value_heads")
+    return replace(own, kv_heads=blocks.with_kv_heads(section, as_heads(own), found).num_kv_heads)
 
 
-def features(scope: Scope) -> int:
-    """How many blocks are built: up to the deepest layer whose features are used.
+def share(section: Section, width: int, default: float | None = None) -> int:
+    """The width of an MLP that the config gives as a multiple of the model's, `mlp_ratio`."""
+    return int(width * section.number("mlp_ratio", default))
+
+
+def pair(section: Section, name: str, default: int | None = None) -> tuple[int, int]:
+    """Two integers."""
+    found = section.integers(name, minimum=1) or (() if default is None else (default, default))
+    if len(found) != 2:
+        raise section.invalid(name, found, "expected two numbers")
+    return found[0], found[1]
+
+
+def square(section: Section, name: str, default: int | None = None) -> int:
+    """An integer, or a list of it for both sides."""
+    if not isinstance(section.get(name), list):
+        return section.integer(name, default)
+    sides = set(section.integers(name, minimum=1) or ())
+    if len(sides) != 1:
+        raise section.contradicting(name, f"{name} is no square")
+    return sides.pop()
+
+
+def patches_a_side(section: Section, image: int, patch: int) -> int:
+    """Patches along one side of a square image."""
+    if image < patch:
+        raise section.contradicting("image_size", f"an image of {image} has no patch of {patch}")
+    return image // patch
+
+
+def read_patches(section: Section) -> tuple[int, int]:
+    """Pixels along the side of a patch, and patches along the side of the square input image."""
+    image, patch = section.integer("image_size"), section.integer("patch_size", maximum=MAX_PATCH)
+    return patch, patches_a_side(section, image, patch)
+
+
+def read_channels(section: Section, name: str = "num_channels") -> int:
+    """Channels of an image."""
+    return section.integer(name, 3, maximum=MAX_MERGE)
+
+
+def read_merge(section: Section, name: str = "spatial_merge_size", default: int | None = None) -> int:
+    """Patches along the side of a square that becomes one token."""
+    return section.integer(name, default, maximum=MAX_MERGE)
+
+
+def read_feature_layers(root: Section, total: int, last: int) -> int:
+    """Blocks that are built: up to the deepest layer whose features are used, `last` unless the config says.
 
     Source: vllm/model_executor/models/llava.py:_get_num_hidden_layers (0.32).
     """
-    root, total = scope.section("root"), scope["total"]
     wanted = root.get("vision_feature_layer")
-    last = (scope["last_feature"],)
-    chosen = last if wanted is None else wanted if isinstance(wanted, list | tuple) else (wanted,)
+    chosen = (last,) if wanted is None else wanted if isinstance(wanted, list | tuple) else (wanted,)
     counts = []
     for index in chosen:
         if isinstance(index, bool) or not isinstance(index, int) or not -MAX_LAYERS <= index <= MAX_LAYERS:
@@ -339,106 +173,212 @@ def features(scope: Scope) -> int:
     return max(counts)
 
 
-def downsampling(scope: Scope) -> float:
-    """Patches along a side that a pixel shuffle makes one, from its ratio."""
-    root = scope.section("root")
-    ratio = root.number("downsample_ratio", 0.5)
-    if not 0 < ratio <= 1:
-        raise root.invalid("downsample_ratio", ratio, "expected more than 0 and at most 1")
-    return 1 / ratio
-
-
-def grouped_heads(scope: Scope) -> int:
-    """Key and value heads, as many as queries unless the config says."""
-    section, count = scope.section("own"), scope["heads"]
-    heads = blocks.Heads(
-        hidden_size=scope["width"], num_heads=count, num_kv_heads=count, head_dim=scope["head"]
+def images(own: Sizes, tokens: int, patches: int = 1, **more: Any) -> VisionEncoder:
+    """Figures for the profile run: `tokens` of the largest image, each of so many `patches`."""
+    return VisionEncoder(
+        hidden_size=own.width,
+        intermediate_size=own.inner,
+        max_tokens_per_item=tokens,
+        patches_per_token=patches,
+        **more,
     )
-    found = section.optional_integer("num_key_value_heads")
-    return blocks.with_kv_heads(section, heads, found).num_kv_heads
 
 
-def aria_queries(scope: Scope) -> int:
-    """The most queries of Aria's projector, whatever the number of patches."""
-    root = scope.section("root")
-    counts = root.get("projector_patch_to_query_dict") or {"1225": 128, "4900": 256}
-    if not isinstance(counts, Mapping) or not all(isinstance(count, int) for count in counts.values()):
-        raise root.invalid("projector_patch_to_query_dict", counts, "expected numbers of queries by patches")
-    return int(max(counts.values()))
+def sound(own: Sizes, tokens: int, positions: int, values: int, **more: Any) -> AudioEncoder:
+    """Figures for the profile run: `tokens`, positions of the encoder and values that go in, of each chunk."""
+    return AudioEncoder(
+        hidden_size=own.width,
+        intermediate_size=own.inner,
+        tokens_per_chunk=tokens,
+        positions_per_chunk=positions,
+        values_per_chunk=values,
+        **more,
+    )
 
 
-def radio_side(scope: Scope) -> int:
-    """Patches along a side of the largest image that C-RADIO has positions for."""
-    return round(scope.section("arguments").integer("cpe_max_size", 2048) / scope["patch"])
+def tensor(name: str, *sizes: int, dtype: str = "") -> Parameter:
+    """A tensor that every rank has whole: a table of positions, a vector."""
+    return Parameter(name=name, replicated=math.prod(sizes), dtype=dtype)
 
 
-def radio_tokens(scope: Scope) -> int:
-    """A token for each teacher, or one, and registers up to a multiple of `register_multiple`."""
-    arguments = scope.section("arguments")
-    teachers = arguments.sequence("teachers") or ()
-    names = {str(each.get("name")) for each in teachers if isinstance(each, Mapping)}
-    tokens = max(1, len(names)) if arguments.boolean("cls_token_per_teacher", True) else 1
-    multiple = arguments.optional_integer("register_multiple", minimum=0)
-    return tokens + (multiple - tokens % multiple if multiple else 0)
+def convolution(name: str, in_channels: int, out_channels: int, *kernel: int, bias: bool = True) -> Parameter:
+    """A convolution, replicated."""
+    elements = in_channels * out_channels * math.prod(kernel)
+    return Parameter(name=name, replicated=elements + (out_channels if bias else 0))
 
 
-SIGLIP_IMAGE: Final = 384
-SIGLIP_PATCH: Final = 14
-"""Of the row timm_siglip."""
+def norm(name: str, size: int, *, bias: bool = True) -> Parameter:
+    """A layer norm, or without a bias an RMS norm."""
+    return blocks.norm(name, size, bias=bias)
 
 
-def deepseek_tokens(scope: Scope) -> int:
-    """Tokens of the largest of `candidate_resolutions`: the whole image, its tiles, a separator a row, and one.
-
-    Source: vllm/model_executor/models/deepseek_vl2.py:get_num_image_tokens (0.32).
-    """
-    root, side = scope.section("root"), -(-(SIGLIP_IMAGE // SIGLIP_PATCH) // scope["merge"])
-    tiles = [(1, 1)]
-    for sides in root.sequence("candidate_resolutions") or ():
-        if not isinstance(sides, list) or len(sides) != 2 or not all(isinstance(each, int) for each in sides):
-            raise root.invalid("candidate_resolutions", sides, "expected pairs of integers")
-        tiles.append((sides[0] // SIGLIP_IMAGE, sides[1] // SIGLIP_IMAGE))
-    largest = max(height * side * (width * side + 1) for width, height in tiles)
-    return side * (side + 1) + largest + 1
+def column(name: str, in_features: int, out_features: int, *, bias: bool = True) -> Linear:
+    """A layer whose output features are divided."""
+    return blocks.column(name, in_features, out_features, bias=bias)
 
 
-SHORT_VECTOR: Final = ("embed_dim", "dims", "dim", "projection_dim", "colbert_dim")
+def row(name: str, in_features: int, out_features: int, *, bias: bool = True) -> Linear:
+    """A layer whose input features are divided."""
+    return blocks.row(name, in_features, out_features, bias=bias)
 
 
-def short_vector(scope: Scope) -> int:
-    """The width of the vector for each token; 0 where the config does not say it.
-
-    Source: vllm/model_executor/models/colqwen3.py:ColQwen3Model (0.33).
-    """
-    root = scope.section("root")
-    return next(filter(None, (root.optional_integer(key) for key in SHORT_VECTOR)), 0)
+def whole(name: str, in_features: int, out_features: int, *, bias: bool = True) -> Linear:
+    """A layer that no rank shards and no quantizer touches."""
+    return blocks.replicated(name, in_features, out_features, bias=bias, quantizable=False)
 
 
-COMPUTED: Final[Mapping[str, Callable[[Scope], int]]] = {
-    "checked_head": head_size,
-    "side": side,
-    "features": features,
-    "grouped_heads": grouped_heads,
-    "aria_queries": aria_queries,
-    "short_vector": short_vector,
-    "shuffle": lambda scope: int(downsampling(scope)),
-    "nearest_shuffle": lambda scope: round(downsampling(scope)),
-    "radio_side": radio_side,
-    "radio_tokens": radio_tokens,
-    "deepseek_tokens": deepseek_tokens,
-    "halvings": lambda scope: scope["reduction"].bit_length() - 2,
-}
-"""Sizes that no formula says, by name."""
+def merged(
+    name: str, in_features: int, half: int, parts: tuple[str, ...] = (), *, bias: bool = True
+) -> Linear:
+    """Two sharded layers of `half` outputs each as one."""
+    outputs = (Output(units=half), Output(units=half))
+    return Linear(
+        name=name, in_features=in_features, outputs=outputs, split=Split.COLUMN, bias=bias, parts=parts
+    )
 
 
-def read_encoder(name: str, section: Section, prefix: str = "", **given: int) -> vision.Encoder:
-    """The encoder of a row for its section of the config; `given` are numbers that its names stand for.
+def sharded_table(name: str, rows: int, columns: int) -> VocabEmbedding:
+    """A table that is sharded like the vocabulary."""
+    return VocabEmbedding(name=name, num_embeddings=rows, embedding_dim=columns)
+
+
+def changed(modules: Iterable[Module], **fields: Any) -> Modules:
+    """The modules with other values of their linear layers."""
+    return tuple(replace(each, **fields) if isinstance(each, Linear) else each for each in modules)
+
+
+def never_sharded(modules: Iterable[Module]) -> Modules:
+    """The modules with linear layers that every rank has whole and unquantized, whatever their class."""
+    return changed(modules, split=Split.REPLICATED, quantizable=False, parts=())
+
+
+def behind(prefix: str, modules: Iterable[Module]) -> Modules:
+    """The modules with their names, and those of their parts, behind a prefix.
 
     Example:
-        >>> section = Section({"hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4,
-        ...     "num_hidden_layers": 2, "image_size": 32, "patch_size": 16, "num_channels": 3})
-        >>> read_encoder("siglip", section, "vision_tower", layers=1).modules[0].name
-        'vision_tower.embeddings.patch_embedding'
+        >>> behind("tower", (norm("ln", 8), norm("", 8)))[0].name
+        'tower.ln'
     """
-    built = Scope(ENCODERS[name], {"own": section}, given).build()
-    return replace(built, modules=behind(prefix, built.modules))
+    found: list[Module] = []
+    for module in modules:
+        name = f"{prefix}.{module.name}".rstrip(".")
+        if isinstance(module, Linear) and module.parts:
+            module = replace(module, parts=tuple(f"{prefix}.{part}" for part in module.parts))
+        found.append(replace(module, name=name))
+    return tuple(found)
+
+
+def under(prefix: str, seen: Encoder) -> Encoder:
+    """The encoder with its modules behind a prefix."""
+    return replace(seen, modules=behind(prefix, seen.modules))
+
+
+def repeated(name: str, count: int, modules: Iterable[Module]) -> Modules:
+    """The modules `count` times, behind the number of each."""
+    block = tuple(modules)
+    return tuple(module for index in range(count) for module in behind(f"{name}.{index}", block))
+
+
+def when(is_there: bool, *modules: Module) -> Modules:
+    """The modules of a model that has them."""
+    return modules if is_there else ()
+
+
+class Names(Struct, frozen=True):
+    """The names of a block: the fused attention, the output, both layers of the MLP, both norms."""
+
+    qkv: str
+    out: str
+    up: str
+    down: str
+    norms: tuple[str, str]
+    parts: tuple[str, ...] = THREE
+    """The checkpoint's names of what `qkv` fuses."""
+
+
+TIMM: Final = Names("attn.qkv", "attn.proj", "mlp.fc1", "mlp.fc2", ("norm1", "norm2"))
+TIMM_GATED: Final = replace(TIMM, up="mlp.gate_up_proj", down="mlp.down_proj")
+CLIP: Final = Names(
+    "self_attn.qkv_proj", "self_attn.out_proj", "mlp.fc1", "mlp.fc2", ("layer_norm1", "layer_norm2")
+)
+LLAMA: Final = replace(CLIP, out="self_attn.o_proj", norms=blocks.TWO_NORMS)
+WHISPER: Final = replace(CLIP, up="fc1", down="fc2", norms=("self_attn_layer_norm", "final_layer_norm"))
+PIXTRAL: Final = Names(
+    "attention.qkv_proj",
+    "attention.o_proj",
+    "feed_forward.gate_up_proj",
+    "feed_forward.down_proj",
+    ("attention_norm", "ffn_norm"),
+)
+MOONVIT: Final = Names("wqkv.qkv_proj", "wo", "mlp.fc0", "mlp.fc1", ("norm0", "norm1"))
+
+
+def attention(own: Sizes, names: Names, *, bias: bool = True, out_bias: bool = True) -> Modules:
+    """The layers around the attention of a block."""
+    return (
+        blocks.qkv(as_heads(own), names.qkv, names.parts, bias=bias),
+        row(names.out, own.attended, own.width, bias=out_bias),
+    )
+
+
+def mlp(own: Sizes, names: Names, *, gates: tuple[str, ...] = (), bias: bool = True) -> Modules:
+    """The MLP of a block, with a gate where the names of what is fused then are given."""
+    up = (
+        merged(names.up, own.width, own.inner, gates, bias=bias)
+        if gates
+        else column(names.up, own.width, own.inner, bias=bias)
+    )
+    return up, row(names.down, own.inner, own.width, bias=bias)
+
+
+def norms(own: Sizes, names: Names, *, bias: bool = True) -> Modules:
+    """Both norms of a block."""
+    return blocks.norms(own.width, *names.norms, bias=bias)
+
+
+def block(
+    own: Sizes, names: Names, *, bias: bool = True, qkv_bias: bool | None = None, norm_bias: bool = True
+) -> Modules:
+    """Attention, an MLP of two layers and two norms."""
+    return (
+        *attention(own, names, bias=bias if qkv_bias is None else qkv_bias, out_bias=bias),
+        *mlp(own, names, bias=bias),
+        *norms(own, names, bias=norm_bias),
+    )
+
+
+GATES: Final = ("mlp.gate_proj", "mlp.up_proj")
+
+
+def gated_block(
+    own: Sizes, names: Names = TIMM_GATED, gates: tuple[str, ...] = GATES, *, bias: bool = True
+) -> Modules:
+    """A block like a decoder's: a gate, RMS norms."""
+    return (
+        *attention(own, names, bias=bias, out_bias=bias),
+        *mlp(own, names, gates=gates, bias=bias),
+        *norms(own, names, bias=False),
+    )
+
+
+def with_encoders(built: Architecture, seen: Encoder, layer_prefix: str = "") -> Architecture:
+    """The model with an encoder on every pipeline stage, with its figures for the profile run and rotary tables."""
+    return dataclasses.replace(
+        built,
+        every=seen.modules,
+        vision=seen.vision,
+        audio=seen.audio,
+        is_multimodal=True,
+        layer_prefix=layer_prefix or built.layer_prefix,
+        rotary_tables=(*built.rotary_tables, *seen.tables),
+    )
+
+
+def not_read(section: Section, named: str, *, reason: str, key: str = "model_type") -> ModelError:
+    """The error that what a section names is not known."""
+    return ModelError(
+        "unknown-architecture",
+        field=f"{section.path}.{key}",
+        architecture=named or NONE_NAMED,
+        reason=reason,
+    )
