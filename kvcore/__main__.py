@@ -10,7 +10,7 @@ OBJECTS_PER_COLLECTION = 50_000
 def main() -> int:
     """The program: its exit status."""
     gc.set_threshold(OBJECTS_PER_COLLECTION)
-    from kvcore.cli.main import main as run
+    from kvcore.cli import main as run
 
     gc.freeze()
     status = run()

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from kvcore.base.errors import MESSAGES, CatalogueError, KvPlannerError, ScenarioError
 from kvcore.base.quantity import Grade
 from kvcore.base.units import GIB, gib
-from kvcore.cli.main import main
+from kvcore.cli import main
 from kvcore.contract.result import result_of
 from kvcore.evidence.calibration import (
     Comparison,

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from kvcore import catalogue
-from kvcore.cli import main as cli
+from kvcore import catalogue, cli
 from kvcore.contract import result
 
 ROOT = Path(__file__).parents[1]
@@ -148,9 +147,7 @@ ROOMS = ("kvcore.deploy.", "kvcore.explain.", "kvcore.charts.")
 
 
 def test_a_plan_from_the_shell_imports_only_what_it_needs() -> None:
-    script = (
-        "import sys; from kvcore.cli.main import main; main(['plan']); print(*sys.modules, file=sys.stderr)"
-    )
+    script = "import sys; from kvcore.cli import main; main(['plan']); print(*sys.modules, file=sys.stderr)"
     ran = subprocess.run(
         [sys.executable, "-c", script],
         input=GOOD,

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kvcore.cli.main import main
+from kvcore.cli import main
 
 LOG = Path(__file__).parent / "data" / "logs" / "v1_0.10.2_h100.log"
 REQUEST = {"model": "Qwen/Qwen3-32B", "accelerator": "H100-80GB", "tensor_parallel_size": 2}

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from packaging.version import Version
 
+from kvcore import cli
 from kvcore.base.errors import ScenarioError, WorkloadError
 from kvcore.base.words import Language, words
 from kvcore.charts.replay_figures import bound_clock, comparing, replay_chart, replay_report, variants
-from kvcore.cli import main as cli
 from kvcore.replay.clock import BoundClock, FittedClock, UserClock, fitted_clock, least_squares
 from kvcore.replay.series import Latency, Replay, most_rate, over_replicas, replayed, sped_up
 from kvcore.replay.settings import Settings, rules_of, settings_of

@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from packaging.version import Version
 
+from kvcore import cli
 from kvcore.base.errors import WorkloadError
 from kvcore.cache.spec import CacheKind
-from kvcore.cli import main as cli
 from kvcore.replay import steps, trace
 from kvcore.replay.hybrid import scheduler_of
 from kvcore.replay.scheduler import Scheduler

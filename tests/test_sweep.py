@@ -9,7 +9,7 @@ from kvcore import catalogue
 from kvcore.advice.sweep import SIZES, cell_scenario, plan_cell, sweep
 from kvcore.catalogue.accelerators import Vendor
 from kvcore.charts.matrix import json_lines, table_lines
-from kvcore.cli.main import main
+from kvcore.cli import main
 from kvcore.engines.registry import with_accelerator
 from kvcore.planning import Verdict
 from kvcore.wire.request import scenario_from_request

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvcore import cli
 from kvcore.base.errors import WorkloadError
-from kvcore.cli import main as cli
 from kvcore.workload.database import cells, connection, files, query
 from kvcore.workload.database.cells import Cells, read_cells, read_cells_csv
 from kvcore.workload.histogram import MAX_TOKENS, LengthHistogram

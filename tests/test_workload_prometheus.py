@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvcore.base.errors import WorkloadError
-from kvcore.cli.main import main
+from kvcore.cli import main
 from kvcore.workload.prometheus import Buckets, metrics_report, query_server, read_metrics
 
 EDGES = ("100.0", "200.0", "+Inf")

@@ -10,7 +10,7 @@ import pytest
 import tokenizers
 
 from kvcore.base.errors import WorkloadError
-from kvcore.cli.main import main
+from kvcore.cli import main
 from kvcore.workload.logs import read_request_log
 from kvcore.workload.requests import Reading
 from kvcore.workload.texts import read_tokenizer
