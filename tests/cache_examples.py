@@ -8,14 +8,15 @@ from typing import Any
 from packaging.version import Version
 
 from kvcore.cache.spec import CacheKind, LayerSpec
-from kvcore.engine.resolved import Resolved
+from kvcore.engine.protocol import Resolved
+from kvcore.engines.registry import find_engine
 from kvcore.model.architecture import Architecture, CacheState, FullAttention, Layer
 
 
 def flags(engine_version: str = "0.32.0", **changes: Any) -> Resolved:
     """Resolved flags of a plain start, with `changes`."""
     values: dict[str, Any] = {
-        "engine": "vllm",
+        "engine": find_engine("vllm"),
         "engine_version": engine_version,
         "version": Version(engine_version),
         "is_v0": False,

@@ -6,11 +6,11 @@ from typing import Any
 
 from kvcore import catalogue
 from kvcore.base.units import GIB
-from kvcore.engine.resolved import Resolved, view_of
-from kvcore.engines.vllm.defaults import resolve
+from kvcore.engine.protocol import Resolved, Setting
+from kvcore.engine.rank_memory import RankMemory
+from kvcore.engine.setting import setting_of
+from kvcore.engines.registry import engine_of, view_of
 from kvcore.memory.budget import rank_memory
-from kvcore.memory.parts import RankMemory
-from kvcore.memory.setting import Setting, setting_of
 from kvcore.memory.weights import WeightBytes
 from kvcore.model.families import read_architecture
 from kvcore.planning import ASSUMED_ACCELERATOR
@@ -70,7 +70,7 @@ def resolved_of(config: dict[str, Any] = LLAMA_8B, **fields: Any) -> Resolved:
     """The resolved flags of that scenario."""
     scenario = scenario_of(config, **fields)
     accelerator = scenario.accelerator or catalogue.find_accelerator(ASSUMED_ACCELERATOR)
-    return resolve(
+    return engine_of(scenario).resolve(
         scenario, read_architecture(scenario.config), view_of(accelerator, scenario.accelerator is None)
     )
 
@@ -80,7 +80,7 @@ def setting_for(config: dict[str, Any] = LLAMA_8B, stage: int = 0, **fields: Any
     scenario = scenario_of(config, **fields)
     architecture = read_architecture(scenario.config)
     assert scenario.accelerator is not None
-    resolved = resolve(scenario, architecture, view_of(scenario.accelerator))
+    resolved = engine_of(scenario).resolve(scenario, architecture, view_of(scenario.accelerator))
     return setting_of(scenario, architecture, resolved, scenario.accelerator, stage)
 
 

@@ -81,8 +81,8 @@ def slots_by_stage(plan: Plan, slots: Slots) -> list[int]:
     parallel, resolved = plan.scenario.parallel, plan.resolved
     return [
         lora_bytes(
-            plan.scenario.config, plan.architecture, plan.quantization, parallel, resolved.version, resolved.dtype,
-            stage, slots,
+            plan.scenario.config, plan.architecture, plan.quantization, parallel, resolved.engine,
+            resolved.version, resolved.dtype, stage, slots,
         )
         for stage in range(parallel.pipeline_parallel_size)
     ]  # fmt: skip

@@ -8,7 +8,7 @@ from packaging.version import Version
 from kvcore.cache.capacity import plan_cache
 from kvcore.cache.platforms import as_kept, counted_vectors
 from kvcore.cache.spec import CacheKind, LayerSpec
-from kvcore.engine.protocol import CacheRules, CompressedBlocks
+from kvcore.engine.facts import CacheRules, CompressedBlocks
 from kvcore.engines.registry import find_engine
 from kvcore.model.architecture import (
     ChunkedLocal,
@@ -27,7 +27,7 @@ INDEXER = SparseIndexer(index_head_dim=128)
 
 
 def rules_of(version: str) -> CacheRules:
-    return find_engine("vllm-ascend").cache.at(Version(version))
+    return find_engine("vllm-ascend").facts.cache.at(Version(version))
 
 
 def planned(**fields: object) -> Plan:
@@ -99,7 +99,7 @@ def test_blocks_of_deepseek_v4_are_counted_in_vectors(
 
 def test_other_releases_and_engines_count_in_tokens() -> None:
     assert not rules_of("0.18.0").compressed.counts_vectors
-    assert not find_engine("vllm").cache.at(Version("0.23.0")).compressed.counts_vectors
+    assert not find_engine("vllm").facts.cache.at(Version("0.23.0")).compressed.counts_vectors
     assert rules_of("0.20.2").compressed == CompressedBlocks(
         counts_vectors=True, overlapping_share=16, single_share=4, sizes=(128,)
     )

@@ -15,6 +15,7 @@ from kvcore.base.quantity import Grade
 from kvcore.base.units import GIB, gib
 from kvcore.cli import main
 from kvcore.contract.result import result_of
+from kvcore.engine.rank_memory import half_width
 from kvcore.evidence.calibration import (
     Comparison,
     calibrated,
@@ -23,7 +24,6 @@ from kvcore.evidence.calibration import (
 )
 from kvcore.evidence.log.reader import StartupLog, read_log
 from kvcore.evidence.recognized import scenario_from_log
-from kvcore.memory.parts import half_width
 from kvcore.planning import Plan, plan
 from kvcore.scenario import Measured, Origin, Scenario
 from kvcore.wire.request import scenario_from_request

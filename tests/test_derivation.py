@@ -15,7 +15,6 @@ from kvcore.base.units import GIB, KIB, MIB
 from kvcore.base.words import Language, words
 from kvcore.course import STEPS, Equation, Step, StepName, derivation
 from kvcore.course.lesson import EXPLAINED, Prediction, Slip, judgement, part, prose
-from kvcore.engines.vllm.versions import switches_of
 from kvcore.explain.numbers import any_cache
 from kvcore.planning import plan
 from kvcore.texts import LESSONS, QUESTIONS
@@ -220,7 +219,7 @@ def test_activations_follow_the_batch_and_not_the_length() -> None:
 def test_the_start_check_is_told_where_there_is_one() -> None:
     refuses = "refuses to start when less is free"
     assert refuses in texts(step("fits", StepName.BUDGET))
-    assert not switches_of(planned("V0").resolved.version).checks_free_memory
+    assert not planned("V0").resolved.switches.checks_free_memory
     assert refuses not in texts(step("V0", StepName.BUDGET))
 
 

@@ -8,12 +8,12 @@ import pytest
 from packaging.version import Version
 
 from kvcore.base.errors import CatalogueError, EngineRefusalError
+from kvcore.engine.records import MetricKind
 from kvcore.engines.vllm.availability import (
     AVAILABILITY,
     BENCHMARK,
     FORMER_FLAGS,
     METRICS,
-    MetricKind,
     benchmark_program,
     exported_metrics,
     former_flag,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kvcore.base.errors import EngineRefusalError
-from kvcore.engine.resolved import Resolved
+from kvcore.engine.protocol import Resolved
 from kvcore.engine.switches import GraphModes, GraphSizes
 from kvcore.engines.vllm.captures import capture_modes, capture_sizes
 from kvcore.engines.vllm.versions import vllm_releases

@@ -13,13 +13,13 @@ from kvcore import catalogue
 from kvcore.advice.sweep import plan_cell, sweep
 from kvcore.base.errors import CatalogueError, EngineRefusalError
 from kvcore.base.words import Language, words
+from kvcore.engines.registry import engine_of, find_engine
 from kvcore.engines.vllm.classes import (
     Registry,
     absence_of,
     is_surely_there,
     known_absences,
 )
-from kvcore.engines.vllm.versions import assumed_version, planned_release
 from kvcore.model.config import ModelConfig
 from kvcore.planning import plan
 from kvcore.tables import convert
@@ -104,7 +104,7 @@ def test_the_words_are_the_engine_s_and_name_a_release_that_has_it() -> None:
 def test_a_class_that_came_back_is_refused_in_between_alone() -> None:
     """ExaoneMoEForCausalLM: 0.14.1 to 0.26.0, 0.32.0 and 0.33.0."""
     found = [
-        absence_of(("ExaoneMoEForCausalLM",), "vllm", Version(version)) is None
+        absence_of(("ExaoneMoEForCausalLM",), find_engine("vllm"), Version(version)) is None
         for version in ("0.13.0", "0.14.1", "0.26.0", "0.27.1", "0.31.0", "0.32.0", "0.33.0")
     ]
     assert found == [False, True, True, False, False, True, True]
@@ -112,25 +112,27 @@ def test_a_class_that_came_back_is_refused_in_between_alone() -> None:
 
 def test_one_class_that_the_release_has_is_enough() -> None:
     old = Version("0.9.2")
-    assert absence_of(("Qwen3_5ForConditionalGeneration",), "vllm", old) is not None
-    assert absence_of(("Qwen3_5ForConditionalGeneration", "LlamaForCausalLM"), "vllm", old) is None
-    assert absence_of(("NeverHeardOfForCausalLM",), "vllm", old) is None
-    assert absence_of((), "vllm", old) is None
+    assert absence_of(("Qwen3_5ForConditionalGeneration",), find_engine("vllm"), old) is not None
+    assert (
+        absence_of(("Qwen3_5ForConditionalGeneration", "LlamaForCausalLM"), find_engine("vllm"), old) is None
+    )
+    assert absence_of(("NeverHeardOfForCausalLM",), find_engine("vllm"), old) is None
+    assert absence_of((), find_engine("vllm"), old) is None
 
 
 def test_what_transformers_runs_is_not_refused() -> None:
     """Transformers 4.53 has SmolLM3 for the attention of the engine, 0.10.1 an entry for it."""
     names = ("SmolLM3ForCausalLM",)
-    assert absence_of(names, "vllm", Version("0.8.5")) is not None
-    assert absence_of(names, "vllm", Version("0.9.2")) is None
+    assert absence_of(names, find_engine("vllm"), Version("0.8.5")) is not None
+    assert absence_of(names, find_engine("vllm"), Version("0.9.2")) is None
 
 
 def test_plug_ins_are_judged_by_their_vllm_where_their_own_classes_are_known() -> None:
     names = asked(QWEN).config.architectures
-    assert absence_of(names, "vllm-ascend", Version("0.13.0")) is not None
-    assert absence_of(names, "vllm-ascend", Version("0.18.0")) is None
-    assert absence_of(names, "vllm-ascend", Version("0.9.1")) is None
-    assert absence_of(names, "vllm-mindspore", Version("0.9.1")) is None
+    assert absence_of(names, find_engine("vllm-ascend"), Version("0.13.0")) is not None
+    assert absence_of(names, find_engine("vllm-ascend"), Version("0.18.0")) is None
+    assert absence_of(names, find_engine("vllm-ascend"), Version("0.9.1")) is None
+    assert absence_of(names, find_engine("vllm-mindspore"), Version("0.9.1")) is None
 
 
 def test_without_a_version_the_last_release_with_the_class_is_planned_and_said() -> None:
@@ -138,16 +140,16 @@ def test_without_a_version_the_last_release_with_the_class_is_planned_and_said()
     assert planned.resolved.version == Version("0.23.0")
     notice = next(notice for notice in planned.notices if notice.code == "release-assumed-for-model")
     assert notice.params == {"used": "0.23.0", "value": "BaichuanForCausalLM"}
-    assert assumed_version(planned.scenario) == "0.23.0"
-    assert assumed_version(asked(BAICHUAN, engine_version="0.19.0")) == "0.23.0"
+    assert engine_of(planned.scenario).assumed_version(planned.scenario) == "0.23.0"
+    assert find_engine("vllm").assumed_version(asked(BAICHUAN, engine_version="0.19.0")) == "0.23.0"
     newest = plan(asked(QWEN))
     assert newest.resolved.version == Version("0.33.0")
     assert not [notice for notice in newest.notices if notice.code.startswith("release-assumed")]
 
 
 def test_an_assumed_release_is_exact_and_the_first_engine_goes_before() -> None:
-    assert planned_release(asked(BAICHUAN)).is_exact
-    release = planned_release(asked(BAICHUAN, env={"VLLM_USE_V1": "0"}))
+    assert engine_of(asked(BAICHUAN)).planned_release(asked(BAICHUAN)).is_exact
+    release = find_engine("vllm").planned_release(asked(BAICHUAN, env={"VLLM_USE_V1": "0"}))
     assert release.version == Version("0.10.2")
     assert [notice.code for notice in release.notices] == ["v0-release-assumed"]
 

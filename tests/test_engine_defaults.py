@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvcore.base.errors import EngineRefusalError
-from kvcore.engine.resolved import view_of
-from kvcore.engines.vllm.defaults import resolve
+from kvcore.engines.registry import engine_of, view_of
 from kvcore.model.families import read_architecture
 from kvcore.wire.request import scenario_from_request
 from tests.engine_examples import (
@@ -42,7 +41,9 @@ def test_flags_are_those_of_the_engines_own_code(row: dict[str, Any]) -> None:
     )  # fmt: skip
     scenario = scenario_from_request({name: row[name] for name in fields if name in row})
     assert scenario.accelerator is not None
-    resolved = resolve(scenario, read_architecture(scenario.config), view_of(scenario.accelerator))
+    resolved = engine_of(scenario).resolve(
+        scenario, read_architecture(scenario.config), view_of(scenario.accelerator)
+    )
     assert {name: getattr(resolved, name) for name in row["expect"]} == row["expect"]
     if "expect_backend" in row and "gemma" not in row["model"]:
         assert resolved.attention_backend == row["expect_backend"]
@@ -82,9 +83,11 @@ def test_the_default_batch_holds_a_video_from_0_22_on() -> None:
         request = {"model": model, "accelerator": "L40S-48GB", "engine_version": version, **asked}
         scenario = scenario_from_request(request)
         assert scenario.accelerator is not None
-        return resolve(
-            scenario, read_architecture(scenario.config), view_of(scenario.accelerator)
-        ).max_num_batched_tokens
+        return (
+            engine_of(scenario)
+            .resolve(scenario, read_architecture(scenario.config), view_of(scenario.accelerator))
+            .max_num_batched_tokens
+        )
 
     assert (tokens("google/gemma-4-31B-it", "0.21.0"), tokens("google/gemma-4-31B-it", "0.22.1")) == (
         2048,
@@ -279,5 +282,7 @@ def test_v0_left_prefills_of_latent_attention_whole_after_it_had_made_the_batch(
     request |= {"engine_version": version, "max_model_len": length, "env": {"VLLM_USE_V1": "0"}}
     scenario = scenario_from_request(request | ({"max_num_batched_tokens": asked} if asked else {}))
     assert scenario.accelerator is not None
-    found = resolve(scenario, read_architecture(scenario.config), view_of(scenario.accelerator))
+    found = engine_of(scenario).resolve(
+        scenario, read_architecture(scenario.config), view_of(scenario.accelerator)
+    )
     assert (found.max_num_batched_tokens, found.enable_chunked_prefill) == (tokens, False)

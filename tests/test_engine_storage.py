@@ -11,7 +11,8 @@ from packaging.version import Version
 from kvcore.advice.fixes import fixes, refusal_fixes
 from kvcore.base.errors import CatalogueError, EngineRefusalError
 from kvcore.catalogue import find_model
-from kvcore.engines.vllm.storage import METHODS, storage_of
+from kvcore.engines.registry import engine_of
+from kvcore.engines.vllm.storage import METHODS
 from kvcore.planning import plan
 from kvcore.wire.request import scenario_from_request
 
@@ -305,7 +306,7 @@ def test_vllm_ascend_unpacks_minimax_m2(engine: str, version: str, model: str, m
     """vllm_ascend/patch/platform/patch_minimax_m2_config.py:_disable_fp8 (0.17.0rc1, 0.18.0, 0.23.0)."""
     config = dict(find_model(model).config.raw)
     asked = scenario_from_request({"config": config, "engine": engine, "engine_version": version})
-    assert storage_of(asked).method == method
+    assert engine_of(asked).storage(asked).method == method
 
 
 def test_a_start_of_minimax_m2_is_not_refused_for_its_format() -> None:

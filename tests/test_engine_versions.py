@@ -10,9 +10,9 @@ from packaging.version import Version
 
 from kvcore.base.errors import CatalogueError, ScenarioError
 from kvcore.base.units import GIB
+from kvcore.engines.registry import find_engine
 from kvcore.engines.vllm.versions import (
     VLLM,
-    find_release,
     switches_of,
     vllm_releases,
 )
@@ -45,7 +45,7 @@ RAW: dict[str, Any] = dict(VLLM.raw())
 def test_the_latest_known_release_not_above_stands_for_a_version(
     printed: str, used: str, is_exact: bool
 ) -> None:
-    release = find_release("vllm", printed)
+    release = find_engine("vllm").release(printed)
     assert str(release.version) == used
     assert [notice.code for notice in release.notices] == (
         [] if is_exact else ["engine-version-approximated"]
@@ -53,8 +53,8 @@ def test_the_latest_known_release_not_above_stands_for_a_version(
 
 
 def test_the_newest_release_is_taken_when_none_is_named() -> None:
-    assert find_release("vllm", None).version == Version("0.33.0")
-    assert find_release("vllm-ascend", None).version == Version("0.23.0")
+    assert find_engine("vllm").release(None).version == Version("0.33.0")
+    assert find_engine("vllm-ascend").release(None).version == Version("0.23.0")
 
 
 @pytest.mark.parametrize(
@@ -68,22 +68,22 @@ def test_the_newest_release_is_taken_when_none_is_named() -> None:
     ],
 )
 def test_plugins_are_followed_to_the_vllm_they_run_on(engine: str, printed: str, host: str) -> None:
-    assert str(find_release(engine, printed).version) == host
+    assert str(find_engine(engine).release(printed).version) == host
 
 
 def test_unreadable_and_ancient_versions_are_refused() -> None:
     with pytest.raises(ScenarioError) as caught:
-        find_release("vllm", "vx.x.x")
+        find_engine("vllm").release("vx.x.x")
     assert (caught.value.code, caught.value.field) == ("invalid-value", "engine_version")
     with pytest.raises(ScenarioError) as caught:
-        find_release("vllm", "0.5.4")
+        find_engine("vllm").release("0.5.4")
     assert caught.value.code == "engine-version-too-old"
 
 
 @given(st.sampled_from(vllm_releases()[2:]), st.sampled_from(["", ".dev3", "rc1"]))
 def test_no_release_above_the_asked_one_is_used(version: Version, suffix: str) -> None:
     asked = f"{version.base_version}{suffix}"
-    assert find_release("vllm", asked).version <= Version(asked)
+    assert find_engine("vllm").release(asked).version <= Version(asked)
 
 
 @pytest.mark.parametrize(

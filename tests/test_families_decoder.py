@@ -13,7 +13,8 @@ from packaging.version import Version
 
 from kvcore import catalogue
 from kvcore.base.errors import CatalogueError, EngineRefusalError, ModelError
-from kvcore.engine.resolved import Resolved
+from kvcore.engine.protocol import Resolved
+from kvcore.engines.registry import find_engine
 from kvcore.memory.weights import weight_bytes
 from kvcore.model import architecture as arch
 from kvcore.model.architecture import (
@@ -71,7 +72,7 @@ def read(raw: dict) -> Architecture:
 
 def resolved(dtype: str = "bfloat16") -> Resolved:
     return Resolved(
-        engine="vllm",
+        engine=find_engine("vllm"),
         engine_version="0.32.0",
         version=VLLM,
         is_v0=False,

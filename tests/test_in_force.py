@@ -13,9 +13,9 @@ from kvcore.charts import summary
 from kvcore.contract.result import result_of
 from kvcore.controls.edit import with_field
 from kvcore.controls.in_force import assumed_surroundings, assumed_text, settings_in_force
+from kvcore.engine.setting import setting_of
 from kvcore.flags import fields_of
 from kvcore.memory.budget import rank_memory
-from kvcore.memory.setting import setting_of
 from kvcore.memory.surroundings import surrounding_terms
 from kvcore.planning import plan
 from kvcore.wire.request import scenario_from_request, with_surroundings

@@ -5,6 +5,7 @@ from packaging.version import Version
 
 from kvcore import catalogue
 from kvcore.base.units import GIB, gib
+from kvcore.engines.registry import find_engine
 from kvcore.memory.activations import (
     body_bytes,
     compiling_bytes,
@@ -26,6 +27,8 @@ from tests.engine_examples import (
     QWEN25_7B,
     setting_for,
 )
+
+VLLM = find_engine("vllm")
 
 
 @pytest.mark.parametrize(
@@ -69,7 +72,7 @@ def test_sampling_is_paid_by_the_last_stage_only() -> None:
 
 
 def test_sampling_grows_with_sequences_and_vocabulary() -> None:
-    row = sampler_row("v1", Version("0.19.0"))
+    row = sampler_row(VLLM, "v1", Version("0.19.0"))
     few, many = (
         sampler_bytes(setting_for(engine_version="0.19.0", max_num_seqs=n), row) for n in (256, 1024)
     )
@@ -77,11 +80,11 @@ def test_sampling_grows_with_sequences_and_vocabulary() -> None:
 
 
 def test_eras_of_sampling() -> None:
-    assert sampler_row("v1", Version("0.16.0")).bytes_per_logit == 38.0
-    assert sampler_row("v1", Version("0.17.1")).bytes_per_logit == 14.0
-    assert sampler_row("v2", Version("0.27.1")).bytes_per_logit == 6.0
-    assert sampler_row("v2", Version("0.29.0")).bytes_per_logit == 2.0
-    assert sampler_row("v2", Version("0.33.0")).bytes_per_logit == 14.0
+    assert sampler_row(VLLM, "v1", Version("0.16.0")).bytes_per_logit == 38.0
+    assert sampler_row(VLLM, "v1", Version("0.17.1")).bytes_per_logit == 14.0
+    assert sampler_row(VLLM, "v2", Version("0.27.1")).bytes_per_logit == 6.0
+    assert sampler_row(VLLM, "v2", Version("0.29.0")).bytes_per_logit == 2.0
+    assert sampler_row(VLLM, "v2", Version("0.33.0")).bytes_per_logit == 14.0
 
 
 class TestFlashInfer:

@@ -8,7 +8,7 @@ import pytest
 
 from kvcore.advice.fixes import fixes
 from kvcore.base.units import GIB, MIB
-from kvcore.memory.parts import RankMemory
+from kvcore.engine.rank_memory import RankMemory
 from kvcore.planning import Plan, Tightness, Verdict, plan
 from kvcore.wire.request import scenario_from_request
 

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from kvcore.engine.resolved import view_of
-from kvcore.engines.vllm.defaults import resolve
+from kvcore.engine.protocol import Setting
+from kvcore.engine.setting import setting_of
+from kvcore.engines.registry import engine_of, view_of
 from kvcore.memory.activations import ACTIVATIONS
 from kvcore.memory.audio_profile import audio_bytes, chunks_of, profiled_bytes, recordings, tokens_of
-from kvcore.memory.setting import Setting, setting_of
 from kvcore.model.families import read_architecture
 from kvcore.wire.request import scenario_from_request
 from tests.engine_examples import H100
@@ -94,7 +94,7 @@ def of(config: dict[str, Any], version: str = "0.20.0", **fields: Any) -> Settin
     scenario = scenario_from_request(asked)
     assert scenario.accelerator is not None
     architecture = read_architecture(scenario.config)
-    resolved = resolve(scenario, architecture, view_of(scenario.accelerator))
+    resolved = engine_of(scenario).resolve(scenario, architecture, view_of(scenario.accelerator))
     return setting_of(scenario, architecture, resolved, scenario.accelerator, 0)
 
 
@@ -224,5 +224,5 @@ def of_model(model: str, **fields: Any) -> Setting:
     )
     assert scenario.accelerator is not None
     architecture = read_architecture(scenario.config)
-    resolved = resolve(scenario, architecture, view_of(scenario.accelerator))
+    resolved = engine_of(scenario).resolve(scenario, architecture, view_of(scenario.accelerator))
     return setting_of(scenario, architecture, resolved, scenario.accelerator, 0)

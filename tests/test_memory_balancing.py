@@ -8,12 +8,11 @@ import pytest
 from msgspec.structs import replace
 
 from kvcore.base.units import GIB, MIB
-from kvcore.engines.vllm.stored import stored_architecture
+from kvcore.engine.protocol import Setting
 from kvcore.memory.activations import peak_activation_bytes
 from kvcore.memory.after_pool import after_pool_bytes
 from kvcore.memory.balancing import buffer_bytes
 from kvcore.memory.communicators import communicator_bytes
-from kvcore.memory.setting import Setting
 from tests.engine_examples import LLAMA_8B, QWEN3_30B_A3B, setting_for
 from tests.test_memory_communicators import A2, A3, OWN
 
@@ -37,7 +36,7 @@ def test_a_rank_has_a_buffer_for_each_expert_of_a_layer() -> None:
     setting = ascend("0.23.0", MOVING)
     assert buffer_bytes(setting) == ONE_LAYER
     more = {"eplb_config": {"dynamic_eplb": True, "num_redundant_experts": 16}}
-    stored = stored_architecture(ascend("0.23.0", more).scenario, setting.architecture)
+    stored = setting.engine.stored_architecture(ascend("0.23.0", more).scenario, setting.architecture)
     assert buffer_bytes(replace(setting, architecture=stored)) == ONE_LAYER // 32 * 36
 
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from kvcore.base.parts import SUMMED
 from kvcore.base.quantity import Grade, Quantity, Unit
 from kvcore.base.units import GIB, MIB, gib
+from kvcore.engine.rank_memory import RankMemory
 from kvcore.memory.budget import rank_memories, rank_memory
-from kvcore.memory.parts import RankMemory
 from kvcore.memory.weights import WeightBytes
 from tests.engine_examples import ASCEND, L40S, LLAMA_8B, QWEN3_14B, RTX_3090, memory_with, setting_for
 

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from kvcore.base.units import GIB, MIB, gib
+from kvcore.engine.protocol import Setting
 from kvcore.memory.communicators import communicator_bytes, dispatches_tokens, exchanges_tokens
 from kvcore.memory.framework import non_torch_bytes
-from kvcore.memory.setting import Setting
 from tests.engine_examples import LLAMA_8B, QWEN3_30B_A3B, setting_for
 
 A2 = {"memory_gib": 60.96, "vendor": "huawei", "name": "Ascend 910B 64GB"}

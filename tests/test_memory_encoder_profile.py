@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 
 from kvcore.base.units import GIB, gib
-from kvcore.engine.resolved import view_of
-from kvcore.engines.vllm.defaults import resolve
+from kvcore.engine.protocol import Setting
+from kvcore.engine.setting import setting_of
+from kvcore.engines.registry import engine_of, view_of
 from kvcore.memory.activations import ACTIVATIONS, peak_activation_bytes
 from kvcore.memory.audio_profile import profiled_bytes
 from kvcore.memory.encoder_profile import drawn_items, encoder_bytes
-from kvcore.memory.setting import Setting, setting_of
 from kvcore.model.config import Section
 from kvcore.model.families import read_architecture
 from kvcore.model.parts.image_encoders import moonvit
@@ -27,7 +27,7 @@ def of(model: str, version: str = "0.28.0", **fields: Any) -> Setting:
     scenario = scenario_from_request(asked)
     assert scenario.accelerator is not None
     architecture = read_architecture(scenario.config)
-    resolved = resolve(scenario, architecture, view_of(scenario.accelerator))
+    resolved = engine_of(scenario).resolve(scenario, architecture, view_of(scenario.accelerator))
     return setting_of(scenario, architecture, resolved, scenario.accelerator, 0)
 
 

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from kvcore.base.units import GIB, gib
+from kvcore.engine.setting import links_of
 from kvcore.memory.framework import FRAMEWORK, non_torch_bytes, runner_buffer_bytes, system_bytes
-from kvcore.memory.setting import links_of
 from tests.engine_examples import (
     ASCEND,
     GEMMA3_12B,
@@ -111,7 +111,7 @@ def test_cards_are_linked_as_they_are_built_unless_it_is_said(
     fields: dict[str, Any], links: tuple[str, ...]
 ) -> None:
     setting = setting_for(engine_version="0.19.0", **fields)
-    assert setting.links == links == links_of(setting.scenario, setting.accelerator, setting.architecture)
+    assert setting.links == links == links_of(setting.scenario, setting.accelerator, setting.ranks)
     assert setting.link == links[0]
 
 

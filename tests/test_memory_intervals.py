@@ -11,8 +11,8 @@ from packaging.version import Version
 
 from kvcore.base.units import GIB, gib
 from kvcore.catalogue.accelerators import Vendor
+from kvcore.engine.rank_memory import reaches
 from kvcore.memory.intervals import INTERVALS, Cell, Reach, factor_of, interval_of, storage_share
-from kvcore.memory.parts import reaches
 from kvcore.tables import OLDEST
 from tests import present_plans
 

@@ -15,6 +15,7 @@ from kvcore import catalogue
 from kvcore.base.errors import EngineRefusalError
 from kvcore.base.quantity import Grade
 from kvcore.base.units import GIB, MIB, gib
+from kvcore.engines.registry import find_engine
 from kvcore.memory.loaded import loaded_quantity, offloaded_bytes
 from kvcore.memory.lora import Slots, lora_bytes
 from kvcore.memory.weights import WeightBytes
@@ -26,6 +27,8 @@ from kvcore.planning import plan
 from kvcore.scenario import Parallel
 from kvcore.wire.request import scenario_from_request
 from tests.engine_examples import LLAMA_8B
+
+VLLM = find_engine("vllm")
 
 PLAIN = Quantization()
 CONFIG = ModelConfig.from_mapping(LLAMA_8B)
@@ -48,7 +51,7 @@ def slots_bytes(
     slots = Slots(max_loras=max_loras, max_lora_rank=max_lora_rank, fully_sharded_loras=fully_sharded_loras)
     parallel = Parallel(tensor_parallel_size=ranks)
     return lora_bytes(
-        model, read_architecture(model), PLAIN, parallel, Version(version), "bfloat16", 0, slots
+        model, read_architecture(model), PLAIN, parallel, VLLM, Version(version), "bfloat16", 0, slots
     )
 
 
@@ -125,20 +128,20 @@ class TestOffloading:
         assert weights.offloaded == whole_layers + (48 + 32 + 224) * MIB
 
     def test_embedding_head_and_norm_stay(self) -> None:
-        moved = offloaded_bytes(LLAMA, PLAIN, Parallel(), Version("0.32.0"), "bfloat16", 0, 1 << 60)
+        moved = offloaded_bytes(LLAMA, PLAIN, Parallel(), VLLM, Version("0.32.0"), "bfloat16", 0, 1 << 60)
         weights = loaded("meta-llama/Llama-3.1-8B-Instruct", cpu_offload_gb=1000)
         assert weights.offloaded == moved == 16_060_522_496 - 2 * (2 * 128256 * 4096 + 4096)
 
     @given(st.integers(1, 20 * GIB))
     def test_at_least_the_limit_and_at_most_one_parameter_more(self, limit: int) -> None:
-        moved = offloaded_bytes(LLAMA, PLAIN, Parallel(), Version("0.32.0"), "bfloat16", 0, limit)
+        moved = offloaded_bytes(LLAMA, PLAIN, Parallel(), VLLM, Version("0.32.0"), "bfloat16", 0, limit)
         everything = 32 * (416 * MIB + 2 * 4096 * 2)
         assert min(limit, everything) <= moved < limit + 224 * MIB or moved == everything
 
     def test_a_rank_of_each_stage_offloads_its_own_layers(self) -> None:
         parallel = Parallel(pipeline_parallel_size=2)
         sizes = [
-            offloaded_bytes(LLAMA, PLAIN, parallel, Version("0.32.0"), "bfloat16", stage, 1 << 60)
+            offloaded_bytes(LLAMA, PLAIN, parallel, VLLM, Version("0.32.0"), "bfloat16", stage, 1 << 60)
             for stage in (0, 1)
         ]
         assert sizes == [16 * (416 * MIB + 2 * 4096 * 2)] * 2

@@ -5,8 +5,8 @@ import pytest
 from kvcore.base.errors import ScenarioError
 from kvcore.base.parts import SUMMED
 from kvcore.base.units import GIB, gib
-from kvcore.engines.vllm.versions import assumed_version, measures_memory, planned_release
-from kvcore.memory.parts import RankMemory
+from kvcore.engine.rank_memory import RankMemory
+from kvcore.engines.registry import engine_of
 from kvcore.planning import Plan, plan
 from kvcore.wire.request import scenario_from_request
 from tests.engine_examples import ASCEND, memory_with, setting_for
@@ -94,9 +94,12 @@ def test_variables_stand_for_the_last_release_that_reads_them() -> None:
     given = {"env": {"vLLM_MODEL_MEMORY_USE_GB": "30"}}
     asked = {"model": "Qwen/Qwen3-8B", "engine": "vllm-mindspore", "accelerator": ASCEND}
     named, silent = scenario_from_request(asked | given), scenario_from_request(asked)
-    assert [str(planned_release(one).version) for one in (named, silent)] == ["0.9.1", "0.11.0"]
-    assert [assumed_version(one) for one in (named, silent)] == ["0.4.0", "0.5.1"]
-    assert [measures_memory(one) for one in (named, silent)] == [False, True]
+    assert [str(engine_of(one).planned_release(one).version) for one in (named, silent)] == [
+        "0.9.1",
+        "0.11.0",
+    ]
+    assert [engine_of(one).assumed_version(one) for one in (named, silent)] == ["0.4.0", "0.5.1"]
+    assert [engine_of(one).measures_memory(one) for one in (named, silent)] == [False, True]
     unread = {notice.code for notice in profiled(engine_version="0.5.1", **given).notices}
     assert "memory-variable-not-read" in unread
     assert "memory-variable-not-read" not in {notice.code for notice in profiled(**given).notices}

@@ -6,6 +6,7 @@ import pytest
 
 from kvcore import catalogue
 from kvcore.base.units import gib
+from kvcore.engine.protocol import Setting
 from kvcore.memory.activations import ACTIVATIONS, body_bytes, peak_activation_bytes
 from kvcore.memory.after_pool import expands_segments, mask_bytes
 from kvcore.memory.audio_profile import profiled_bytes
@@ -13,7 +14,6 @@ from kvcore.memory.budget import lost_on_loading_bytes
 from kvcore.memory.framework import budget_kind, pool_share
 from kvcore.memory.graphs import counts_estimate, cuda_graph_bytes
 from kvcore.memory.npu_profile import kept_stream_bytes, routed_bytes
-from kvcore.memory.setting import Setting
 from kvcore.planning import plan
 from kvcore.wire.request import scenario_from_request
 from tests.engine_examples import LLAMA_8B, QWEN3_30B_A3B, setting_for

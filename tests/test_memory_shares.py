@@ -15,7 +15,7 @@ from tests.derivation_plans import KINDS, planned
 
 def shares(kind: str) -> WeightShares:
     plan = planned(kind)
-    architecture = loaded_architecture(plan.architecture, plan.scenario, plan.resolved.version)
+    architecture = loaded_architecture(plan.architecture, plan.scenario, plan.resolved)
     return weight_shares(architecture, plan.quantization, plan.scenario.parallel, plan.resolved, plan.stage)
 
 

@@ -12,8 +12,9 @@ from packaging.version import Version
 
 from kvcore.base.errors import CatalogueError, EngineRefusalError
 from kvcore.base.units import gib
-from kvcore.engines.vllm.classes import CLASSES, End, Stages
-from kvcore.memory import stages
+from kvcore.engine.records import End
+from kvcore.engines.registry import find_engine
+from kvcore.engines.vllm.classes import CLASSES, Stages, ends_of_class
 from kvcore.memory.loaded import head_bytes
 from kvcore.memory.lora import Slots
 from kvcore.memory.stages import loaded_architecture, on_every_stage, stage_modules, stores, with_encoders
@@ -52,13 +53,13 @@ def of_class(name: str, **keys: Any) -> Architecture:
 
 
 def held(architecture: Architecture, version: str, parallel: Parallel = PP2) -> set[End]:
-    return set(on_every_stage(architecture, parallel, Version(version)))
+    return set(on_every_stage(find_engine("vllm"), architecture, parallel, Version(version)))
 
 
 @pytest.mark.parametrize("fact", with_kind("weights_bytes"))
 def test_a_stage_weighs_what_the_engine_builds(fact: dict[str, Any]) -> None:
     got = planned(fact["model"], pipeline_parallel_size=3)
-    architecture = loaded_architecture(got.architecture, got.scenario, got.resolved.version)
+    architecture = loaded_architecture(got.architecture, got.scenario, got.resolved)
     parallel = got.scenario.parallel
     ours = [
         weight_bytes(architecture, got.quantization, parallel, got.resolved, stage).parameters
@@ -121,7 +122,7 @@ class TestByClassAndRelease:
         ],
     )
     def test_ends_on_every_stage(self, name: str, version: str, expected: set[End]) -> None:
-        assert set(stages.ends_of_class(name, "", Version(version))) == expected
+        assert set(ends_of_class(name, "", Version(version))) == expected
 
     def test_without_stages_there_is_nothing_to_repeat(self) -> None:
         mixtral = of_class("MixtralForCausalLM", model_type="mixtral", **EXPERTS)
@@ -138,7 +139,7 @@ class TestByClassAndRelease:
 
     @pytest.mark.parametrize(("language", "expected"), [("internlm2", ALL), ("qwen2", set())])
     def test_the_class_of_a_language_part(self, language: str, expected: set[End]) -> None:
-        assert set(stages.ends_of_class("InternVLChatModel", "", Version("0.32.0"))) == set()
+        assert set(ends_of_class("InternVLChatModel", "", Version("0.32.0"))) == set()
         architecture = replace(
             of_class("LlamaForCausalLM"), read_as="InternVLChatModel", language_type=language
         )
@@ -147,10 +148,10 @@ class TestByClassAndRelease:
     @pytest.mark.parametrize(("version", "refused"), [("0.10.1.1", True), ("0.10.2", False)])
     def test_gpt_oss_is_cut_since_0_10_2(self, version: str, refused: bool) -> None:
         if not refused:
-            assert set(stages.ends_of_class("GptOssForCausalLM", "", Version(version))) == ALL
+            assert set(ends_of_class("GptOssForCausalLM", "", Version(version))) == ALL
             return
         with pytest.raises(EngineRefusalError):
-            stages.ends_of_class("GptOssForCausalLM", "", Version(version))
+            ends_of_class("GptOssForCausalLM", "", Version(version))
 
 
 class TestEnds:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from packaging.version import Version
 
 from kvcore import catalogue
 from kvcore.advice.sweep import plan_cell, sweep
 from kvcore.base.units import GIB
 from kvcore.deploy.server_start import image
-from kvcore.memory.unstated import other_versions
+from kvcore.engines.registry import engine_of
 from kvcore.planning import Plan, Verdict, plan
 from kvcore.wire.request import scenario_from_request
 
@@ -54,11 +55,16 @@ def test_a_release_that_is_named_has_its_own_range() -> None:
     assert all(notice.code != "release-not-stated" for notice in named.notices)
 
 
+def others(request: dict[str, str]) -> tuple[Version, ...]:
+    scenario = scenario_from_request(request)
+    return engine_of(scenario).other_versions(scenario)
+
+
 def test_releases_without_the_model_are_not_meant() -> None:
     asked = {"model": "deepseek-ai/DeepSeek-V4-Flash", "engine": "vllm-ascend"}
-    assert other_versions(scenario_from_request(asked)) == ()
+    assert others(asked) == ()
     # Of vLLM itself a start without a release is planned as the newest.
-    assert other_versions(scenario_from_request({"model": "Qwen/Qwen3-8B"})) == ()
+    assert others({"model": "Qwen/Qwen3-8B"}) == ()
 
 
 def test_a_published_start_without_a_release_has_no_memory_left() -> None:

@@ -10,7 +10,7 @@ from kvcore.base.errors import EngineRefusalError
 from kvcore.base.units import MIB, gib
 from kvcore.catalogue import find_model
 from kvcore.engine import stage_layers
-from kvcore.engine.resolved import Resolved
+from kvcore.engine.protocol import Resolved
 from kvcore.memory.weights import SMALL_BYTES, WeightBytes, allocated_bytes, weight_bytes
 from kvcore.model.config import ModelConfig
 from kvcore.model.families import read_architecture

@@ -3,8 +3,8 @@
 import pytest
 
 from kvcore.base.parts import BUDGETED, COMPARED, GIVEN, GIVEN_LABELS, MEASURED_FIELDS, PARTS, STACKED, Part
+from kvcore.engine.rank_memory import RankMemory
 from kvcore.flags import FLAGS
-from kvcore.memory.parts import RankMemory
 from kvcore.scenario import Measured
 
 

@@ -68,7 +68,7 @@ OWN_NAMES = {
     "kvcore.catalogue.search": {"_accelerators", "_models"},
     "kvcore.deploy.templates": {"templates"},
     "kvcore.engine.protocol": {"_function"},
-    "kvcore.engines.registry": {"_engine", "_rooms", "engines"},
+    "kvcore.engines.registry": {"format_refusals"},
     "kvcore.engines.vllm.availability": {"_changing_fields"},
     "kvcore.evidence.accuracy": {"load_accuracy"},
     "kvcore.evidence.log.line_formats": {"compile_format"},

@@ -20,7 +20,6 @@ from packaging.version import Version
 
 import kvcore
 from kvcore.base.errors import CatalogueError
-from kvcore.engine.protocol import Engine
 from kvcore.engines import registry
 from kvcore.engines.vllm.versions import vllm_releases
 from kvcore.flags import FLAGS, Kind
@@ -54,9 +53,6 @@ def tables() -> Mapping[str, TableFile[Any]]:
         for value in vars(importlib.import_module(module.name)).values():
             if isinstance(value, TableFile) and "reviewed" in value.raw():
                 found[value.file] = value
-    for file in Path(registry.__file__).parent.glob("*/engine.toml"):
-        name = f"{file.parent.name}/engine.toml"
-        found[name] = TableFile("kvcore.engines", name, Engine)
     return dict(sorted(found.items()))
 
 
@@ -214,7 +210,7 @@ def test_releases_of_a_table_are_published(file: str) -> None:
 
 def test_hosts_of_plug_in_releases_are_published() -> None:
     for engine in registry.engines():
-        assert set(engine.releases.values()) <= {*vllm_releases()}
+        assert set(engine.facts.releases.values()) <= {*vllm_releases()}
 
 
 def test_a_refusal_names_file_key_and_reason() -> None:

@@ -212,4 +212,5 @@ class TestLimits:
         ("version", "refuses"), [("0.8.5", True), ("0.28.0", True), ("0.29.0", None), ("0.32.0", False)]
     )
     def test_which_versions_refuse(self, version: str, refuses: bool | None) -> None:
-        assert refuses_longer(Version(version)) is refuses
+        resolved = present_plans.fits().resolved
+        assert refuses_longer(replace(resolved, version=Version(version))) is refuses

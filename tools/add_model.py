@@ -29,8 +29,8 @@ from kvcore.base.errors import KvPlannerError  # noqa: E402
 from kvcore.base.untrusted import parse_json_object  # noqa: E402
 from kvcore.catalogue import find_model  # noqa: E402
 from kvcore.catalogue.models import FOLDER, Checkpoint, entry_file_name  # noqa: E402
+from kvcore.engine.setting import DTYPE_BYTES  # noqa: E402
 from kvcore.hub import ID, SENTENCE_TRANSFORMERS, fetch_model  # noqa: E402
-from kvcore.memory.weights import DTYPE_BYTES  # noqa: E402
 from kvcore.model.config import ModelConfig  # noqa: E402
 from kvcore.planning import Plan, plan  # noqa: E402
 from kvcore.scenario import Measured, Scenario, SpeculativeConfig  # noqa: E402

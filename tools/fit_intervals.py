@@ -22,9 +22,9 @@ from packaging.version import Version
 from kvcore.base.quantity import Grade
 from kvcore.base.units import GIB
 from kvcore.catalogue.accelerators import Vendor
+from kvcore.engine.setting import setting_of
 from kvcore.memory.budget import ASSUMED_TOTAL_SPREAD
 from kvcore.memory.intervals import Cell, FactorRow, Ranks, Reach, cell_of, interval_of, reach_of
-from kvcore.memory.setting import setting_of
 from kvcore.planning import Plan
 
 TABLE: Final = Path(__file__).resolve().parents[1] / "kvcore" / "memory" / "intervals.toml"

@@ -22,8 +22,10 @@ from msgspec.structs import replace
 from kvcore import catalogue
 from kvcore.base.quantity import Grade
 from kvcore.base.units import gib
-from kvcore.engine.resolved import view_of
-from kvcore.engines.vllm.defaults import resolve
+from kvcore.engine.protocol import Setting
+from kvcore.engine.rank_memory import RankMemory
+from kvcore.engine.setting import setting_of
+from kvcore.engines.registry import engine_of, view_of
 from kvcore.memory.activations import ACTIVATIONS, sampler_rows
 from kvcore.memory.budget import rank_memory
 from kvcore.memory.framework import fitted_tables, overhead_rows
@@ -36,8 +38,6 @@ from kvcore.memory.graphs import (
     graph_count,
     graph_rate,
 )
-from kvcore.memory.parts import RankMemory
-from kvcore.memory.setting import Setting, setting_of
 from kvcore.memory.weights import WeightBytes
 from kvcore.model.families import read_architecture
 from kvcore.planning import ASSUMED_ACCELERATOR
@@ -125,7 +125,7 @@ def predict(start: Mapping[str, Any]) -> Predicted:
     )
     architecture = read_architecture(scenario.config)
     accelerator = scenario.accelerator or catalogue.find_accelerator(ASSUMED_ACCELERATOR)
-    resolved = resolve(scenario, architecture, view_of(accelerator))
+    resolved = engine_of(scenario).resolve(scenario, architecture, view_of(accelerator))
     stages = range(scenario.parallel.pipeline_parallel_size)
     memories = [
         rank_memory(

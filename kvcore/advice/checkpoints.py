@@ -5,8 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from kvcore.base.errors import KvPlannerError
-from kvcore.engines.registry import find_engine
-from kvcore.engines.vllm.storage import NOT_TAKEN
+from kvcore.engines.registry import engine_of, format_refusals
 from kvcore.planning import check
 from kvcore.scenario import Scenario
 from kvcore.scenario.answers import kept_answer
@@ -28,12 +27,12 @@ def as_served(scenario: Scenario) -> Scenario:
 @kept_answer
 def _quantization_as_served(scenario: Scenario) -> str | None:
     others = (scenario, *other_checkpoints(scenario))
-    return next((one for one in others if _refusal_code(one) not in NOT_TAKEN), scenario).quantization
+    return next((one for one in others if _refusal_code(one) not in format_refusals()), scenario).quantization
 
 
 def other_checkpoints(scenario: Scenario) -> list[Scenario]:
     """`scenario` with each format of weights that its engine alone has, where none is asked for."""
-    own = find_engine(scenario.engine).weight_precisions if scenario.quantization is None else ()
+    own = engine_of(scenario).facts.weight_precisions if scenario.quantization is None else ()
     return [replace(scenario, quantization=precision) for precision in own]
 
 

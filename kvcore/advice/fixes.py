@@ -18,8 +18,7 @@ from kvcore import catalogue
 from kvcore.base.errors import EngineRefusalError, KvPlannerError
 from kvcore.base.units import ceil_div, gib
 from kvcore.catalogue.accelerators import Accelerator, Interconnect
-from kvcore.engines.registry import find_engine
-from kvcore.engines.vllm.versions import find_release, vllm_releases
+from kvcore.engines.registry import engine_of, find_engine
 from kvcore.evidence.carry import carried_over
 from kvcore.memory.activations import restart_gain_bytes
 from kvcore.model.quantization import NOT_QUANTIZED
@@ -164,7 +163,7 @@ def _accepted_values(scenario: Scenario) -> Iterator[tuple[str, Iterable[Value]]
     yield "engine_version", _nearest_releases(scenario)
     for field, default in _DEFAULTS.items():
         now = getattr(scenario, field)
-        others = find_engine(scenario.engine).weight_precisions if field == "quantization" else ()
+        others = engine_of(scenario).facts.weight_precisions if field == "quantization" else ()
         yield field, [value for value in (default, *others) if value != now]
     card = scenario.accelerator
     if card is not None:
@@ -187,10 +186,11 @@ _DEFAULTS: Final[Mapping[str, Value]] = {
 
 def _nearest_releases(scenario: Scenario) -> Iterator[str]:
     """The nearest release first, later ones before earlier ones; none for a plug-in, which runs on few."""
-    if find_engine(scenario.engine).releases or scenario.engine_version is None:
+    engine = engine_of(scenario)
+    if engine.facts.releases or scenario.engine_version is None:
         return
-    now = find_release(scenario.engine, scenario.engine_version).version
-    known = vllm_releases()
+    now = engine.release(scenario.engine_version).version
+    known = [release for release, _ in engine.releases()]
     yield from (str(each) for each in known if each > now)
     yield from (str(each) for each in reversed(known) if each < now)
 
@@ -337,7 +337,7 @@ _VALUES: Final[Mapping[str, Callable[[Plan], Iterable[Value]]]] = {
     "tensor_parallel_size": _larger_sizes,
     "data_parallel_size": _more_replicas,
     "quantization": lambda broken: (
-        (*find_engine(broken.scenario.engine).weight_precisions, "fp8")
+        (*find_engine(broken.scenario.engine).facts.weight_precisions, "fp8")
         if broken.scenario.quantization is None and broken.quantization.method == NOT_QUANTIZED
         else ()
     ),

@@ -27,9 +27,14 @@ from kvcore.base.errors import KvPlannerError
 from kvcore.base.shared_work import Progress, SharedWork, Work
 from kvcore.catalogue.accelerators import Accelerator
 from kvcore.catalogue.models import Checkpoint, ModelEntry
-from kvcore.engines.registry import engine_for, find_engine, with_accelerator, with_engine
-from kvcore.engines.vllm.storage import NOT_TAKEN
-from kvcore.engines.vllm.versions import planned_release
+from kvcore.engines.registry import (
+    engine_for,
+    engine_of,
+    format_refusals,
+    planned_release,
+    with_accelerator,
+    with_engine,
+)
 from kvcore.model.config import ModelConfig
 from kvcore.model.families import read_architecture
 from kvcore.model.rope import derived_max_model_len
@@ -68,7 +73,7 @@ def sweep(
     for entry in models:
         scenario = model_scenario(base, entry)
         by_engine: dict[tuple[str, str | None], list[int]] = {}
-        named = find_engine(scenario.engine)
+        named = engine_of(scenario)
         for index, card in enumerate(cards):
             is_own = named.runs_on(card)
             runs = (named.name, scenario.engine_version) if is_own else (engine_for(card).name, None)
@@ -116,9 +121,9 @@ def _served(
 ) -> Cell:
     """The cell of the published checkpoint, or of the first other one where its format is not taken on that card."""
     cell = published(card)
-    if cell.refusal in NOT_TAKEN:
+    if cell.refusal in format_refusals():
         found = (other(card) for other in others)
-        return next((one for one in found if one.refusal not in NOT_TAKEN), cell)
+        return next((one for one in found if one.refusal not in format_refusals()), cell)
     return cell
 
 

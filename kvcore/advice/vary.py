@@ -19,10 +19,11 @@ from kvcore.base.units import GB
 from kvcore.cache.capacity import max_concurrency_at
 from kvcore.cache.spec import FULL_KINDS
 from kvcore.catalogue.accelerators import Accelerator
+from kvcore.engine.setting import DTYPE_BYTES
 from kvcore.engines.registry import find_engine, with_accelerator
 from kvcore.evidence.carry import carried_over
 from kvcore.flags import FLAGS
-from kvcore.memory.weights import DTYPE_BYTES, Rank, counted_layers
+from kvcore.memory.weights import Rank, counted_layers
 from kvcore.model import architecture as arch
 from kvcore.model.families import read_architecture
 from kvcore.planning import HIGH, LOW, Plan, Verdict, plan, stage_kv_bytes
@@ -276,7 +277,7 @@ _VALUES: Final[Mapping[Varied, _Values]] = {
     Varied.KV_CACHE_DTYPE: lambda base, _: (*FLAGS["kv_cache_dtype"].common, base.kv_cache_dtype),
     Varied.QUANTIZATION: lambda base, _: (
         None,
-        *find_engine(base.engine).weight_precisions,
+        *find_engine(base.engine).facts.weight_precisions,
         *FLAGS["quantization"].common,
         base.quantization,
     ),

@@ -1,6 +1,7 @@
 """The parts of one rank's memory: the one table of their names, labels, colours, request fields and log figures.
 
-A part is an attribute of `kvcore.memory.parts.RankMemory`. A new part is a row here and the computation of its bytes.
+A part is an attribute of `kvcore.engine.rank_memory.RankMemory`. A new part is a row here and the computation of its
+bytes.
 Colours are Okabe and Ito's, told apart by pattern as well, on white and on black.
 """
 

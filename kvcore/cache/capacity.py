@@ -18,7 +18,7 @@ from kvcore.cache.groups import StageGroup, StageSpecs, group_layers, v0_groupin
 from kvcore.cache.kv_figures import KvFigures
 from kvcore.cache.rules import ReportedConcurrency, ReportedTokens, planner_rules
 from kvcore.cache.spec import CacheKind, Demand, LayerSpec, demand_of, grows_with_length
-from kvcore.engine.resolved import Resolved
+from kvcore.engine.protocol import Resolved
 from kvcore.scenario import Parallel
 
 

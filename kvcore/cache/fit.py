@@ -12,7 +12,7 @@ from kvcore.cache.groups import Grouping, StageGroup, StageSpecs
 from kvcore.cache.packing import BlockPages
 from kvcore.cache.rules import FitRule, ReportedConcurrency, ReportedTokens
 from kvcore.cache.spec import Demand, LayerSpec, blocks_per_request
-from kvcore.engine.resolved import Resolved
+from kvcore.engine.protocol import Resolved
 
 Terms: TypeAlias = tuple[tuple[tuple[LayerSpec, ...], int], ...]
 

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from kvcore.cache.kv_formats import aligned_states, kv_format
 from kvcore.cache.spec import CacheKind, LayerSpec
-from kvcore.engine.protocol import CacheRules, CompressedBlocks, SparseKeys
+from kvcore.engine.facts import CacheRules, CompressedBlocks, SparseKeys
 from kvcore.model.architecture import (
     CacheState,
     ChunkedLocal,

@@ -18,9 +18,8 @@ from packaging.version import Version
 
 from kvcore.base.errors import EngineRefusalError
 from kvcore.base.units import ceil_div
-from kvcore.engine.resolved import Resolved
+from kvcore.engine.protocol import Engine, Resolved
 from kvcore.engine.switches import AttentionBackend
-from kvcore.engines.registry import find_engine
 from kvcore.tables import ByRelease, Record, Reviewed, Source, TableFile, one_of
 
 
@@ -154,17 +153,18 @@ def planner_rules(version: Version) -> PlannerRules:
 
 
 @lru_cache(maxsize=256)
-def rules_in_force(engine: str, version: Version) -> PlannerRules:
+def rules_in_force(engine: Engine, version: Version) -> PlannerRules:
     """The rules of an engine that runs on vLLM `version`, whose own planner may pack blocks differently.
 
     Source: vllm_ascend/patch/platform/patch_kv_cache_utils.py:_get_kv_cache_config_deepseek_v4 (0.20.2rc1, 0.23.0).
 
     Example:
-        >>> [rules_in_force(name, Version("0.23.0")).packed_groups.value for name in ("vllm", "vllm-ascend")]
+        >>> from kvcore.engines.registry import engines
+        >>> [rules_in_force(engine, Version("0.23.0")).packed_groups.value for engine in engines()[:2]]
         ['padded-slots', 'tuples-and-drafts']
     """
     rules = planner_rules(version)
-    if find_engine(engine).cache.at(version).compressed.counts_vectors:
+    if engine.facts.cache.at(version).compressed.counts_vectors:
         rules = replace(rules, packed_groups=PackedGroups.TUPLES_AND_DRAFTS)
     return rules
 
@@ -244,7 +244,7 @@ def hybrid_block_size(
         return resolved.block_size
     rules = planner_rules(resolved.version)
     alignment = DEFAULT_KERNEL_BLOCK
-    if find_engine(resolved.engine).cache.at(resolved.version).aligns_to_kernel_block:
+    if resolved.engine.facts.cache.at(resolved.version).aligns_to_kernel_block:
         alignment = smallest_kernel_block(resolved.attention_backend)
     elif rules.alignment_follows_backend:
         alignment = max(smallest_kernel_block(resolved.attention_backend), resolved.block_size)

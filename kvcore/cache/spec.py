@@ -14,7 +14,7 @@ from kvcore.base.quantity import Grade, Quantity, Unit, figure, given
 from kvcore.base.units import ceil_div
 from kvcore.cache.kv_formats import LAYER_TOKEN
 from kvcore.cache.rules import EncoderTokens, MambaBlocks, PlannerRules, rules_in_force
-from kvcore.engine.resolved import Resolved
+from kvcore.engine.protocol import Resolved
 from kvcore.scenario import Parallel
 
 

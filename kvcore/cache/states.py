@@ -20,9 +20,8 @@ from kvcore.cache.platforms import as_kept, counted_vectors
 from kvcore.cache.rules import HybridPages, PlannerRules, contiguous_pages, hybrid_block_size, planner_rules
 from kvcore.cache.spec import CacheKind, LayerSpec
 from kvcore.engine import divided, stage_layers, units_per_rank
-from kvcore.engine.protocol import CacheRules, SparseKeys
-from kvcore.engine.resolved import Resolved
-from kvcore.engines.registry import find_engine
+from kvcore.engine.facts import CacheRules, SparseKeys
+from kvcore.engine.protocol import Resolved
 from kvcore.model.architecture import (
     Architecture,
     BlockIndexer,
@@ -146,7 +145,7 @@ def _placement(architecture: Architecture, parallel: Parallel, resolved: Resolve
     states = _states(architecture)
     return _Placement(
         rules=planner_rules(resolved.version),
-        kept=find_engine(resolved.engine).cache.at(resolved.version),
+        kept=resolved.engine.facts.cache.at(resolved.version),
         ranks=parallel.tensor_parallel_size,
         dtype=resolved.dtype,
         state_dtype=resolved.mamba_cache_dtype or resolved.dtype,
@@ -211,7 +210,7 @@ def _hybrid_pages(architecture: Architecture, parallel: Parallel, resolved: Reso
 
 def _has_contiguous_states(resolved: Resolved) -> bool:
     """Whether pages of hybrid models are laid out as `contiguous_pages` does."""
-    rules = find_engine(resolved.engine).cache.at(resolved.version)
+    rules = resolved.engine.facts.cache.at(resolved.version)
     return rules.contiguous_states and not resolved.on_310p
 
 

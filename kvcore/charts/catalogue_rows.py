@@ -19,7 +19,6 @@ from kvcore.catalogue.documented import license_of
 from kvcore.catalogue.models import Checkpoint, ModelEntry, find_model
 from kvcore.engine.switches import V1Engine
 from kvcore.engines.registry import engines
-from kvcore.engines.vllm.versions import releases_of, switches_of, vllm_releases
 from kvcore.model.architecture import Architecture, elements
 from kvcore.model.config import ModelConfig
 from kvcore.model.families import read_architecture
@@ -140,13 +139,13 @@ def version_rows() -> tuple[VersionRow, ...]:
         VersionRow(
             engine=engine.name,
             version=str(own),
-            runs_on=str(host) if engine.releases else "",
-            generation="V0" if switches_of(host).v1_engine in (V1Engine.NEVER, V1Engine.OPT_IN) else "V1",
-            utilization=switches_of(host).gpu_memory_utilization,
-            source=engine.source,
+            runs_on=str(host) if engine.facts.releases else "",
+            generation="V0" if engine.switches(host).v1_engine in (V1Engine.NEVER, V1Engine.OPT_IN) else "V1",
+            utilization=engine.switches(host).gpu_memory_utilization,
+            source=engine.facts.source,
         )
         for engine in engines()
-        for own, host in reversed(releases_of(engine.name))
+        for own, host in reversed(engine.releases())
     )
 
 
@@ -164,7 +163,7 @@ def model_facts(config: ModelConfig, checkpoint: Checkpoint, license_name: str, 
     except KvPlannerError:
         return license_name
     total = checkpoint.total_parameters or parameters(architecture)
-    length = derived_max_model_len(architecture.context, vllm_releases()[-1])
+    length = derived_max_model_len(architecture.context, engines()[0].releases()[-1][1])
     parts = [short_count(total), t("{tokens} tokens", tokens=count(length)), license_name]
     return SEPARATOR.join(part for part in parts if part)
 

@@ -17,9 +17,9 @@ from kvcore.base.quantity import Quantity
 from kvcore.base.words import Words
 from kvcore.cache.spec import CacheKind
 from kvcore.controls.in_force import settings_in_force
+from kvcore.engine.rank_memory import TOO_LITTLE_FREE
 from kvcore.evidence.calibration import fields_by_origin
 from kvcore.explain.numbers import any_cache, bytes_per_token_in_all
-from kvcore.memory.parts import TOO_LITTLE_FREE
 from kvcore.planning import Plan, Tightness, Verdict
 from kvcore.scenario import Origin, Scenario
 from kvcore.texts import LABELS

@@ -91,9 +91,9 @@ def left_out_note(choice: LimitChoice, t: Words) -> str:
     if choice.plan is None:
         return ""
     resolved = choice.plan.resolved
-    refuses = refuses_longer(resolved.version)
+    refuses = refuses_longer(resolved)
     what = "by-release" if refuses is None else "refused" if refuses else "stopped"
-    return t(LABELS["over-limit"][what], version=f"{resolved.engine} {resolved.engine_version}")
+    return t(LABELS["over-limit"][what], version=f"{resolved.engine.name} {resolved.engine_version}")
 
 
 def choice_rows(

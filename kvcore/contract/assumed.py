@@ -16,10 +16,9 @@ from kvcore.base.errors import KvPlannerError
 from kvcore.base.kept import found_with
 from kvcore.base.parts import KV_CACHE
 from kvcore.base.quantity import Quantity
-from kvcore.engines.registry import find_engine
+from kvcore.engine.rank_memory import RankMemory
+from kvcore.engine.setting import setting_of
 from kvcore.flags import fields_of
-from kvcore.memory.parts import RankMemory
-from kvcore.memory.setting import links_of, setting_of
 from kvcore.memory.surroundings import OtherSurroundings
 from kvcore.planning import Plan
 from kvcore.scenario import Origin
@@ -60,8 +59,8 @@ def _key(planned: Plan, memory: RankMemory) -> Hashable:
 def _assumed(planned: Plan, memory: RankMemory) -> dict[str, str]:
     scenario, card, architecture = planned.scenario, planned.accelerator, planned.architecture
     now = memory.available_kv
-    likely = links_of(scenario, card, architecture)[:1]
     setting = setting_of(scenario, architecture, planned.resolved, card, planned.stage)
+    likely = setting.links[:1]
     others = OtherSurroundings(setting, memory)
     found: dict[str, str] = {}
     for key, known in _cases().items():
@@ -90,4 +89,4 @@ def _is_settled(planned: Plan) -> bool:
     """Whether surroundings cannot change the KV memory: it was measured, or variables declare it."""
     measured, resolved = planned.scenario.measured, planned.resolved
     is_measured = measured.available_kv_gib is not None and measured.origin(KV_CACHE.field) is Origin.MEASURED
-    return is_measured or not find_engine(resolved.engine).measures_memory_in(resolved.version)
+    return is_measured or not resolved.engine.measures_memory_in(resolved.version)

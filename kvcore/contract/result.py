@@ -12,7 +12,7 @@ from kvcore.base.units import rounded_gib
 from kvcore.base.untrusted import utf8_text
 from kvcore.contract.assumed import assumed_surroundings
 from kvcore.deploy.commands import launch_command
-from kvcore.memory.parts import RankMemory
+from kvcore.engine.rank_memory import RankMemory
 from kvcore.model.config import ModelConfig
 from kvcore.planning import Plan, Verdict, plan
 from kvcore.wire.request import ReadConfig, from_hub, id_of, parse_request, scenario_from_request

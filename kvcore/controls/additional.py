@@ -9,9 +9,9 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from kvcore.base.untrusted import parse_json_object, unquoted
-from kvcore.engines.registry import find_engine
-from kvcore.engines.vllm.additional import FIELD, SWITCH
-from kvcore.engines.vllm.versions import planned_release, releases_of
+from kvcore.engine.facts import ADDITIONAL as FIELD
+from kvcore.engine.facts import SWITCH
+from kvcore.engines.registry import engine_of
 from kvcore.flags import FLAGS, Flag, Widget
 from kvcore.scenario import Scenario, value_of
 from kvcore.wire.fields import MAX_OBJECT_CHARACTERS, read_object
@@ -33,7 +33,7 @@ def is_taken_apart(scenario: Scenario) -> bool:
         >>> [is_taken_apart(scenario_from_request({**asked, "engine": name})) for name in ("vllm", "vllm-ascend")]
         [False, True]
     """
-    return bool(find_engine(scenario.engine).additional.reads) or scenario.additional_config is not None
+    return bool(engine_of(scenario).facts.additional.reads) or scenario.additional_config is not None
 
 
 def rows_of(scenario: Scenario) -> tuple[Flag, ...]:
@@ -45,7 +45,8 @@ def rows_of(scenario: Scenario) -> tuple[Flag, ...]:
         >>> [flag.key for flag in rows_of(scenario_from_request(asked))][:2]
         ['dynamic_eplb', 'lmhead_tp_size']
     """
-    rules, version = find_engine(scenario.engine).additional, planned_release(scenario).version
+    engine = engine_of(scenario)
+    rules, version = engine.facts.additional, engine.planned_release(scenario).version
     keys = rules.keys(version)
     left_out = () if version >= rules.scheduler_switch_since else (SCHEDULER,)
     return tuple(flag for flag in _ROWS if flag.name.split(".")[1] in keys and flag.name not in left_out)
@@ -60,8 +61,9 @@ def readers_of(scenario: Scenario, key: str) -> tuple[str, ...]:
         >>> readers_of(scenario, "torchair_graph_config"), readers_of(scenario, "expert_parallel")
         (('0.11.0', '0.9.1'), ())
     """
-    rules = find_engine(scenario.engine).additional
-    return tuple(str(own) for own, host in reversed(releases_of(scenario.engine)) if key in rules.keys(host))
+    engine = engine_of(scenario)
+    rules = engine.facts.additional
+    return tuple(str(own) for own, host in reversed(engine.releases()) if key in rules.keys(host))
 
 
 def with_key(scenario: Scenario, field: str, value: object) -> Scenario:

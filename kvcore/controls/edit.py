@@ -14,9 +14,8 @@ from kvcore.catalogue.accelerators import Accelerator
 from kvcore.catalogue.models import Checkpoint
 from kvcore.controls.additional import with_key
 from kvcore.controls.offers import nearest_tensor_parallel_size
+from kvcore.engine.facts import ADDITIONAL
 from kvcore.engines.registry import find_engine, with_accelerator
-from kvcore.engines.vllm.additional import FIELD as ADDITIONAL
-from kvcore.engines.vllm.versions import knows_release
 from kvcore.evidence.carry import carried_over, carried_to_model
 from kvcore.model.config import ModelConfig
 from kvcore.model.families import read_architecture
@@ -77,7 +76,7 @@ def _changed(scenario: Scenario, field: str, value: object) -> Scenario:
     if field == "max_cudagraph_capture_size":
         # A list with another maximum stops the start: the later setting counts.
         changes["cudagraph_capture_sizes"] = None
-    if field == "engine" and not knows_release(find_engine(str(value)).name, scenario.engine_version):
+    if field == "engine" and not find_engine(str(value)).knows(scenario.engine_version):
         changes["engine_version"] = None
     if field in PARALLEL:
         return replace(scenario, parallel=replace(scenario.parallel, **changes))

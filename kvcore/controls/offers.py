@@ -10,10 +10,8 @@ from msgspec.structs import replace
 
 from kvcore.base.errors import KvPlannerError
 from kvcore.base.untrusted import unquoted
-from kvcore.engines.registry import find_engine
-from kvcore.engines.vllm.availability import is_available
-from kvcore.engines.vllm.start import traits_of
-from kvcore.engines.vllm.versions import planned_release, releases_of
+from kvcore.engine.traits import traits_of
+from kvcore.engines.registry import engine_of, find_engine, planned_release
 from kvcore.flags import FLAGS, read_whole
 from kvcore.memory.activations import restart_gain_bytes
 from kvcore.model.architecture import Architecture
@@ -99,7 +97,7 @@ def known_precisions(scenario: Scenario) -> tuple[str, ...]:
         >>> known_precisions(scenario_from_request({"model": "Qwen/Qwen3-8B", "engine": "vllm-ascend"}))
         ('auto', 'ascend', 'fp8', 'bitsandbytes')
     """
-    return (CHECKPOINT, *find_engine(scenario.engine).weight_precisions, *FLAGS["quantization"].common)
+    return (CHECKPOINT, *engine_of(scenario).facts.weight_precisions, *FLAGS["quantization"].common)
 
 
 @kept_answer
@@ -167,7 +165,7 @@ def engine_versions(engine: str) -> tuple[str, ...]:
         >>> "0.19.0" in engine_versions("vllm")
         True
     """
-    return tuple(str(own) for own, _ in reversed(releases_of(engine)))
+    return tuple(str(own) for own, _ in reversed(find_engine(engine).releases()))
 
 
 def default_utilization(scenario: Scenario) -> float:
@@ -196,7 +194,7 @@ def main_flags(scenario: Scenario) -> tuple[str, ...]:
         >>> main_flags(scenario_from_request(asked))
         ('data_parallel_size', 'enable_expert_parallel')
     """
-    return find_engine(scenario.engine).main_flags if has_experts(scenario) else ()
+    return engine_of(scenario).facts.main_flags if has_experts(scenario) else ()
 
 
 def _architecture(scenario: Scenario) -> Architecture | None:
@@ -248,7 +246,7 @@ def takes_flag(scenario: Scenario, field: str) -> bool:
         >>> takes_flag(old, "max_cudagraph_capture_size")
         False
     """
-    return is_available(field, "", planned_release(scenario).version)
+    return engine_of(scenario).is_available(field, "", planned_release(scenario).version)
 
 
 def state_choices(field: str, scenario: Scenario) -> tuple[str, ...]:
@@ -260,6 +258,6 @@ def state_choices(field: str, scenario: Scenario) -> tuple[str, ...]:
         >>> state_choices("mamba_cache_mode", scenario)
         ('auto', 'align')
     """
-    version, now = planned_release(scenario).version, getattr(scenario, field)
+    engine, version, now = engine_of(scenario), planned_release(scenario).version, getattr(scenario, field)
     values = FLAGS[field].common
-    return (AUTO, *(value for value in values if value == now or is_available(field, value, version)))
+    return (AUTO, *(value for value in values if value == now or engine.is_available(field, value, version)))

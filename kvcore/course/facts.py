@@ -121,7 +121,7 @@ def facts(base: Plan, seed: int) -> dict[str, Quantity]:
 
 def parameter_count(base: Plan) -> Quantity:
     """Parameters of the plan's stage; apart from the other facts, because every tensor is counted for it."""
-    loaded = loaded_architecture(base.architecture, base.scenario, base.resolved.version)
+    loaded = loaded_architecture(base.architecture, base.scenario, base.resolved)
     shares = weight_shares(loaded, base.quantization, base.scenario.parallel, base.resolved, base.stage)
     return given("parameter_count", shares.count)
 

@@ -16,9 +16,7 @@ from kvcore.course.equation import equations
 from kvcore.course.lesson import Content, Lesson, Option, StepName
 from kvcore.engine import stage_layers
 from kvcore.engine.memory_rules import GraphApi
-from kvcore.engines.registry import find_engine
-from kvcore.engines.vllm.versions import switches_of
-from kvcore.memory.parts import RankMemory
+from kvcore.engine.rank_memory import RankMemory
 from kvcore.memory.shares import WeightShares, weight_shares
 from kvcore.memory.stages import loaded_architecture
 from kvcore.model.quantization import NOT_QUANTIZED
@@ -56,8 +54,8 @@ def budget_content(lesson: Lesson) -> Content:
     """Total × utilization, and what utilization does not mean."""
     resolved, memory, say = lesson.plan.resolved, lesson.plan.memory, lesson.say
     points = ["budget-not-cache", "budget-not-limit", "budget-not-free"]
-    looks = find_engine(resolved.engine).measures_memory_in(resolved.version)
-    if looks and switches_of(resolved.version).checks_free_memory:
+    looks = resolved.engine.measures_memory_in(resolved.version)
+    if looks and resolved.switches.checks_free_memory:
         points.append("budget-start-check")
     content = replace(lesson.content(StepName.BUDGET, unit="GiB"), points=tuple(map(say, points)))
     if memory is None:
@@ -89,7 +87,7 @@ def budget_content(lesson: Lesson) -> Content:
 def weights_content(lesson: Lesson) -> Content:
     """The weights of one GPU, of the worst rank of the plan: parameters × bytes / TP, and what is replicated."""
     base, parallel = lesson.plan, lesson.plan.scenario.parallel
-    loaded = loaded_architecture(base.architecture, base.scenario, base.resolved.version)
+    loaded = loaded_architecture(base.architecture, base.scenario, base.resolved)
     shares = weight_shares(loaded, base.quantization, parallel, base.resolved, base.stage)
     weights = base.memory.weights if base.memory is not None else base.loaded_weights
     slips = [lesson.slip(weights.value / GB, "gigabytes")]
@@ -168,7 +166,7 @@ def activations_content(lesson: Lesson) -> Content:
     base, say = lesson.plan, lesson.say
     resolved, memory = base.resolved, base.memory
     seats, batch = resolved.max_num_seqs, resolved.max_num_batched_tokens
-    variables = find_engine(resolved.engine).variables_in(resolved.version)
+    variables = resolved.engine.variables_in(resolved.version)
     content = lesson.content(
         StepName.ACTIVATIONS,
         options=(FALL, SAME, RISE),
@@ -181,7 +179,9 @@ def activations_content(lesson: Lesson) -> Content:
         content = replace(
             content,
             question=say("activations-question-by-hand"),
-            idea=say("activations-idea-by-hand", engine=resolved.engine, variable=f"`{variables.model}`"),
+            idea=say(
+                "activations-idea-by-hand", engine=resolved.engine.name, variable=f"`{variables.model}`"
+            ),
             points=(say("activations-log-by-hand"),),
         )
     if memory is None:
@@ -245,7 +245,7 @@ def framework_content(lesson: Lesson) -> Content:
     base, say, memory = lesson.plan, lesson.say, lesson.plan.memory
     resolved = base.resolved
     content = lesson.content(StepName.FRAMEWORK, options=(FALL, SAME, RISE))
-    if find_engine(resolved.engine).variables_in(resolved.version) is None:
+    if resolved.engine.variables_in(resolved.version) is None:
         content = replace(content, points=(say("framework-same-run"),))
     if memory is None:
         return replace(content, missing=say("no-card"))
@@ -269,7 +269,7 @@ def _framework_reasons(lesson: Lesson, memory: RankMemory, effect: str) -> Itera
         yield say("framework-why-same" if effect == SAME else "framework-why-rise")
     if "{graphs}" in memory.cuda_graphs.formula and memory.cuda_graphs.value:
         yield say("framework-graphs")
-        if find_engine(lesson.plan.resolved.engine).memory.graphs is GraphApi.ACL:
+        if lesson.plan.resolved.engine.facts.memory.graphs is GraphApi.ACL:
             yield say("framework-acl")
 
 

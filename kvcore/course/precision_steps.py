@@ -56,7 +56,7 @@ def weight_bits_content(lesson: Lesson) -> Content:
         source="vllm/model_executor/layers/quantization/auto_gptq.py (0.32)",
     )
     shares = weight_shares(
-        loaded_architecture(base.architecture, base.scenario, base.resolved.version),
+        loaded_architecture(base.architecture, base.scenario, base.resolved),
         base.quantization,
         base.scenario.parallel,
         base.resolved,

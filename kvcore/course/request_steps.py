@@ -15,7 +15,6 @@ from kvcore.course.cache_steps import blocks_of_a_request, filled_from
 from kvcore.course.equation import equations
 from kvcore.course.experiments import exercises
 from kvcore.course.lesson import Content, Lesson, StepName
-from kvcore.engines.vllm.availability import exported_metrics
 from kvcore.planning import Plan, Verdict
 
 SHORTER: Final = 4
@@ -152,7 +151,7 @@ def _limits_quantities(base: Plan, cache: CachePlan) -> tuple[Quantity, ...]:
 
 
 def _limits_points(lesson: Lesson) -> Iterator[str]:
-    metrics = exported_metrics(lesson.plan.resolved.version, lesson.plan.resolved.is_v0)
+    metrics = lesson.plan.resolved.engine.metrics(lesson.plan.resolved.version, lesson.plan.resolved.is_v0)
     yield lesson.say("limits-crash")
     if "preemptions" in metrics and "kv_cache_usage" in metrics:
         usage, preemptions = (f"`{metrics[role].name}`" for role in ("kv_cache_usage", "preemptions"))

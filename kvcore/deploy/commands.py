@@ -18,9 +18,7 @@ from kvcore.deploy.launch import (
     rank_table_of,
     served_model,
 )
-from kvcore.engine.protocol import Role
-from kvcore.engines.registry import find_engine
-from kvcore.engines.vllm.connectors import transfer_of
+from kvcore.engine.records import Role
 from kvcore.planning import Plan
 
 if TYPE_CHECKING:
@@ -32,7 +30,7 @@ def launch_command(plan: Plan) -> str:
     if number_of_machines(plan) > 1:
         return several_machines_command(plan).removesuffix("\n")
     environment = [f"{name}={shlex.quote(value)}" for name, value in launch_environment(plan).items()]
-    argv = [*find_engine(plan.scenario.engine).launch.program, served_model(plan)]
+    argv = [*plan.resolved.engine.facts.launch.program, served_model(plan)]
     for name, value in launch_arguments(plan).items():
         argv += launch_words(name, value)
     return " ".join([*environment, shlex.join(argv)])
@@ -77,7 +75,7 @@ def _rank_table(start: ServerStart) -> str:
     if table is None:
         return ""
     cards = str(parallel.ranks_per_replica * parallel.data_parallel_size)
-    computes = transfer_of(start.plan.scenario).role is Role.PRODUCER
+    computes = start.plan.resolved.engine.transfer(start.plan.scenario).role is Role.PRODUCER
     counts = (cards, "...") if computes else ("...", cards)
     words = (
         "bash", table.script, "--ips", "...", "--npus-per-node", str(start.plan.accelerator.devices_per_node),

@@ -13,7 +13,6 @@ from msgspec import Struct
 from kvcore.deploy.going_live import SECONDS, Load
 from kvcore.deploy.launch import PORT, served_model
 from kvcore.deploy.templates import filled, templates
-from kvcore.engines.vllm.availability import exported_metrics
 from kvcore.planning import Plan
 from kvcore.scenario import Runner
 
@@ -63,7 +62,7 @@ def _kind(plan: Plan) -> str:
 
 def metrics_command(plan: Plan) -> str:
     """Shows all metrics of the alerts, without the buckets of histograms."""
-    metrics = exported_metrics(plan.resolved.version, plan.resolved.is_v0)
+    metrics = plan.resolved.engine.metrics(plan.resolved.version, plan.resolved.is_v0)
     names = "|".join(sorted({metric.name.removeprefix("vllm:") for metric in metrics.values()}))
     return f"curl -s http://localhost:{PORT}/metrics | grep -E '^vllm:({names})' | grep -v _bucket\n"
 

@@ -22,9 +22,7 @@ from kvcore.base.words import Words
 from kvcore.deploy.commands import launch_command
 from kvcore.deploy.launch import PORT, launch_words, served_model
 from kvcore.deploy.templates import filled, yaml_text
-from kvcore.engines.registry import find_engine
-from kvcore.engines.vllm.availability import MetricRole, benchmark_program, exported_metrics
-from kvcore.engines.vllm.versions import switches_of
+from kvcore.engine.records import MetricRole
 from kvcore.planning import Plan, Verdict
 from kvcore.texts import CHECKS, Check
 
@@ -146,7 +144,7 @@ def load_test(plan: Plan, load: Load) -> LoadTest:
     bound = decode_bound(plan, served, load.prompt_tokens)
     rounds = SECONDS / (bound.seconds_per_token * load.answer_tokens) if bound else ROUNDS_WITHOUT_BOUND
     prompts = max(at_once, math.ceil(served * rounds))
-    program = benchmark_program(plan.resolved.version)
+    program = plan.resolved.engine.load_generator(plan.resolved.version)
     flags: dict[str, Any] = {
         "backend": "openai" if program.words[0] == "vllm" else "vllm",
         "base-url": f"http://localhost:{PORT}",
@@ -172,7 +170,7 @@ def load_test(plan: Plan, load: Load) -> LoadTest:
 
 def _facts(plan: Plan, limits: Thresholds) -> dict[str, Any]:
     """Thresholds, and metric names by role, None for a metric that the planned version does not have."""
-    metrics = exported_metrics(plan.resolved.version, plan.resolved.is_v0)
+    metrics = plan.resolved.engine.metrics(plan.resolved.version, plan.resolved.is_v0)
     return {
         **{role.value: metrics[role].name if role in metrics else None for role in MetricRole},
         "version": plan.resolved.version,
@@ -296,7 +294,7 @@ def expected_log_lines(plan: Plan) -> tuple[str, ...]:
     cache, resolved = plan.cache, plan.resolved
     if cache is None or plan.available_kv_bytes is None or not cache.fits:
         return ()
-    log = find_engine(plan.scenario.engine).log
+    log = plan.resolved.engine.facts.log
     weights = log.weights_line.format(gib=gib(plan.loaded_weights.value))
     concurrency = (
         f"Maximum concurrency for {resolved.max_model_len:,} tokens per request: {cache.max_concurrency:.2f}x"
@@ -307,7 +305,7 @@ def expected_log_lines(plan: Plan) -> tuple[str, ...]:
             f"# cuda blocks: {cache.num_blocks}, # CPU blocks: ...",
             concurrency,
         )
-    switches = switches_of(resolved.version)
+    switches = resolved.switches
     lines = [weights]
     until = log.available_in_bytes_until
     if until is not None and resolved.version <= until and plan.memory is not None:

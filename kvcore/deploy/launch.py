@@ -16,14 +16,9 @@ from msgspec import Struct, field
 from kvcore.base.errors import ScenarioError
 from kvcore.base.units import ceil_div
 from kvcore.catalogue.documented import modelslim_repository
-from kvcore.engine.protocol import RankTable
-from kvcore.engine.resolved import view_of
+from kvcore.engine.facts import RankTable
 from kvcore.engine.switches import GraphSizeFlag
-from kvcore.engines.registry import find_engine
-from kvcore.engines.vllm.backends import backend_to_ask_for
-from kvcore.engines.vllm.connectors import transfer_of
-from kvcore.engines.vllm.runner import runner_flag
-from kvcore.engines.vllm.versions import switches_of
+from kvcore.engines.registry import view_of
 from kvcore.flags import Flag, Kind, LaunchRule, LinkRule, fields_of
 from kvcore.model.quantization.modelslim import METHOD as MODELSLIM
 from kvcore.model.rope import read_yarn
@@ -98,7 +93,7 @@ def _overrides(plan: Plan) -> dict[str, str]:
 
 def _blocks(plan: Plan) -> dict[str, Any]:
     """The block size, and the backend that has to be asked for with the model."""
-    backend = backend_to_ask_for(plan.architecture)
+    backend = plan.resolved.engine.backend_to_ask_for(plan.architecture)
     return {"block-size": plan.scenario.block_size, "attention-backend": backend}
 
 
@@ -107,7 +102,7 @@ def _runner(plan: Plan) -> dict[str, str]:
     scenario = plan.scenario
     if scenario.runner is Runner.AUTO:
         return {}
-    flag, value = runner_flag(scenario, scenario.runner, plan.resolved.version)
+    flag, value = plan.resolved.engine.runner_flag(scenario, scenario.runner, plan.resolved.version)
     return {flag: value}
 
 
@@ -120,7 +115,7 @@ def _graphs(plan: Plan) -> dict[str, Any]:
     Source: vllm/engine/arg_utils.py (0.8.5, 0.9.2, 0.11.0, 0.11.1), vllm/v1/worker/gpu_model_runner.py:_dummy_run
     (0.8.5, 0.11.0).
     """
-    scenario, switches = plan.scenario, switches_of(plan.resolved.version)
+    scenario, switches = plan.scenario, plan.resolved.switches
     flag = switches.graph_size_flag
     flags: dict[str, Any] = {}
     config: dict[str, Any] = {}
@@ -161,8 +156,8 @@ def launch_environment(plan: Plan) -> dict[str, str]:
 
 def rank_table_of(plan: Plan) -> RankTable | None:
     """The file that lists the cards of all servers, where this server's connector needs one; else None."""
-    connector, version = transfer_of(plan.scenario).connector, plan.resolved.version
-    tables = find_engine(plan.scenario.engine).launch.rank_tables
+    connector, version = plan.resolved.engine.transfer(plan.scenario).connector, plan.resolved.version
+    tables = plan.resolved.engine.facts.launch.rank_tables
     return next((row for row in tables if row.connector == connector and row.covers(version)), None)
 
 
@@ -237,7 +232,7 @@ def _redundant(plan: Plan) -> dict[str, Any]:
     Source: vllm/engine/arg_utils.py (0.9.2 --num-redundant-experts, 0.10.2 --eplb-config).
     """
     count = plan.scenario.parallel.num_redundant_experts
-    flag = switches_of(plan.resolved.version).redundant_experts_flag
+    flag = plan.resolved.switches.redundant_experts_flag
     return {"enable-eplb": True, flag: count} if count and flag else {}
 
 
@@ -335,7 +330,7 @@ def _machine(plan: Plan, place: int, number: int) -> Machine:
 
 def _is_on_ray(plan: Plan) -> bool:
     """Whether the machines that share a replica join a Ray cluster."""
-    return plan.resolved.version < find_engine(plan.scenario.engine).launch.nodes_since
+    return plan.resolved.version < plan.resolved.engine.facts.launch.nodes_since
 
 
 def _shared_cards(size: int, most: int) -> int:

@@ -23,7 +23,7 @@ from kvcore.deploy.launch import (
     served_model,
 )
 from kvcore.deploy.templates import templates
-from kvcore.engine.protocol import Launch
+from kvcore.engine.facts import Launch
 from kvcore.engines.registry import find_engine
 from kvcore.planning import Plan
 
@@ -138,7 +138,7 @@ def start_of(plan: Plan, *, every_flag: bool = False) -> ServerStart:
     """The start of a plan; `every_flag` includes resolved defaults."""
     return ServerStart(
         plan=plan,
-        launch=find_engine(plan.scenario.engine).launch,
+        launch=plan.resolved.engine.facts.launch,
         model=served_model(plan),
         arguments=launch_arguments(plan, every_flag=every_flag),
         environment=launch_environment(plan),
@@ -163,7 +163,7 @@ def machine_variables(plan: Plan) -> tuple[str, ...]:
 
 def has_image(plan: Plan) -> bool:
     """Whether the engine is published as a container image for cards of this vendor."""
-    return find_engine(plan.scenario.engine).launch.image_for(plan.accelerator.vendor) is not None
+    return plan.resolved.engine.facts.launch.image_for(plan.accelerator.vendor) is not None
 
 
 def no_image(plan: Plan) -> ScenarioError:
@@ -176,7 +176,7 @@ def image(plan: Plan) -> str:
 
     Raises ScenarioError where none is known.
     """
-    found = find_engine(plan.scenario.engine).launch.image_for(plan.accelerator.vendor)
+    found = plan.resolved.engine.facts.launch.image_for(plan.accelerator.vendor)
     if found is None:
         raise no_image(plan)
     version = plan.resolved.engine_version

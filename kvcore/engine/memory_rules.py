@@ -12,7 +12,6 @@ from packaging.version import Version
 from kvcore.catalogue.accelerators import Vendor
 from kvcore.tables import NEVER, OLDEST, Amount, Capability, Count, Record, ReleaseRange, Share, Source
 
-EngineName = Annotated[str, Meta(pattern="^[a-z][a-z0-9-]*$")]
 RunnerKind = Literal["v0", "v1", "v2"]
 Link = Literal["single", "unified", "nvlink", "pcie-p2p", "pcie", "hosts"]
 Layers = Literal["dense", "experts", "latent", "sparse"]
@@ -164,8 +163,6 @@ class MemoryRules(Record, frozen=True, kw_only=True):
     """What the memory of a rank takes in addition to what vLLM's own runners take on CUDA."""
 
     source: Source = ""
-    overheads: EngineName | None = None
-    """The engine whose `overheads` store; None for vLLM's, by its runner (v0, v1, v2)."""
     budget: Budget | None = None
     """How the budget is made up; None as vLLM's release says."""
     absolute: tuple[AbsoluteBudget, ...] = ()

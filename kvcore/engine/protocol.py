@@ -1,420 +1,344 @@
-"""What an engine provides: a frozen record, read from the `engine.toml` of its folder (docs/adding-an-engine.md).
+"""What every engine answers (`Engine`), and the two records that its answers go by (`Resolved`, `Setting`).
 
-Nothing outside the folders asks which engine it is: it asks the record for what it needs to know.
+The rooms below `kvcore.engines` are handed an engine, in `Resolved` or as an argument: none asks which one it is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from enum import StrEnum
-from functools import cache
-from importlib import import_module
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import ClassVar
 
-from msgspec import Meta, field
+from msgspec import Struct
 from packaging.version import Version
 
-from kvcore.catalogue.accelerators import Accelerator, Vendor
-from kvcore.engine.graph_rules import GraphRules
-from kvcore.engine.memory_rules import EngineName, MemoryRules, MemoryVariables, Overheads, Text
-from kvcore.engine.resolved import CardView, Chip, Resolved, without_card
-from kvcore.flags import FlagName, check_fields
-from kvcore.scenario import Scenario
-from kvcore.tables import NEVER, Amount, ByRelease, Record, ReleaseRange, Releases, Source
-
-if TYPE_CHECKING:
-    from kvcore.base.quantity import Quantity
-    from kvcore.memory.parts import RankMemory
-    from kvcore.memory.setting import Setting
-    from kvcore.model.architecture import Architecture
-
-WeightsLine = Literal["Model loading took {gib:.2f} GiB", "Loading model weights took {gib:.4f} GB"]
-
-
-ResolveFlags: TypeAlias = "Callable[[Scenario, Architecture, CardView], Resolved]"
-"""Every flag as a release fills it in; raises EngineRefusalError for what the engine refuses.
-
-Of the card it reads the view alone: the scenario that it gets names none.
-"""
-FindMemory: TypeAlias = "Callable[[Setting, Quantity], RankMemory]"
-"""Where the memory of one rank goes, given its weights: the parts, the budget, what the KV cache gets."""
+from kvcore.base.errors import Notice, ScenarioError
+from kvcore.base.quantity import Quantity
+from kvcore.catalogue.accelerators import Accelerator
+from kvcore.engine.cards import CardView, dotted
+from kvcore.engine.facts import EngineFacts
+from kvcore.engine.memory_rules import MemoryVariables
+from kvcore.engine.rank_memory import RankMemory
+from kvcore.engine.records import Adaptable, End, FormerFlag, LoadGenerator, Metric, Release, Transfer
+from kvcore.engine.switches import AttentionBackend, Switches
+from kvcore.model.architecture import Architecture
+from kvcore.model.config import ModelConfig
+from kvcore.model.families.eagle import Draft
+from kvcore.model.quantization import Quantization
+from kvcore.scenario import CudagraphMode, Parallel, Runner, Scenario, SpeculativeConfig
 
 
-FunctionName = Annotated[str, Meta(pattern=r"^[a-z_.]+:[a-z_]+$")]
+def graph_mode(modes: tuple[str, ...], mixed_full: bool) -> CudagraphMode:
+    """The engine's word for captured sets of graphs; `mixed_full`: full graphs are of mixed batches too.
 
-
-class Functions(Record, frozen=True, kw_only=True):
-    """Where the engine's own functions are, as `module:function`. They are imported when they are first called.
-
-    The defaults follow vLLM: what a plug-in does not change.
+    Example:
+        >>> graph_mode(("PIECEWISE", "FULL"), False).value, graph_mode(("FULL",), False).value
+        ('FULL_AND_PIECEWISE', 'FULL_DECODE_ONLY')
     """
-
-    resolve: FunctionName = "kvcore.engines.vllm.defaults:resolve"
-    memory: FunctionName = "kvcore.memory.budget:profiled_memory"
-
-
-class Attention(Record, frozen=True, kw_only=True):
-    """The one attention backend of a platform, and its block size in tokens where no flag says another."""
-
-    backend: Annotated[str, Meta(pattern=r"^[A-Z][A-Z0-9_]*$")]
-    block_size: Annotated[int, Meta(ge=1, le=1024)]
-    is_fixed: bool = False
-    """It is this one whatever is asked, where prefixes are cached or prompts are cut."""
+    if "FULL" not in modes:
+        return CudagraphMode.PIECEWISE if modes else CudagraphMode.NONE
+    if mixed_full:
+        return CudagraphMode.FULL
+    return CudagraphMode.FULL_AND_PIECEWISE if "PIECEWISE" in modes else CudagraphMode.FULL_DECODE_ONLY
 
 
-class Role(StrEnum):
-    """What a server does with the KV caches of others, in the engine's own words."""
+class Resolved(Struct, frozen=True, kw_only=True):
+    """The flags as the engine would print them, and the internal switches that follow from them."""
 
-    PRODUCER = "kv_producer"
-    """It computes prompts for others."""
-    CONSUMER = "kv_consumer"
-    """It goes on from the prompts of others."""
-    BOTH = "kv_both"
-    NONE = "none"
-    """There is no connector."""
-
-
-class Combination(StrEnum):
-    """What a plug-in's release may not take; the code of its refusal ends so."""
-
-    FIRST_ENGINE = "first-engine"
-    CACHED_BLOCKS = "cached-blocks"
-    """Prefix caching with blocks of another size than the platform's."""
-    LATENT_ATTENTION = "latent-attention"
-    SPARSE_ATTENTION = "sparse-attention"
-    SPLIT_EXPERTS = "split-experts"
-    """Tokens cut over tensor parallel ranks (FlashComm), in a mixture whose experts are cut as well."""
-    BLOCKING_LAUNCHES = "blocking-launches"
-    """Graphs where a variable makes every launch wait."""
-    NODE_KEYS = "node-keys"
-    """Keys of `--additional-config` that servers of another role take alone."""
-    MODULE_RANKS = "module-ranks"
-    """Single modules cut over groups that the data parallel ranks do not make."""
-    CONTEXT_WITHOUT_FLASHCOMM = "context-without-flashcomm"
-    """Sparse attention of a part of the tokens on each rank, whose tokens are not cut."""
-    XLITE_STAGES = "xlite-stages"
-    XLITE_DRAFTS = "xlite-drafts"
-    XLITE_BLOCKS = "xlite-blocks"
-
-
-class RefusedCombination(ReleaseRange, frozen=True, kw_only=True):
-    """Releases of vLLM on which a plug-in stops for it."""
-
-    source: Source
-    what: Combination
-    only_310p: bool = False
-    """On 310P alone."""
-    key: Annotated[str, Meta(pattern=r"^[a-z_.]*$")] = ""
-    """What `node-keys` is about."""
-    roles: tuple[Role, ...] = ()
-    """The servers that take it."""
-
-
-class Refusals(Record, frozen=True, kw_only=True):
-    """Which of vLLM's tables of refusals apply."""
-
-    source: Source = ""
-    model_classes_since: Version = NEVER
-    """From this vLLM release on, every model class of the engine is one of vLLM's."""
-    platform: Annotated[str, Meta(pattern="^[a-z]*$")] = ""
-    """Whose storage formats of weights it takes (`quantization_methods.toml`); "" for those of the card's vendor."""
-    checks_weight_shapes: bool = True
-    """Blocks and groups of quantized weights that tensor parallelism would cut stop the start."""
-    unsupported_chips: tuple[Chip, ...] = ()
-    """Generations of chips that none of its releases has a platform for."""
-    combinations: tuple[RefusedCombination, ...] = ()
-    """What is not taken together, in the order of the checks."""
-
-
-class SparseKeys(StrEnum):
-    """How the keys of a sparse indexer are stored."""
-
-    PACKED = "packed"
-    """In layers of their own, in fp8 with scales."""
-    PLAIN = "plain"
-    """In layers of their own, in the model's dtype."""
-    JOINED = "joined"
-    """Behind the latent vector of the same layer, in the model's dtype."""
-    DOUBLED = "doubled"
-    """In a second latent vector's room: the layer counts as full attention, with keys and values."""
-
-
-class CompressedBlocks(Record, frozen=True, kw_only=True):
-    """Blocks of DeepSeek-V4's caches where they are counted in vectors, and nothing is packed or aligned."""
-
-    counts_vectors: bool = False
-    """A block has room for so many stored vectors, not for the vectors of so many tokens."""
-    overlapping_share: Annotated[int, Meta(ge=1, le=1024)] = 1
-    """A block of what waits for a compressor that looks at two windows is this part of a block."""
-    single_share: Annotated[int, Meta(ge=1, le=1024)] = 1
-    """The same for one that looks at one."""
-    sizes: tuple[Annotated[int, Meta(ge=1, le=1024)], ...] = ()
-    """Block sizes that are taken; the first stands for any other."""
-
-
-class CacheRules(Record, frozen=True, kw_only=True):
-    """Where KV cache and schedule differ from those of the vLLM release that the engine runs on."""
-
-    aligns_to_kernel_block: bool = False
-    """Blocks of hybrid models are multiples of the backend's smallest kernel block, in every release."""
-    contiguous_states: bool = False
-    """A hybrid model's keys are as large as a state's largest tensor, the smallest behind them."""
-    keeps_windows: bool = True
-    """Layers with a window or chunks have caches of their own kind; else they keep the whole context."""
-    sparse_keys: SparseKeys = SparseKeys.PACKED
-    compressed: CompressedBlocks = CompressedBlocks()
-    states_last: bool = False
-    """Layers with recurrent states come after all others, so that attention is the first group."""
+    engine: Engine
+    """The engine that answers for what these flags come to."""
+    engine_version: str
+    """The known version whose behaviour is used."""
+    version: Version
+    is_v0: bool
+    dtype: str
+    """bfloat16, float16 or float32."""
+    kv_cache_dtype: str
+    """A concrete storage dtype: bfloat16, fp8_e4m3, fp8_ds_mla, int8_per_token_head, ..."""
+    max_model_len: int
+    derived_max_model_len: int
+    max_model_len_auto: bool
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    block_size: int
+    gpu_memory_utilization: float
+    enforce_eager: bool
+    enable_prefix_caching: bool
+    enable_chunked_prefill: bool
+    async_scheduling: bool
+    max_concurrent_batches: int
+    use_v2_model_runner: bool
+    hybrid_kv_cache_manager: bool
+    mamba_cache_mode: str
+    """none, align or all."""
+    attention_backend: str
+    """The engine's spelling, FLASH_ATTN, FLASHINFER, TRITON_ATTN, FLASHMLA, ..."""
+    cudagraph_capture_sizes: tuple[int, ...] = ()
+    cudagraph_modes: tuple[str, ...] = ()
+    """Which graph sets are captured: PIECEWISE, FULL."""
+    captures_mixed_full: bool = False
+    """Full graphs are of every size; else of batches that only decode."""
+    mamba_block_size: int | None = None
+    """As asked."""
+    mamba_cache_dtype: str = ""
+    """Of what recurrent layers keep where the model's config names no dtype; "" for `dtype`."""
+    on_310p: bool = False
+    """On an Ascend 310P, whose worker lays out hybrid models as vLLM does."""
     counts_in_flight: bool = False
-    """A window keeps every batch in flight, before vLLM itself does so; candidates of the release do not."""
-    caches_states: bool = True
-    """Prefix caching takes models with recurrent states."""
-    drafts_for_states: bool = True
-    """Speculative decoding takes any model with recurrent states, not Qwen3-Next alone."""
-    cuts_prompts: bool = True
-    """Chunked prefill of text models without latent attention; else a batch has room for max_model_len."""
-    pipelines_drafts: bool = True
-    """The model's own drafts (MTP) run with pipeline parallelism where prompts are not processed apart."""
-
-
-class ContextParallel(StrEnum):
-    """When ranks with FlashComm attend to a part of the tokens each in models with sparse attention."""
-
-    NEVER = "never"
-    WITH_FLASHCOMM = "with-flashcomm"
-    ASKED = "asked"
-    """By `enable_dsa_cp`."""
-
-
-class WeightRules(Record, frozen=True, kw_only=True):
-    """Where a plug-in stores weights otherwise than the vLLM release that it runs on."""
-
-    whole_with_flashcomm: Text = ""
-    """A piece of the names of shared experts that each rank stores whole where tokens are cut over the ranks, and cut
-    otherwise; empty: as vLLM stores them."""
-    reads_former_flashcomm: bool = False
-    """FlashComm is asked for by its former variable too."""
-    context_parallel: ContextParallel = ContextParallel.NEVER
-    cuts_tokens_for_whole: bool = False
-    """Shared experts that are to be whole on each rank ask for FlashComm too."""
-    unpacks_blocks: bool = False
-    """FP8 checkpoints with a scale for each block are kept in 16 bits once they are loaded, but on Ascend 950."""
-    unpacks_fp8_of: Annotated[str, Meta(pattern="^[a-z0-9_]*$")] = ""
-    """A type of model whose FP8 checkpoints are loaded in 16 bits; empty: none."""
-
-
-class ReadKeys(ReleaseRange, frozen=True, kw_only=True):
-    """Releases of vLLM on which a plug-in reads these keys of `--additional-config`."""
-
-    names: tuple[str, ...]
-
-    def __post_init__(self) -> None:
-        check_fields(self.names, "additional_config")
-
-
-class UnsizedKeys(Record, frozen=True, kw_only=True):
-    """Keys of `--additional-config`, and by how much one of them may move memory, on either side."""
-
-    source: Source
-    names: tuple[str, ...]
-    gib: Amount
-
-    def __post_init__(self) -> None:
-        check_fields(self.names, "additional_config")
-
-
-class AdditionalRules(Record, frozen=True, kw_only=True):
-    """What an engine makes of `--additional-config`; vLLM itself passes it on."""
-
-    source: Source = ""
-    reads: tuple[ReadKeys, ...] = ()
-    unsized: tuple[UnsizedKeys, ...] = ()
-    """What moves memory by an amount that no source gives a formula for."""
-    redundant_need_balancing_since: Version = NEVER
-    """From then on redundant experts are there only where their load is balanced while it runs."""
-    refuses_unread_since: Version = NEVER
-    """From then on a key that is not read stops the start."""
-    scheduler_switch_since: Version = NEVER
-    """Before it the object alone puts the plug-in's scheduler in vLLM's place, from then on its `enabled`."""
-
-    def keys(self, version: Version) -> frozenset[str]:
-        """The keys that are read on vLLM `version`."""
-        return frozenset(name for row in self.reads if row.covers(version) for name in row.names)
-
-
-class ChipTag(Record, frozen=True, kw_only=True):
-    """What the tags of an image end with for cards whose id begins so, from one of the engine's own releases on."""
-
-    card: Annotated[str, Meta(pattern="^[A-Za-z0-9-]+$")]
-    suffix: Annotated[str, Meta(pattern="^-[a-z0-9]+$")]
-    since: Version
-
-
-class Image(Record, frozen=True, kw_only=True):
-    """A container image of the engine, for the cards of one vendor; its tags are v and the release."""
-
-    vendor: Vendor
-    name: Annotated[str, Meta(pattern="^[a-z0-9./-]+$")]
-    tags: tuple[ChipTag, ...] = ()
-    """Of cards whose image has a tag of its own."""
-
-    def suffix_of(self, card_id: str, engine_version: str) -> str:
-        """What the tag of a release ends with on a card."""
-        own = (tag for tag in self.tags if card_id.startswith(tag.card))
-        return next((tag.suffix for tag in own if Version(engine_version) >= tag.since), "")
-
-
-class RankTable(ReleaseRange, frozen=True, kw_only=True):
-    """Releases of vLLM on which a connector of KV caches wants a file with the cards of all servers."""
-
-    source: Source
-    connector: Annotated[str, Meta(pattern="^[A-Za-z0-9_]+$")]
-    variable: Annotated[str, Meta(pattern="^[A-Z_]+$")]
-    """Names the variable with the path of the file."""
-    script: Annotated[str, Meta(pattern="^/[a-z0-9_./-]+$")]
-    """What writes it, in the image, and into whose folder."""
+    """Windows keep every batch in flight, whatever the vLLM release does."""
+    state_export_tokens: int = 0
+    """Gated delta nets export states inside a prefill, so many tokens apart, and keep one more a request; 0: none."""
+    mamba_ssm_cache_dtype: str = ""
+    """Of the states themselves, before the model's config; "" where no flag says."""
+    runner: Runner = Runner.GENERATE
+    """generate or pooling."""
+    num_speculative_tokens: int = 0
+    speculative_method: str = ""
+    """ngram, eagle, eagle3, mtp, draft_model, ...; "" without speculative decoding."""
+    num_gpu_blocks_override: int | None = None
+    notices: tuple[Notice, ...] = ()
 
     @property
-    def path(self) -> str:
-        """Of the file."""
-        return f"{self.script.rpartition('/')[0]}/ranktable.json"
+    def switches(self) -> Switches:
+        """What the release does."""
+        return self.engine.switches(self.version)
+
+    @property
+    def max_cudagraph_capture_size(self) -> int:
+        """The largest batch that is captured, in tokens; 0 without graphs."""
+        return max(self.cudagraph_capture_sizes, default=0)
+
+    @property
+    def cudagraph_mode(self) -> CudagraphMode:
+        """What is captured, in the engine's word."""
+        return graph_mode(self.cudagraph_modes, self.captures_mixed_full)
 
 
-class Launch(Record, frozen=True, kw_only=True):
-    """How it is started."""
+class Setting(Struct, frozen=True, kw_only=True):
+    """One rank of one pipeline stage."""
 
-    program: tuple[Annotated[str, Meta(pattern="^[a-z][a-z-]*$")], ...]
-    """The words before the model."""
-    module: Annotated[str, Meta(pattern="^[a-z_.]*$")] = ""
-    """What the Python modules of its server begin with."""
-    source: Source = ""
-    images: tuple[Image, ...] = ()
-    image_starts_server: bool = True
-    """The image's entry point is the server: a container gets its flags alone."""
-    nodes_since: Version = NEVER
-    """The vLLM from which on machines that share a replica find each other by `--nnodes` and `--master-addr`; before it
-    they join a Ray cluster."""
-    rank_tables: tuple[RankTable, ...] = ()
+    scenario: Scenario
+    architecture: Architecture
+    resolved: Resolved
+    accelerator: Accelerator
+    parallel: Parallel
+    switches: Switches
+    is_first: bool
+    """Whether this stage embeds tokens and images."""
+    is_last: bool
+    """Whether this stage makes the logits."""
+    runner: str
+    """v0, v1, v2, or the engine's own overheads."""
+    links: tuple[str, ...]
+    """How its ranks may reach each other, the likeliest first."""
+    element_bytes: int
+    layers: int
+    """Decoder layers of this stage."""
+    storage: str
+    """The storage format of the weights: method and detail, lower case."""
+    ranks: int
+    """Ranks that one start joins."""
 
-    def image_for(self, vendor: Vendor) -> Image | None:
-        """The image for cards of `vendor`; None where none is known."""
-        return next((image for image in self.images if image.vendor is vendor), None)
+    @property
+    def link(self) -> str:
+        """The likeliest of `links`."""
+        return self.links[0]
 
+    @property
+    def card_label(self) -> str:
+        """What the card is called, for tables that know it by a part of its names."""
+        return f"{self.accelerator.id} {self.accelerator.name}"
 
-class ConnectorNames(ReleaseRange, frozen=True, kw_only=True):
-    """Releases of vLLM on which these connectors of KV caches know groups of layers."""
+    @property
+    def engine(self) -> Engine:
+        """The engine that answers for this rank."""
+        return self.resolved.engine
 
-    source: Source
-    names: tuple[Annotated[str, Meta(pattern="^[A-Za-z0-9_]+$")], ...]
-
-
-class Unstated(Record, frozen=True, kw_only=True):
-    """Which releases may be meant where nobody states one."""
-
-    source: Source
-    since: Version
-    """The vLLM that the oldest of them runs on."""
-
-
-class LogFormat(Record, frozen=True, kw_only=True):
-    """What is the engine's own in a start-up log."""
-
-    source: Source = ""
-    marks: tuple[Annotated[str, Meta(pattern="^[!-~]+$")], ...] = ()
-    """Texts without spaces that only this engine prints; a log without any engine's marks is vLLM's."""
-    weights_line: WeightsLine = "Model loading took {gib:.2f} GiB"
-    available_in_bytes_until: Version | None = None
-    """The last release of vLLM on which it states available and total memory in bytes; None: never."""
-    figures: tuple[Annotated[str, Meta(pattern="^[a-z_]+$")], ...] = (
-        "weights_gib",
-        "available_kv_gib",
-        "kv_tokens",
-        "max_concurrency",
-    )
-    """What a whole log of a start states, by the fields of its readings."""
-    charges_graph_estimate_since: Version | None = None
-    """From this release on an estimate of the graphs is taken off the budget without a line about it; None: never."""
+    @property
+    def capability(self) -> str:
+        """Compute capability with a dot; "" where there is none."""
+        return dotted(self.accelerator.compute_capability or ())
 
 
-class Engine(Record, frozen=True, kw_only=True):
-    """One engine."""
+class Engine(ABC):
+    """One engine: an object without state, whose class answers in the words of one engine."""
 
-    name: EngineName
+    __slots__ = ()
+
+    name: ClassVar[str]
     """As a request says it."""
-    order: Annotated[int, Meta(ge=0, le=99)]
-    """Of several engines that run on a card, the first serves where nobody names one."""
-    reviewed: Version
-    """The newest of its own releases that this file and the code with it were compared with."""
-    source: Source
-    """Where its releases are listed."""
-    vendors: tuple[Vendor, ...]
-    """Of the cards it has a platform for."""
-    launch: Launch
-    releases: Releases[Version] = field(default_factory=Releases)
-    """Its own releases, oldest first, each with the vLLM release that it runs on; empty for vLLM itself."""
-    unstated: Unstated | None = None
-    """None where a start without a release is one of the newest."""
-    main_flags: tuple[FlagName, ...] = ()
-    """Fields of a request whose controls stand among the main ones, for a mixture of experts."""
-    weight_precisions: tuple[Annotated[str, Meta(pattern="^[a-z0-9_-]+$")], ...] = ()
-    """Values of `--quantization` that are offered before those of vLLM."""
-    attention: Attention | None = None
-    """None where the table of attention backends decides."""
-    overheads: Overheads | None = None
-    """None where those of another engine store."""
-    memory_variables: MemoryVariables | None = None
-    """Where the engine does not look at the memory of the card, but is given it."""
-    refusals: Refusals = Refusals()
-    weights: ByRelease[WeightRules] = field(default_factory=lambda: ByRelease(WeightRules, {}))
-    cache: ByRelease[CacheRules] = field(default_factory=lambda: ByRelease(CacheRules, {}))
-    graphs: ByRelease[GraphRules] = field(default_factory=lambda: ByRelease(GraphRules, {}))
-    memory: MemoryRules = MemoryRules()
-    additional: AdditionalRules = AdditionalRules()
-    connectors_with_groups: tuple[ConnectorNames, ...] = ()
-    log: LogFormat = LogFormat()
-    functions: Functions = field(default_factory=Functions)
+    follows_vllm: ClassVar[bool] = False
+    """Whether flags and memory are found as vLLM finds them, so that a sweep may plan like cards together."""
 
-    def __post_init__(self) -> None:
-        check_fields(self.main_flags)
+    @property
+    @abstractmethod
+    def facts(self) -> EngineFacts:
+        """What its `engine.toml` says."""
+
+    def runs_on(self, card: Accelerator | CardView) -> bool:
+        """Whether it has a platform for `card`."""
+        return card.vendor in self.facts.vendors
+
+    # Releases
+
+    @abstractmethod
+    def releases(self) -> tuple[tuple[Version, Version], ...]:
+        """Every known release, oldest first, each with the vLLM release that it runs on."""
+
+    @abstractmethod
+    def release(self, engine_version: str | None) -> Release:
+        """The release whose behaviour stands for `engine_version`; None is the newest.
+
+        Raises ScenarioError `invalid-value` for a text that is no version, `engine-version-too-old` below the oldest.
+        """
+
+    @abstractmethod
+    def planned_release(self, scenario: Scenario) -> Release:
+        """The release that `scenario` is planned as: the one it names, else the newest that can do what it asks."""
+
+    @abstractmethod
+    def assumed_version(self, scenario: Scenario) -> str:
+        """The own release that `scenario` is planned as while it names none."""
+
+    @abstractmethod
+    def other_versions(self, scenario: Scenario) -> tuple[Version, ...]:
+        """Versions that may be meant as well where `scenario` states none, oldest first."""
+
+    @abstractmethod
+    def switches(self, version: Version) -> Switches:
+        """What `version` does."""
+
+    def knows(self, engine_version: str | None) -> bool:
+        """Whether `release` finds one."""
+        try:
+            self.release(engine_version)
+        except ScenarioError:
+            return False
+        return True
+
+    def may_be_other(self, scenario: Scenario) -> bool:
+        """Whether the release is not stated, and there are releases that differ in memory."""
+        return scenario.engine_version is None and self.facts.unstated is not None
+
+    # Flags
+
+    @abstractmethod
+    def resolve(self, scenario: Scenario, architecture: Architecture, card: CardView) -> Resolved:
+        """Every flag as a release fills it in; of the card it reads the view alone.
+
+        Raises EngineRefusalError for what the engine refuses before it looks at memory.
+        """
+
+    @abstractmethod
+    def check_block(self, resolved: Resolved) -> None:
+        """Raises EngineRefusalError where the final block size is one that the release does not take."""
+
+    @abstractmethod
+    def is_available(self, field: str, value: str, version: Version) -> bool:
+        """Whether the flag of `field` takes `value` in `version`; "" asks for the flag itself."""
+
+    @abstractmethod
+    def former_flag(self, flag: str) -> FormerFlag | None:
+        """What became of `flag`; None for one that is still there."""
+
+    @abstractmethod
+    def runner_flag(self, scenario: Scenario, runner: Runner, version: Version) -> tuple[str, str]:
+        """Name and value of the flag that asks for `runner`, without dashes."""
+
+    @abstractmethod
+    def backend_to_ask_for(self, architecture: Architecture) -> AttentionBackend | None:
+        """The attention backend that a start has to name; None where the engine finds it by itself."""
+
+    @abstractmethod
+    def transfer(self, scenario: Scenario) -> Transfer:
+        """The connector of KV caches and the role of the server that `scenario` starts."""
+
+    @abstractmethod
+    def exchange(self, scenario: Scenario) -> str | None:
+        """The backend by which ranks with whole experts exchange tokens; None for the engine's default."""
+
+    @abstractmethod
+    def gathers_tokens(self, scenario: Scenario) -> bool:
+        """Whether each rank gathers the tokens of all replicas."""
+
+    exchanged_tokens: ClassVar[int]
+    """Tokens that a rank may send at once where experts are whole, unless a variable says otherwise."""
+
+    @abstractmethod
+    def unread_keys(self, scenario: Scenario) -> tuple[str, ...]:
+        """Keys of `--additional-config` that the planned release passes over."""
+
+    format_refusals: ClassVar[frozenset[str]]
+    """Codes of refusals of a checkpoint's format that another checkpoint of the model ends."""
+
+    # Model
+
+    @abstractmethod
+    def storage(self, scenario: Scenario) -> Quantization:
+        """The storage format of the weights once they are loaded.
+
+        Raises ModelError `gguf-type-unknown` or `unknown-quantization`, EngineRefusalError `quantization-mismatch`.
+        """
+
+    @abstractmethod
+    def stored_architecture(self, scenario: Scenario, architecture: Architecture) -> Architecture:
+        """`architecture` as the engine stores it: what is whole on a rank, cut, or kept in fewer bits."""
+
+    @abstractmethod
+    def draft(
+        self,
+        speculative: SpeculativeConfig | None,
+        architecture: Architecture,
+        quantization: Quantization,
+        parallel: Parallel,
+        max_model_len: int,
+    ) -> Draft | None:
+        """The draft that is loaded in addition to the model; None where none is, or none that is known here."""
+
+    @abstractmethod
+    def draft_notices(self, speculative: SpeculativeConfig | None, draft: Draft | None) -> tuple[Notice, ...]:
+        """What a person should know of the draft: that its shape is assumed, or that it is not counted."""
+
+    @abstractmethod
+    def ends_on_every_stage(self, architecture: Architecture, version: Version) -> frozenset[End]:
+        """The ends of the model that each of several pipeline stages stores a copy of.
+
+        Raises EngineRefusalError `pipeline-unsupported` for a class that is not cut into stages.
+        """
+
+    @abstractmethod
+    def compiles(self, architecture: Architecture, version: Version) -> bool:
+        """Whether the class of the model is compiled."""
+
+    @abstractmethod
+    def adaptable(self, config: ModelConfig, version: Version) -> Adaptable:
+        """What LoRA adapters may adapt in a model."""
+
+    # Memory
+
+    @abstractmethod
+    def rank_memory(self, setting: Setting, weights: Quantity) -> RankMemory:
+        """Where the memory of one rank goes, given its weights: the parts, the budget, what the KV cache gets."""
 
     def variables_in(self, version: Version) -> MemoryVariables | None:
-        """The variables by which it is given the memory of a card on vLLM `version`; None where it looks itself."""
-        variables = self.memory_variables
+        """The variables by which it is given the memory of a card on `version`; None where it looks itself."""
+        variables = self.facts.memory_variables
         return variables if variables is not None and version < variables.below else None
 
     def measures_memory_in(self, version: Version) -> bool:
         """Whether it looks at the card at start: free memory, and a profile run that its log takes apart."""
         return self.variables_in(version) is None
 
-    @property
-    def last_with_variables(self) -> Version:
-        """The newest of its own releases that is given the memory of a card."""
-        return next(
-            own for own, host in reversed(self.releases.items()) if self.variables_in(host) is not None
-        )
+    def measures_memory(self, scenario: Scenario) -> bool:
+        """Whether the release that `scenario` is planned as looks at the card at start."""
+        return self.measures_memory_in(self.planned_release(scenario).version)
 
-    @property
-    def follows_vllm(self) -> bool:
-        """Whether flags and memory are found as vLLM finds them, so that a sweep may plan like cards together."""
-        return self.functions == Functions()
+    # Serving
 
-    def runs_on(self, card: Accelerator | CardView) -> bool:
-        """Whether it has a platform for `card`."""
-        return card.vendor in self.vendors
+    @abstractmethod
+    def metrics(self, version: Version, is_v0: bool) -> Mapping[str, Metric]:
+        """Role -> the metric that `version` exports for it; a role that it has no metric for is absent."""
 
-    def resolve(self, scenario: Scenario, architecture: Architecture, card: CardView) -> Resolved:
-        """`ResolveFlags` of this engine."""
-        function: ResolveFlags = _function(self.functions.resolve)
-        return function(without_card(scenario), architecture, card)
-
-    def rank_memory(self, setting: Setting, weights: Quantity) -> RankMemory:
-        """`FindMemory` of this engine."""
-        function: FindMemory = _function(self.functions.memory)
-        return function(setting, weights)
-
-
-@cache
-def _function(place: str) -> Any:
-    """What stands at `module:name`."""
-    module, _, name = place.partition(":")
-    return getattr(import_module(module), name)
+    @abstractmethod
+    def load_generator(self, version: Version) -> LoadGenerator:
+        """The load generator of `version`."""

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from kvcore.base import parts
 from kvcore.base.errors import CatalogueError
-from kvcore.memory.parts import PRINTED_HALF_GIB
+from kvcore.engine.rank_memory import PRINTED_HALF_GIB
 
 FILE: Final = "accuracy.jsonl"
 

@@ -21,7 +21,7 @@ LEAST_GROUP: Final = 8
 
 def off_platform(starts: Iterable[PublishedStart]) -> list[PublishedStart]:
     """The starts without those of plug-ins with overheads of their own, which rest on few publications."""
-    return [start for start in starts if find_engine(start.engine).memory.overheads is None]
+    return [start for start in starts if find_engine(start.engine).facts.overheads is None]
 
 
 def era_name(start: PublishedStart) -> str:

@@ -17,7 +17,7 @@ from kvcore import catalogue
 from kvcore.base.errors import CatalogueError, KvPlannerError, Notice
 from kvcore.base.parts import COMPARED, WEIGHTS
 from kvcore.base.units import gib
-from kvcore.engines.registry import find_engine
+from kvcore.engines.registry import engine_of
 from kvcore.evidence.log.reader import StartupLog, measured_from, release_of
 from kvcore.evidence.recognized import logged_flags, logged_memory_gib
 from kvcore.memory.activations import restart_gain_bytes
@@ -317,7 +317,7 @@ def _parts_of(log: StartupLog, planned: Plan) -> Measured:
     scenario = planned.scenario
     if planned.memory is None:
         return measured
-    is_measured = find_engine(scenario.engine).measures_memory_in(planned.resolved.version)
+    is_measured = engine_of(scenario).measures_memory_in(planned.resolved.version)
     is_profiled = is_measured and scenario.kv_cache_memory_bytes is None
     if available is None or not is_profiled:
         return parts

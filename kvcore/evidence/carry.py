@@ -13,8 +13,8 @@ from msgspec.structs import replace
 from kvcore.base.errors import KvPlannerError
 from kvcore.base.parts import GIVEN, KV_CACHE, MACHINE_FIELDS, SYSTEM
 from kvcore.base.units import gib
-from kvcore.engines.vllm.versions import measures_memory
-from kvcore.memory.parts import RankMemory
+from kvcore.engine.rank_memory import RankMemory
+from kvcore.engines.registry import engine_of
 from kvcore.planning import Plan, plan
 from kvcore.scenario import Measured, Origin, Scenario
 
@@ -42,7 +42,7 @@ def carried_over(before: Scenario, after: Scenario) -> Scenario:
         'carried'
     """
     measured = before.measured
-    is_profiled = all(measures_memory(one) for one in (before, after))
+    is_profiled = all(engine_of(one).measures_memory(one) for one in (before, after))
     if after.measured != measured or not is_profiled or measured == Measured():
         return after
     try:

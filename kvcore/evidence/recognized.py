@@ -15,8 +15,8 @@ from kvcore.base.quantity import Grade
 from kvcore.catalogue.accelerators import Accelerator, Vendor
 from kvcore.catalogue.models import ModelEntry
 from kvcore.engine.memory_rules import written_gb
-from kvcore.engines.registry import find_engine
-from kvcore.engines.vllm.versions import first_without_v0
+from kvcore.engine.switches import V1Engine
+from kvcore.engines.registry import engine_of, find_engine
 from kvcore.evidence.log.arguments import LogFlags
 from kvcore.evidence.log.reader import StartupLog, measured_from, release_of, value_of
 from kvcore.flags import fields_of
@@ -46,7 +46,11 @@ def request_from(log: StartupLog) -> dict[str, Any]:
         {'model': 'Qwen/Qwen3-8B', 'engine': 'vllm', 'max_model_len': 8192}
     """
     env, release = dict(log.env), release_of(log.version)
-    if log.is_v0 and release is not None and release < first_without_v0().release[:2]:
+    engine = find_engine(log.engine)
+    without_v0 = next(
+        host for _, host in engine.releases() if engine.switches(host).v1_engine is V1Engine.ONLY
+    )
+    if log.is_v0 and release is not None and release < without_v0.release[:2]:
         env["VLLM_USE_V1"] = "0"
     settled = {said.field: said.cases[0] for said in log.surroundings if len(said.cases) == 1}
     around = {
@@ -84,14 +88,14 @@ def logged_memory_gib(log: StartupLog) -> float | None:
     total = value_of(log.worst_rank.total_gib)
     if total is None and log.failure is not None:
         total = log.failure.number("total_gib")
-    variables = find_engine(log.engine).memory_variables
+    variables = find_engine(log.engine).facts.memory_variables
     if total is None and variables is not None:
         total = written_gb(log.env.get(variables.total, ""))
     return total
 
 
 def _vendor(log: StartupLog) -> str | None:
-    vendors, name = find_engine(log.engine).vendors, log.card_name or ""
+    vendors, name = find_engine(log.engine).facts.vendors, log.card_name or ""
     if len(vendors) == 1:
         return vendors[0]
     if name.startswith("Ascend"):
@@ -164,7 +168,7 @@ def scenario_from_log(log: StartupLog, current: Scenario | None = None) -> Recog
         borrowed.append("accelerator")
     scenario = replace(scenario, accelerator=card)
     lent = card if card is current.accelerator else None
-    if lent is not None and log.version is None and not find_engine(scenario.engine).runs_on(lent):
+    if lent is not None and log.version is None and not engine_of(scenario).runs_on(lent):
         scenario = replace(scenario, engine=current.engine)
         borrowed.append("engine")
     if log.version is None and current.engine == scenario.engine:
@@ -212,7 +216,7 @@ def _card(log: StartupLog, read: Accelerator | None, current: Accelerator | None
     total = logged_memory_gib(log)
     if current is None or (log.card_name is not None and read is not None):
         return read
-    if total is None or find_engine(log.engine).memory_variables is not None:
+    if total is None or find_engine(log.engine).facts.memory_variables is not None:
         return read or current
     if abs(total - current.memory_gib) <= SAME_MEMORY_GIB:
         return current

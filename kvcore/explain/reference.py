@@ -20,10 +20,7 @@ from kvcore.base.words import Words
 from kvcore.controls.edit import with_field
 from kvcore.controls.offers import engine_versions, tensor_parallel_sizes
 from kvcore.deploy.going_live import expected_log_lines
-from kvcore.engine.resolved import view_of
-from kvcore.engines.registry import find_engine
-from kvcore.engines.vllm.availability import exported_metrics
-from kvcore.engines.vllm.versions import planned_release
+from kvcore.engines.registry import engine_of, view_of
 from kvcore.planning import Plan, plan
 from kvcore.scenario import Scenario, SpeculativeConfig
 from kvcore.texts import Correction, Parameter, Trial
@@ -150,7 +147,8 @@ def takes_part(planned: Plan, parameter: Parameter) -> bool:
 
 
 def _variable_defaults(scenario: Scenario) -> Mapping[str, str]:
-    variables = find_engine(scenario.engine).variables_in(planned_release(scenario).version)
+    engine = engine_of(scenario)
+    variables = engine.variables_in(engine.planned_release(scenario).version)
     return variables.defaults() if variables is not None else {}
 
 
@@ -209,7 +207,7 @@ def defaults_by_version(planned: Plan) -> dict[str, tuple[DefaultRun, ...]]:
     nothing: dict[str, Any] = dict.fromkeys(DEFAULTED)
     bare = replace(scenario, **nothing)
     runs: dict[str, list[DefaultRun]] = {field: [] for field in DEFAULTED}
-    engine = find_engine(scenario.engine)
+    engine = engine_of(scenario)
     card = view_of(planned.accelerator, scenario.accelerator is None)
     for version in reversed(engine_versions(engine.name)):
         try:
@@ -242,7 +240,9 @@ def _searched(parameter: Parameter, t: Words) -> str:
 def facts(planned: Plan) -> dict[str, dict[str, str]]:
     """The parameters of each correction's truth, for the engine version of the present plan."""
     resolved = planned.resolved
-    names = {role: one.name for role, one in exported_metrics(resolved.version, resolved.is_v0).items()}
+    names = {
+        role: one.name for role, one in resolved.engine.metrics(resolved.version, resolved.is_v0).items()
+    }
     lines = expected_log_lines(planned)
     return _fixed_facts() | {
         "gpu_alarm": {"metric": names["kv_cache_usage"]},

@@ -15,14 +15,13 @@ from kvcore.base.quantity import Grade, Quantity, figure
 from kvcore.base.units import GIB, MIB, ceil_div
 from kvcore.catalogue.accelerators import Accelerator, Vendor
 from kvcore.engine.memory_rules import SamplerRow
+from kvcore.engine.protocol import Engine, Setting
+from kvcore.engine.setting import has_indexer
 from kvcore.engine.switches import AttentionBackend
-from kvcore.engines.vllm.classes import CLASSES
-from kvcore.engines.vllm.exchange import gathers_tokens
 from kvcore.memory.audio_profile import AudioConstants, profiled_bytes
 from kvcore.memory.balancing import profiled_buffer_bytes
 from kvcore.memory.encoder_profile import EncoderConstants, sees, takes_pixel_bounds, unexplained_share
 from kvcore.memory.npu_profile import StreamPeak, routed_bytes, stream_peak
-from kvcore.memory.setting import Setting, has_indexer, own_overheads
 from kvcore.memory.sparse_attention import (
     LONG_TOKENS,
     gathered_bytes,
@@ -153,7 +152,7 @@ def _peak_with(setting: Setting, row: SamplerRow) -> Quantity:
     kept += profiled_buffer_bytes(setting)
     layers = body + (0 if stays else experts)
     streams = StreamPeak(0, 0)
-    if not setting.rules.has_expert_workspace:
+    if not setting.engine.facts.memory.has_expert_workspace:
         experts = routed_bytes(setting)
         streams = stream_peak(setting, experts)
         layers = max(body + experts, streams.value)
@@ -163,8 +162,8 @@ def _peak_with(setting: Setting, row: SamplerRow) -> Quantity:
         sizes["compiling"] = compiling
     value = max(sizes.values()) + kept
     share = row.spread_share
-    if setting.rules.streams is not None and value == streams.value + kept:
-        share = setting.rules.streams.spread_share
+    if setting.engine.facts.memory.streams is not None and value == streams.value + kept:
+        share = setting.engine.facts.memory.streams.spread_share
     spread = max(row.spread_gib * GIB, share * value)
     low = value - spread
     if streams.least < streams.value:
@@ -200,21 +199,21 @@ def sampler_rows(setting: Setting) -> tuple[SamplerRow, ...]:
     rows = ACTIVATIONS.load().flashinfer if runs else ()
     rule = next((row for row in rows if row.covers(version)), None)
     if rule is None:
-        return (sampler_row(setting.runner, version),)
+        return (sampler_row(setting.engine, setting.runner, version),)
     wants = rule.is_default if asked is None else asked == "1"
     place = setting.scenario.surroundings.installation
     if not wants or not rule.installed:
-        return (sampler_row("v1", version, wants),)
+        return (sampler_row(setting.engine, "v1", version, wants),)
     if place is Installation.PIP:
-        return (sampler_row("v1", version),)
+        return (sampler_row(setting.engine, "v1", version),)
     ways = (True,) if asked is not None else (False, True)
-    return tuple(sampler_row("v1", version, way) for way in ways)
+    return tuple(sampler_row(setting.engine, "v1", version, way) for way in ways)
 
 
 @lru_cache(maxsize=256)
-def sampler_row(runner: str, version: Version, flashinfer: bool = False) -> SamplerRow:
+def sampler_row(engine: Engine, runner: str, version: Version, flashinfer: bool = False) -> SamplerRow:
     """The constants of sampling in one era: the newest row of the runner."""
-    own = own_overheads(runner)
+    own = engine.facts.overheads
     rows = own.sampler if own else [row for row in ACTIVATIONS.load().sampler if row.runner == runner]
     found = (row for row in rows if row.covers(version) and row.is_flashinfer == flashinfer)
     return max(found, key=lambda row: row.since)
@@ -270,7 +269,7 @@ def compiling_bytes(setting: Setting) -> int:
     table = ACTIVATIONS.load().compiling
     if not compiles or resolved.version < table.since:
         return 0
-    if CLASSES.load().uncompiled.covers(architecture.read_as, resolved.version):
+    if not resolved.engine.compiles(architecture, resolved.version):
         return 0
     if sees(setting):
         return 0
@@ -317,7 +316,7 @@ def body_bytes(setting: Setting) -> int:
     is_xformers = resolved.attention_backend == AttentionBackend.XFORMERS
     vectors = body.xformers_hidden_vectors if is_xformers else body.hidden_vectors + expert_vectors(setting)
     total = resolved.max_num_batched_tokens * layer_elements(setting, vectors) * setting.element_bytes
-    if not setting.rules.profiles_attention:
+    if not setting.engine.facts.memory.profiles_attention:
         return int(total)
     streams = stream_attention_bytes(architecture, setting.parallel, resolved)
     if streams or has_indexer(architecture):
@@ -330,7 +329,7 @@ def body_bytes(setting: Setting) -> int:
 def expert_vectors(setting: Setting) -> float:
     """Vectors of the hidden size that a mixture adds while its experts run."""
     moe, row = setting.architecture.moe, ACTIVATIONS.load().experts
-    if moe is None or not setting.rules.has_expert_workspace:
+    if moe is None or not setting.engine.facts.memory.has_expert_workspace:
         return 0.0
     shared = row.shared_vectors if moe.shared_intermediate_size else 0.0
     return shared + (row.quantized_vectors if row.quantized in setting.storage else 0.0)
@@ -381,7 +380,7 @@ def gathered_tokens_bytes(setting: Setting) -> int:
     0.33.0); vllm/model_executor/layers/fused_moe/layer.py:FusedMoE.forward_impl (0.9.2, 0.20.0).
     """
     parallel, tokens = setting.parallel, setting.resolved.max_num_batched_tokens
-    if setting.ranks == parallel.tensor_parallel_size or not gathers_tokens(setting.scenario):
+    if setting.ranks == parallel.tensor_parallel_size or not setting.engine.gathers_tokens(setting.scenario):
         return 0
     every = tokens * parallel.data_parallel_size
     rows = 2 * every * setting.architecture.hidden_size * setting.element_bytes
@@ -390,7 +389,7 @@ def gathered_tokens_bytes(setting: Setting) -> int:
 
 def _workspace_bytes(setting: Setting, tokens: int) -> int:
     moe, hidden = setting.architecture.moe, setting.architecture.hidden_size
-    if moe is None or not setting.rules.has_expert_workspace:
+    if moe is None or not setting.engine.facts.memory.has_expert_workspace:
         return 0
     width = 2 * moe.moe_intermediate_size // expert_slices(setting.parallel)
     rows = min(tokens, setting.switches.expert_chunk_tokens or tokens) * moe.top_k
@@ -409,7 +408,7 @@ def shared_bytes(setting: Setting, experts: int) -> int:
 
 def _runs_sparse(setting: Setting) -> bool:
     major = (setting.accelerator.compute_capability or (0,))[0]
-    return setting.rules.profiles_attention and major in setting.switches.sparse_attention
+    return setting.engine.facts.memory.profiles_attention and major in setting.switches.sparse_attention
 
 
 def indexer_bytes(setting: Setting) -> int:
@@ -417,7 +416,7 @@ def indexer_bytes(setting: Setting) -> int:
 
     Since 0.32 fewer above 256K tokens, as FlashMLA's reserve has.
     """
-    if not has_indexer(setting.architecture) or not setting.rules.has_indexer_buffer:
+    if not has_indexer(setting.architecture) or not setting.engine.facts.memory.has_indexer_buffer:
         return 0
     switches, length = setting.switches, setting.resolved.max_model_len
     entries = switches.indexer_entries

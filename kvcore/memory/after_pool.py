@@ -11,8 +11,8 @@ from msgspec import Meta
 from kvcore.base.quantity import Grade, Quantity, figure
 from kvcore.base.units import GIB
 from kvcore.engine.memory_rules import RunnerKind
+from kvcore.engine.protocol import Setting
 from kvcore.memory.balancing import balancing_of, later_buffer_bytes
-from kvcore.memory.setting import Setting
 from kvcore.scenario import Runner
 from kvcore.tables import Amount, ReleaseRange, Reviewed, Source, TableFile
 
@@ -110,7 +110,7 @@ def after_pool_bytes(setting: Setting, activations: Quantity, pool_bytes: float)
         parts.append(_Part("moved_experts", source, buffers, buffers, buffers))
     if doubles_pool(setting):
         again = max(0.0, pool_bytes)
-        parts.append(_Part("second_pool", setting.rules.source, again, again, again))
+        parts.append(_Part("second_pool", setting.engine.facts.memory.source, again, again, again))
     return _in_all(tuple(parts))
 
 
@@ -135,7 +135,7 @@ def _major_capability(setting: Setting) -> int:
 
 def doubles_pool(setting: Setting) -> bool:
     """Whether the cache of a hybrid model is allotted twice."""
-    below = setting.rules.doubles_hybrid_pool_below
+    below = setting.engine.facts.memory.doubles_hybrid_pool_below
     return setting.resolved.version < below and setting.architecture.is_hybrid
 
 
@@ -145,7 +145,7 @@ def mask_bytes(setting: Setting) -> _Part | None:
     Source: `Mask` of the engine.
     """
     version, card = setting.resolved.version, setting.card_label
-    rows = (row for row in setting.rules.masks if row.covers(version) and row.card in card)
+    rows = (row for row in setting.engine.facts.memory.masks if row.covers(version) and row.card in card)
     row = next(rows, None)
     if row is None or not setting.architecture.num_attention_heads:
         return None
@@ -169,4 +169,4 @@ def expands_segments(setting: Setting) -> bool:
     written = " ".join(setting.scenario.env.get(name, "").lower() for name in ALLOCATOR_VARIABLES)
     if OPTION in written:
         return EXPANDABLE in written
-    return setting.resolved.version >= setting.rules.expands_segments_since
+    return setting.resolved.version >= setting.engine.facts.memory.expands_segments_since

@@ -7,8 +7,8 @@ from typing import Final
 from packaging.version import Version
 
 from kvcore.base.units import ceil_div
+from kvcore.engine.protocol import Setting
 from kvcore.memory.encoder_profile import EncoderConstants, encoder_bytes, sees
-from kvcore.memory.setting import Setting
 from kvcore.memory.stages import takes_audio
 from kvcore.model.architecture import AudioEncoder
 from kvcore.tables import Record, Source
@@ -33,7 +33,7 @@ def profiled_bytes(setting: Setting, images: EncoderConstants, audio: AudioConst
 
     Source: vllm/multimodal/encoder_budget.py:MultiModalBudget.get_modality_with_max_tokens (0.33.0).
     """
-    row = setting.rules.without_encoder
+    row = setting.engine.facts.memory.without_encoder
     is_left_out = row is not None and row.covers(setting.resolved.version) and not setting.resolved.is_v0
     if setting.scenario.skip_mm_profiling or is_left_out:
         return 0, 0

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from kvcore.engine.memory_rules import Balancing
+from kvcore.engine.protocol import Setting
 from kvcore.engines.vllm.additional import additional_of
-from kvcore.engines.vllm.storage import storage_of
-from kvcore.memory.setting import Setting
 from kvcore.memory.weights import Rank, expert_ranks
 from kvcore.model.architecture import Experts
 
 
 def balancing_of(setting: Setting) -> Balancing | None:
     """The engine's rule where experts of this model move; None where they stay."""
-    rules = setting.rules.balancing
+    rules = setting.engine.facts.memory.balancing
     if rules is None or setting.architecture.moe is None or expert_ranks(setting.parallel) == 1:
         return None
-    return rules if additional_of(setting.scenario, setting.resolved.version).balances else None
+    return (
+        rules if additional_of(setting.engine, setting.scenario, setting.resolved.version).balances else None
+    )
 
 
 def profiled_buffer_bytes(setting: Setting) -> int:
@@ -38,7 +39,7 @@ def buffer_bytes(setting: Setting) -> int:
     Source: vllm_ascend/eplb/adaptor/vllm_adaptor.py:VllmEplbAdaptor.init_buffer_tensor (0.9.1, 0.13.0, 0.25.1rc1).
     """
     rank = Rank(
-        quantization=storage_of(setting.scenario),
+        quantization=setting.engine.storage(setting.scenario),
         parallel=setting.parallel,
         dtype_bytes=setting.element_bytes,
     )

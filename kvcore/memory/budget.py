@@ -13,8 +13,16 @@ from kvcore.base.quantity import Grade, Quantity, figure, given
 from kvcore.base.units import GIB, gib
 from kvcore.catalogue.accelerators import Accelerator
 from kvcore.engine import stage_layers
-from kvcore.engine.resolved import Resolved
-from kvcore.engines.registry import find_engine
+from kvcore.engine.protocol import Resolved, Setting
+from kvcore.engine.rank_memory import (
+    TOO_LITTLE_FREE,
+    Parts,
+    RankMemory,
+    half_width,
+    measured_or,
+    rank_parts,
+)
+from kvcore.engine.setting import setting_of
 from kvcore.engines.vllm.additional import additional_of
 from kvcore.memory.activations import peak_activation_bytes, restart_gain_bytes
 from kvcore.memory.after_pool import after_pool_bytes
@@ -27,16 +35,7 @@ from kvcore.memory.framework import (
 from kvcore.memory.graphs import actual_graphs, captured_graphs, counted_graph_bytes
 from kvcore.memory.intervals import Reach, available_interval, reach_of
 from kvcore.memory.loaded import loaded_quantity
-from kvcore.memory.parts import (
-    TOO_LITTLE_FREE,
-    Parts,
-    RankMemory,
-    half_width,
-    measured_or,
-    rank_parts,
-)
 from kvcore.memory.pool_blocks import reserved_bytes
-from kvcore.memory.setting import Setting, setting_of
 from kvcore.memory.unstated import other_settings
 from kvcore.memory.weights import WeightBytes
 from kvcore.model.architecture import Architecture
@@ -62,7 +61,7 @@ def rank_memory(
     The KV cache of the result is what is available; `with_cache` makes it the blocks that fit.
     """
     setting = setting_of(scenario, architecture, resolved, accelerator, stage)
-    return find_engine(resolved.engine).rank_memory(setting, weights_of(setting, weights))
+    return resolved.engine.rank_memory(setting, weights_of(setting, weights))
 
 
 def rank_memories(
@@ -310,12 +309,12 @@ def available_of(
 
 def unsized_bytes(setting: Setting) -> int:
     """How far keys of `--additional-config` may move memory that no source gives a size for."""
-    return int(additional_of(setting.scenario, setting.resolved.version).unsized_gib * GIB)
+    return int(additional_of(setting.engine, setting.scenario, setting.resolved.version).unsized_gib * GIB)
 
 
 def lost_on_loading_bytes(setting: Setting) -> int:
     """What loading a mixture may take that no source explains; 0 for most formats and releases."""
-    row = setting.rules.lost_on_loading
+    row = setting.engine.facts.memory.lost_on_loading
     if row is None or setting.architecture.moe is None or row.storage not in setting.storage:
         return 0
     return int(row.gib * GIB) if row.covers(setting.resolved.version) else 0

@@ -10,9 +10,7 @@ from packaging.version import Version
 
 from kvcore.base.units import GIB, MIB, ceil_div, round_up
 from kvcore.catalogue.accelerators import Interconnect, Vendor
-from kvcore.engines.vllm.classes import CLASSES
-from kvcore.engines.vllm.exchange import EXCHANGED_TOKENS, exchange_of
-from kvcore.memory.setting import Setting
+from kvcore.engine.protocol import Setting
 from kvcore.memory.weights import expert_ranks
 from kvcore.scenario import Link
 from kvcore.tables import Amount, Capability, Count, Record, ReleaseRange, Source
@@ -128,8 +126,7 @@ def is_fused(tables: AllReduceFusion, era: FusionEra, setting: Setting) -> bool:
     standalone = "1" if resolved.version >= tables.standalone_since else "0"
     if scenario.env.get("VLLM_ALLREDUCE_USE_FLASHINFER", standalone) == "1":
         return True
-    uncompiled = CLASSES.load().uncompiled.covers(setting.architecture.read_as, resolved.version)
-    if resolved.enforce_eager or uncompiled:
+    if resolved.enforce_eager or not setting.engine.compiles(setting.architecture, resolved.version):
         return False
     if scenario.fuse_allreduce_rms is not None:
         return scenario.fuse_allreduce_rms
@@ -183,7 +180,7 @@ def exchange_bytes(setting: Setting) -> int:
     if moe is None or not exchanges_tokens(setting):
         return 0
     plain = _variable(setting, "VLLM_DEEPEP_BUFFER_SIZE_MB", DEEPEP_BUFFER_MB) * MIB
-    match exchange_of(setting.scenario):
+    match setting.engine.exchange(setting.scenario):
         case "deepep_high_throughput":
             spans_machines = expert_ranks(parallel) > setting.accelerator.devices_per_node
             return plain * (2 if spans_machines else 1)
@@ -235,7 +232,9 @@ def heap_of(setting: Setting) -> Heap:
     Source: mori src/shmem/init.cpp:InitializeStaticHeap (1.2.2); vllm/distributed/device_communicators/all2all.py:
     MoriAll2AllManager (0.16.0, 0.33.0).
     """
-    if not exchanges_tokens(setting) or not (exchange_of(setting.scenario) or "").startswith("mori"):
+    if not exchanges_tokens(setting) or not (setting.engine.exchange(setting.scenario) or "").startswith(
+        "mori"
+    ):
         return Heap(0, 0)
     asked = _SIZE.fullmatch(setting.scenario.env.get(MORI_HEAP_VARIABLE, "").strip())
     if asked is None:
@@ -250,7 +249,7 @@ def sent_tokens(setting: Setting) -> int:
     """
     if setting.switches.batched_exchange:
         return setting.resolved.max_num_batched_tokens
-    return _variable(setting, "VLLM_MOE_DP_CHUNK_SIZE", EXCHANGED_TOKENS)
+    return _variable(setting, "VLLM_MOE_DP_CHUNK_SIZE", setting.engine.exchanged_tokens)
 
 
 def _variable(setting: Setting, name: str, default: int) -> int:

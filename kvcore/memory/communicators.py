@@ -7,10 +7,10 @@ from typing import Final, NamedTuple
 
 from kvcore.base.units import GIB, MIB
 from kvcore.engine.memory_rules import Communicators, ExchangeRow
+from kvcore.engine.protocol import Setting
 from kvcore.engines.vllm.additional import additional_of
 from kvcore.engines.vllm.flashcomm import cuts_tokens
 from kvcore.memory.balancing import balancing_of
-from kvcore.memory.setting import Setting
 from kvcore.memory.weights import expert_ranks
 
 FUSED_VARIABLE: Final = "VLLM_ASCEND_ENABLE_FUSED_MC2"
@@ -40,7 +40,7 @@ def communicator_bytes(setting: Setting) -> Taken:
 
     Source: vllm_ascend/utils.py:create_hccl_pg_options (0.11.0, 0.25.1rc1).
     """
-    rules = setting.rules.communicators
+    rules = setting.engine.facts.memory.communicators
     if rules is None:
         return Taken(0, 0, 0)
     groups = list(used_groups(setting, rules))
@@ -104,7 +104,7 @@ def gathers_apart(setting: Setting) -> bool:
     Source: vllm_ascend/ops/fused_moe/prepare_finalize.py:_prepare_with_ep_group, distributed/parallel_state.py:
     init_ascend_model_parallel: fc3_quant_x (0.13.0, 0.18.0, 0.23.0).
     """
-    is_asked = additional_of(setting.scenario, setting.resolved.version).gates_apart
+    is_asked = additional_of(setting.engine, setting.scenario, setting.resolved.version).gates_apart
     whole = expert_ranks(setting.parallel) > 1
     return is_asked and whole and is_sequence_parallel(setting) and not exchanges_tokens(setting)
 
@@ -115,13 +115,13 @@ def _fuses_exchange(setting: Setting) -> bool:
 
     Source: vllm_ascend/ascend_config.py:AscendConfig (0.20.2rc1, 0.23.0: enable_fused_mc2).
     """
-    said = additional_of(setting.scenario, setting.resolved.version).enable_fused_mc2
+    said = additional_of(setting.engine, setting.scenario, setting.resolved.version).enable_fused_mc2
     return setting.scenario.env.get(FUSED_VARIABLE) == "1" if said is None else said == 1
 
 
 def is_sequence_parallel(setting: Setting) -> bool:
     """Whether tokens are cut over the tensor parallel ranks between the layers (FlashComm)."""
-    return cuts_tokens(setting.scenario, setting.resolved.version)
+    return cuts_tokens(setting.engine, setting.scenario, setting.resolved.version)
 
 
 def exchanges_tokens(setting: Setting) -> bool:
@@ -132,7 +132,11 @@ def exchanges_tokens(setting: Setting) -> bool:
 
 def dispatches_tokens(setting: Setting) -> bool:
     """Whether tokens of small batches go through a group of their own (MC2), which the profile run tries."""
-    rules, moe, row = setting.rules.communicators, setting.architecture.moe, exchange_row(setting)
+    rules, moe, row = (
+        setting.engine.facts.memory.communicators,
+        setting.architecture.moe,
+        exchange_row(setting),
+    )
     if rules is None or moe is None or row is None:
         return False
     ranks = expert_ranks(setting.parallel)
@@ -142,7 +146,7 @@ def dispatches_tokens(setting: Setting) -> bool:
 
 def exchange_row(setting: Setting) -> ExchangeRow | None:
     """How the ranks pass tokens; None without several ranks of whole experts, and for other libraries."""
-    rules = setting.rules.communicators
+    rules = setting.engine.facts.memory.communicators
     if rules is None or setting.architecture.moe is None or expert_ranks(setting.parallel) == 1:
         return None
     return next(row for row in rules.cards if row.card in setting.card_label)

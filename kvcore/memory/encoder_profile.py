@@ -10,7 +10,7 @@ from msgspec import Meta
 from packaging.version import Version
 
 from kvcore.base.units import ceil_div
-from kvcore.memory.setting import Setting
+from kvcore.engine.protocol import Setting
 from kvcore.memory.stages import takes_images_or_video
 from kvcore.model.architecture import VisionEncoder
 from kvcore.tables import Amount, Record, ReleaseRange, Share, Source

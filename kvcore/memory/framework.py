@@ -17,6 +17,8 @@ from kvcore.base.quantity import Grade, Quantity, Unit, figure, given
 from kvcore.base.units import GIB, ceil_div
 from kvcore.catalogue.accelerators import Vendor
 from kvcore.engine.memory_rules import OverheadRow
+from kvcore.engine.protocol import Engine, Setting
+from kvcore.engine.setting import own_overheads
 from kvcore.memory.collectives import (
     AllReduceFusion,
     exchange_bytes,
@@ -24,7 +26,6 @@ from kvcore.memory.collectives import (
     heap_of,
 )
 from kvcore.memory.communicators import communicator_bytes
-from kvcore.memory.setting import Setting, own_overheads
 from kvcore.scenario import Host
 from kvcore.tables import Amount, Count, Reviewed, TableFile
 
@@ -35,6 +36,7 @@ COUNTED_BUFFERS: Final = ("absolute", "consumed")
 class Start(NamedTuple):
     """All that the rows of the framework tell starts apart by, but for the link."""
 
+    engine: Engine
     runner: str
     version: Version
     vendor: Vendor
@@ -123,7 +125,7 @@ def system_bytes(setting: Setting) -> Quantity:
 def outside_tables(setting: Setting) -> list[str]:
     """The tables that the memory outside the budget takes a row of."""
     tables = [] if budget_kind(setting) == "absolute" else ["context"]
-    is_early = setting.rules.communicators is None and not communication_in_budget(setting)
+    is_early = setting.engine.facts.memory.communicators is None and not communication_in_budget(setting)
     joined = setting.ranks > 1 and is_early
     return [*tables, "communication"] if joined else tables
 
@@ -131,7 +133,7 @@ def outside_tables(setting: Setting) -> list[str]:
 def fitted_tables(setting: Setting) -> list[str]:
     """The tables that the framework inside the budget takes a row of."""
     tables = ["non_torch", *(["context"] if budget_kind(setting) == "absolute" else [])]
-    joined = setting.ranks > 1 and own_overheads(setting.runner) is None
+    joined = setting.ranks > 1 and own_overheads(setting) is None
     return [*tables, "collectives"] if joined else tables
 
 
@@ -144,7 +146,10 @@ def budget_kind(setting: Setting) -> str:
     """How the budget is made up: v0, absolute, parts or consumed."""
     if setting.runner == "v0":
         return "v0"
-    return setting.rules.budget_in(setting.resolved.version, setting.card_label) or setting.switches.budget
+    return (
+        setting.engine.facts.memory.budget_in(setting.resolved.version, setting.card_label)
+        or setting.switches.budget
+    )
 
 
 def pool_share(setting: Setting) -> int:
@@ -152,7 +157,7 @@ def pool_share(setting: Setting) -> int:
 
     Source: vllm_ascend/_310p/worker_310p.py:NPUWorker310.determine_available_memory (0.18.0, 0.25.1rc1).
     """
-    row = setting.rules.halved_pool
+    row = setting.engine.facts.memory.halved_pool
     is_halved = row is not None and row.covers(setting.resolved.version) and row.card in setting.card_label
     return 2 if is_halved else 1
 
@@ -188,11 +193,12 @@ def overhead_rows(setting: Setting, link: str) -> Mapping[str, OverheadRow]:
     """By table, the first row that matches ranks linked so, of the engine's own before vLLM's; the last of each
     matches all."""
     start = Start(
+        engine=setting.engine,
         runner=setting.runner,
         version=setting.resolved.version,
         vendor=setting.accelerator.vendor,
         capability=setting.capability,
-        cards=_cards_in(setting.runner, setting.card_label),
+        cards=_cards_in(setting.engine, setting.card_label),
         ranks=setting.ranks,
         experts=setting.architecture.moe is not None,
         host=setting.scenario.surroundings.host,
@@ -200,21 +206,21 @@ def overhead_rows(setting: Setting, link: str) -> Mapping[str, OverheadRow]:
     return _rows_of(start, link)
 
 
-def _cards_in(runner: str, label: str) -> frozenset[str]:
-    return frozenset(name for name in _card_names(runner) if name in label)
+def _cards_in(engine: Engine, label: str) -> frozenset[str]:
+    return frozenset(name for name in _card_names(engine) if name in label)
 
 
 @cache
-def _card_names(runner: str) -> frozenset[str]:
+def _card_names(engine: Engine) -> frozenset[str]:
     """By which rows know single cards."""
-    tables = FRAMEWORK.load(), own_overheads(runner)
+    tables = FRAMEWORK.load(), engine.facts.overheads
     rows = (row for name in TABLES for table in tables for row in getattr(table, name, ()))
     return frozenset(row.card for row in rows if row.card is not None)
 
 
 @lru_cache(maxsize=1024)
 def _rows_of(start: Start, link: str) -> Mapping[str, OverheadRow]:
-    own, shared = own_overheads(start.runner), FRAMEWORK.load()
+    own, shared = start.engine.facts.overheads, FRAMEWORK.load()
     return {table: _row_of(getattr(own, table, ()), getattr(shared, table), start, link) for table in TABLES}
 
 

@@ -13,10 +13,11 @@ from kvcore.base.kept import kept
 from kvcore.base.quantity import Grade, Quantity, Unit, figure, given
 from kvcore.base.units import KIB, ceil_div
 from kvcore.engine.memory_rules import GraphRate, Layers
+from kvcore.engine.protocol import Setting
+from kvcore.engine.setting import has_indexer, own_overheads
 from kvcore.engine.switches import AttentionBackend
 from kvcore.engine.switches import GraphEstimate as EstimateRule
 from kvcore.memory.activations import ACTIVATIONS, FLOAT32_BYTES, layer_elements
-from kvcore.memory.setting import Setting, has_indexer, own_overheads
 from kvcore.model.architecture import Architecture, ChunkedLocal, FullAttention, Mla, SlidingWindow, caches_of
 from kvcore.tables import (
     Capability,
@@ -279,7 +280,7 @@ def output_head_size(architecture: Architecture) -> int:
 
 def gemm_workspace_bytes(setting: Setting) -> int:
     """The workspace that cuBLAS gets on the stream of the capture."""
-    if not setting.rules.has_graph_workspace:
+    if not setting.engine.facts.memory.has_graph_workspace:
         return 0
     rows = GRAPHS.load().gemm_workspace
     return next(row.kib for row in rows if row.capability in (None, setting.capability)) * KIB
@@ -329,7 +330,7 @@ def counts_estimate(setting: Setting) -> bool:
 
     Source: vllm/v1/worker/gpu_worker.py:Worker.determine_available_memory (0.18.0, 0.20.0, 0.21.0, 0.26.0, 0.31.0).
     """
-    own, rule = setting.rules.graph_estimates, setting.switches.graph_estimate
+    own, rule = setting.engine.facts.memory.graph_estimates, setting.switches.graph_estimate
     version, model_type = setting.resolved.version, setting.scenario.config.model_type
     if own is not None and (not own.covers(version) or model_type in own.without):
         return False
@@ -360,7 +361,9 @@ def full_count(setting: Setting) -> int:
 def captures_piecewise(setting: Setting) -> bool:
     """Whether every size is captured piecewise."""
     modes = setting.resolved.cudagraph_modes
-    return "PIECEWISE" in modes and ("FULL" not in modes or setting.rules.pieces_with_full_graphs)
+    return "PIECEWISE" in modes and (
+        "FULL" not in modes or setting.engine.facts.memory.pieces_with_full_graphs
+    )
 
 
 def graph_count(setting: Setting) -> int:
@@ -388,7 +391,7 @@ def driver_factors(setting: Setting) -> tuple[float, float]:
 
 def graph_rate(setting: Setting) -> GraphRate:
     """What the driver keeps of each graph and layer: the engine's own rate, else that of its kind of layers."""
-    own = own_overheads(setting.runner)
+    own = own_overheads(setting)
     if own is not None:
         is_sparse = has_indexer(setting.architecture) or setting.architecture.token_choice is not None
         return own.graph_rate_of(is_sparse=is_sparse, is_mixture=setting.architecture.moe is not None)

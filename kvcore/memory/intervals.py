@@ -16,8 +16,8 @@ from packaging.version import Version
 from kvcore.base.quantity import Quantity
 from kvcore.base.units import GIB
 from kvcore.catalogue.accelerators import Vendor
-from kvcore.memory.parts import half_width, reaches, spread_in_sum
-from kvcore.memory.setting import Setting
+from kvcore.engine.protocol import Setting
+from kvcore.engine.rank_memory import half_width, reaches, spread_in_sum
 from kvcore.tables import Amount, Count, Record, ReleaseRange, Reviewed, Share, Source, TableFile
 
 Ranks: TypeAlias = Literal["one", "several"]

@@ -14,10 +14,10 @@ from kvcore.base.kept import kept
 from kvcore.base.quantity import Grade, Quantity, figure
 from kvcore.base.units import GIB, gib
 from kvcore.engine import stage_layers
-from kvcore.engine.resolved import CardView, Resolved
-from kvcore.engines.registry import find_engine
-from kvcore.engines.vllm.classes import End
-from kvcore.engines.vllm.versions import switches_of
+from kvcore.engine.cards import CardView
+from kvcore.engine.protocol import Engine, Resolved
+from kvcore.engine.records import End
+from kvcore.engine.setting import DTYPE_BYTES
 from kvcore.memory.expert_kernels import expert_kernel_bytes, kernel_source
 from kvcore.memory.lora import Slots, lora_bytes
 from kvcore.memory.npu_profile import kept_stream_bytes
@@ -25,7 +25,6 @@ from kvcore.memory.padding import padding_bytes
 from kvcore.memory.sparse_attention import choice_bytes, reserved_bytes
 from kvcore.memory.stages import loaded_architecture, on_every_stage, stores, takes_images_or_video
 from kvcore.memory.weights import (
-    DTYPE_BYTES,
     Rank,
     WeightBytes,
     allocated_bytes,
@@ -75,11 +74,11 @@ def loaded_bytes(
     Source: vllm/v1/worker/gpu_model_runner.py:GPUModelRunner.load_model (0.11.0, 0.32.0).
     """
     parallel, version, dtype = scenario.parallel, resolved.version, resolved.dtype
-    loaded = loaded_architecture(architecture, scenario, version)
+    loaded = loaded_architecture(architecture, scenario, resolved)
     weights = weight_bytes(loaded, quantization, parallel, resolved, stage)
     experts = expert_kernel_bytes(scenario, loaded, quantization, resolved, card, stage)
     rearranged = experts + padding_bytes(scenario, loaded, quantization, resolved, card, stage)
-    rules = find_engine(scenario.engine).memory
+    rules = resolved.engine.facts.memory
     copies = rules.table_copies_in(version)
     if rules.streams is not None:
         streams, hidden = architecture.residual_streams, architecture.hidden_size
@@ -106,12 +105,22 @@ def loaded_bytes(
             fully_sharded_loras=scenario.fully_sharded_loras,
         )
         adapters = lora_bytes(
-            scenario.config, architecture, quantization, parallel, version, dtype, stage, slots
+            scenario.config,
+            architecture,
+            quantization,
+            parallel,
+            resolved.engine,
+            version,
+            dtype,
+            stage,
+            slots,
         )
         weights = replace(weights, adapters=adapters)
     if scenario.cpu_offload_gb:
         limit = int(scenario.cpu_offload_gb * GIB)
-        offloaded = offloaded_bytes(loaded, quantization, parallel, version, dtype, stage, limit)
+        offloaded = offloaded_bytes(
+            loaded, quantization, parallel, resolved.engine, version, dtype, stage, limit
+        )
         weights = replace(weights, offloaded=offloaded)
     if resolved.runner is Runner.POOLING:
         dropped = head_bytes(architecture, quantization, parallel, resolved, stage)
@@ -129,7 +138,8 @@ def deepstack_bytes(architecture: Architecture, scenario: Scenario, resolved: Re
     vision = architecture.vision
     if vision is None or not vision.deepstack_levels:
         return 0
-    if switches_of(resolved.version).skips_encoders and not takes_images_or_video(architecture, scenario):
+    skips = resolved.switches.skips_encoders
+    if skips and not takes_images_or_video(architecture, scenario):
         return 0
     buffer = resolved.max_num_batched_tokens * architecture.hidden_size * DTYPE_BYTES[resolved.dtype]
     return vision.deepstack_levels * allocated_bytes(buffer, loading_split_bytes(resolved))
@@ -146,7 +156,7 @@ def head_bytes(
 
     Source: vllm/model_executor/models/adapters.py:_create_pooling_model_cls (0.8.5, 0.11.0, 0.13.0, 0.15.1, 0.33.0).
     """
-    everywhere = on_every_stage(architecture, parallel, resolved.version)
+    everywhere = on_every_stage(resolved.engine, architecture, parallel, resolved.version)
     if not stores(End.HEAD, architecture, parallel, stage, everywhere):
         return 0
     rank = Rank(quantization=quantization, parallel=parallel, dtype_bytes=DTYPE_BYTES[resolved.dtype])
@@ -261,6 +271,7 @@ def offloaded_bytes(
     architecture: Architecture,
     quantization: Quantization,
     parallel: Parallel,
+    engine: Engine,
     version: Version,
     dtype: str,
     stage: int,
@@ -275,7 +286,7 @@ def offloaded_bytes(
     """
     rank = Rank(quantization=quantization, parallel=parallel, dtype_bytes=DTYPE_BYTES[dtype])
     modules: list[tuple[Module, str]] = []
-    if switches_of(version).offloads_encoders and architecture.is_multimodal:
+    if engine.switches(version).offloads_encoders and architecture.is_multimodal:
         modules += ((module, module.name) for module in architecture.every)
     for index in stage_layers(architecture.num_layers, parallel.pipeline_parallel_size, stage):
         prefix = f"{architecture.layer_prefix}.{index}."

@@ -13,9 +13,11 @@ from kvcore.base.errors import EngineRefusalError
 from kvcore.base.kept import kept
 from kvcore.base.units import round_up
 from kvcore.engine import divided, units_per_rank
-from kvcore.engines.vllm.classes import CLASSES, AdaptedRow, End, LoraLimits, language_class
+from kvcore.engine.protocol import Engine
+from kvcore.engine.records import Adaptable, End
+from kvcore.engine.setting import DTYPE_BYTES
 from kvcore.memory.stages import on_every_stage, stores
-from kvcore.memory.weights import DTYPE_BYTES, Rank, stage_of
+from kvcore.memory.weights import Rank, stage_of
 from kvcore.model.architecture import Architecture, Experts, Layer, Linear, Split, by_identity
 from kvcore.model.config import ModelConfig
 from kvcore.model.quantization import Quantization
@@ -34,53 +36,13 @@ class Slots(Struct, frozen=True, kw_only=True):
     """Both matrices of an adapter are divided over the ranks, not only one of them."""
 
 
-class Adaptable(Struct, frozen=True, kw_only=True):
-    """What one version does with one model class."""
-
-    limits: LoraLimits
-    is_supported: bool
-    embedding: bool
-    head: bool
-    one_slice: frozenset[str]
-    """Fused projections that are one module to an adapter, as they are one in the checkpoint."""
-    fused_expert_gates: bool
-    """Gate and up projection of the experts are one module to an adapter."""
-
-
-@kept
-def adaptable(config: ModelConfig, version: Version) -> Adaptable:
-    """What adapters may adapt in a model.
-
-    Source: vllm/lora/utils.py:get_supported_lora_modules (0.11.0, 0.32.0).
-    """
-    tables = CLASSES.load().lora
-    own = frozenset(config.architectures)
-    language = language_class(config.language.model_type)
-    names = own if config.language is config.root or not language else own | {language}
-    modules = modules_of(tables.vocabulary, names, version)
-    taught = frozenset(name for since, them in tables.taught.items() if since <= version for name in them)
-    return Adaptable(
-        limits=next(row for row in tables.limits if row.covers(version)),
-        is_supported=not (own & tables.unsupported) - taught,
-        embedding="embed_tokens" in modules,
-        head="lm_head" in modules,
-        one_slice=modules_of(tables.one_slice, names, version),
-        fused_expert_gates=bool(own & tables.fused_expert_gates),
-    )
-
-
-def modules_of(rows: tuple[AdaptedRow, ...], names: frozenset[str], version: Version) -> frozenset[str]:
-    """The modules that the rows name for any of these classes in this version."""
-    matching = (row for row in rows if row.covers(version) and names & row.architectures)
-    return frozenset(module for row in matching for module in row.modules)
-
-
 @kept
 def lora_bytes(
     config: ModelConfig,
     architecture: Architecture,
     quantization: Quantization,
     parallel: Parallel,
+    engine: Engine,
     version: Version,
     dtype: str,
     stage: int,
@@ -94,7 +56,7 @@ def lora_bytes(
 
     Source: vllm/lora/layers (0.11.0, 0.32.0), vllm/lora/model_manager.py:_create_lora_modules (0.32.0).
     """
-    what = adaptable(config, version)
+    what = engine.adaptable(config, version)
     if not what.is_supported:
         raise EngineRefusalError(
             "lora-unsupported", field="enable_lora", value=" ".join(config.architectures)
@@ -107,7 +69,7 @@ def lora_bytes(
     )
     layers = by_identity(stage_of(architecture, parallel, stage))
     elements = sum(adapted.layer_elements(layer) * count for layer, count in layers)
-    everywhere = on_every_stage(architecture, parallel, version)
+    everywhere = on_every_stage(engine, architecture, parallel, version)
     has_embedding = what.embedding and stores(End.EMBEDDING, architecture, parallel, stage, everywhere)
     has_head = what.head and stores(End.HEAD, architecture, parallel, stage, everywhere)
     if has_head:

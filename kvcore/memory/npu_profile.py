@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from kvcore.base.units import ceil_div
+from kvcore.engine.protocol import Setting
 from kvcore.memory.communicators import exchanges_tokens, is_sequence_parallel
-from kvcore.memory.setting import Setting
 from kvcore.memory.weights import expert_slices
 
 FLOAT32_BYTES: Final = 4

@@ -10,8 +10,10 @@ from msgspec.structs import replace
 from kvcore.base.kept import kept
 from kvcore.base.units import round_up
 from kvcore.catalogue.accelerators import Vendor
-from kvcore.engine.resolved import CardView, Resolved
-from kvcore.memory.weights import DTYPE_BYTES, Rank, counted_layers
+from kvcore.engine.cards import CardView
+from kvcore.engine.protocol import Resolved
+from kvcore.engine.setting import DTYPE_BYTES
+from kvcore.memory.weights import Rank, counted_layers
 from kvcore.model.architecture import Architecture, Experts, Linear, Module
 from kvcore.model.quantization import NOT_QUANTIZED, Quantization
 from kvcore.scenario import Parallel, Scenario

@@ -10,8 +10,8 @@ from msgspec.structs import replace
 from kvcore.base.quantity import Quantity
 from kvcore.base.units import GIB
 from kvcore.engine.memory_rules import PoolBlock, written_gb
-from kvcore.memory.parts import half_width
-from kvcore.memory.setting import Setting
+from kvcore.engine.protocol import Setting
+from kvcore.engine.rank_memory import half_width
 
 SHARE: Final = 1 - math.sqrt(0.2)
 """Of a block: what the pool has left before and after the run is anything below one. Four fifths of the differences of
@@ -23,7 +23,7 @@ def reserved_bytes(setting: Setting, peak: Quantity) -> Quantity:
 
     Source: vllm_mindspore/utils.py:ms_memory_profiling (0.5.0, 0.5.1): reserved memory in place of allocated.
     """
-    rule = setting.rules.pool_block
+    rule = setting.engine.facts.memory.pool_block
     if rule is None:
         return peak
     reach = max(half_width(peak), SHARE * block_bytes(rule, setting))

@@ -7,16 +7,15 @@ from typing import Final
 
 from msgspec import Struct
 from msgspec.structs import replace
-from packaging.version import Version
 
 from kvcore.base.errors import EngineRefusalError
 from kvcore.base.kept import kept
 from kvcore.engine import heads_per_rank
-from kvcore.engine.resolved import Resolved
-from kvcore.engines.vllm.versions import switches_of
+from kvcore.engine.protocol import Resolved
+from kvcore.engine.setting import DTYPE_BYTES
+from kvcore.engine.switches import Switches
 from kvcore.memory.stages import on_every_stage
 from kvcore.memory.weights import (
-    DTYPE_BYTES,
     Rank,
     counted_layers,
     counted_modules,
@@ -67,7 +66,7 @@ def weight_shares(
     by_itself = replace(parallel, tensor_parallel_size=1, data_parallel_size=1, enable_expert_parallel=False)
     alone = replace(rank, parallel=by_itself)
     count = whole = divided = replicated = otherwise = 0
-    everywhere = on_every_stage(architecture, parallel, resolved.version)
+    everywhere = on_every_stage(resolved.engine, architecture, parallel, resolved.version)
     for module, name, times in counted_modules(architecture, quantization, parallel, stage, everywhere):
         count += times * elements(module)
         before, after = alone.tensor_bytes(module, name), rank.tensor_bytes(module, name)
@@ -93,7 +92,7 @@ def weight_shares(
 
 
 def check_weight_shapes(
-    architecture: Architecture, quantization: Quantization, parallel: Parallel, version: Version
+    architecture: Architecture, quantization: Quantization, parallel: Parallel, switches: Switches
 ) -> None:
     """Refuses weights of which a rank would store a part of a block or group.
 
@@ -103,7 +102,6 @@ def check_weight_shapes(
     """
     if quantization.method == NOT_QUANTIZED:
         return
-    switches = switches_of(version)
     checks_fused = switches.fused_blocks_whole or quantization.method not in FUSED_METHODS
     found = _first_misfit(architecture, quantization, parallel, switches.refines_expert_blocks, checks_fused)
     if found is None:

@@ -9,9 +9,8 @@ from typing import Final
 
 from kvcore.base.units import ceil_div
 from kvcore.engine import stage_layers
-from kvcore.engine.resolved import Resolved
+from kvcore.engine.protocol import Resolved
 from kvcore.engine.switches import AttentionBackend, SparseQueries, Switches
-from kvcore.engines.vllm.versions import switches_of
 from kvcore.memory.weights import allocated_bytes, loading_split_bytes
 from kvcore.model.architecture import Architecture, CompressedLatent, LatentWindow, Mla, caches_of
 from kvcore.scenario import Parallel
@@ -40,7 +39,7 @@ def choice_bytes(architecture: Architecture, parallel: Parallel, resolved: Resol
         return 0
     batch, split = resolved.max_num_batched_tokens, loading_split_bytes(resolved)
     total = allocated_bytes(batch * choice.topk * INDEX_BYTES, split)
-    if not choice.groups or not switches_of(resolved.version).sparse_groups:
+    if not choice.groups or not resolved.switches.sparse_groups:
         return total
     rows = batch
     if choice.is_of_decodes:
@@ -62,7 +61,7 @@ def reserved_bytes(architecture: Architecture, parallel: Parallel, resolved: Res
     latent = next((cache for cache in caches_of(architecture) if isinstance(cache, Mla)), None)
     if latent is None or architecture.token_choice is None:
         return 0
-    switches, is_packed = switches_of(resolved.version), resolved.kv_cache_dtype == PACKED
+    switches, is_packed = resolved.switches, resolved.kv_cache_dtype == PACKED
     width = latent.kv_lora_rank + latent.qk_rope_head_dim
     heads = ceil_div(architecture.num_attention_heads, parallel.tensor_parallel_size)
     elements = resolved.max_num_batched_tokens * _query_elements(switches, latent, heads, is_packed=is_packed)

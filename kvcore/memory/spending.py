@@ -7,8 +7,8 @@ from typing import NamedTuple
 from kvcore.base.kept import kept
 from kvcore.base.quantity import Quantity
 from kvcore.catalogue.accelerators import Accelerator, Interconnect, Vendor
-from kvcore.engine.resolved import Resolved
-from kvcore.engines.vllm.versions import switches_of
+from kvcore.engine.protocol import Resolved, Setting
+from kvcore.engine.rank_memory import least_room
 from kvcore.memory.activations import multiprocessors
 from kvcore.memory.after_pool import after_pool_bytes, doubles_pool
 from kvcore.memory.budget import (
@@ -22,8 +22,6 @@ from kvcore.memory.budget import (
     total_spread_bytes,
 )
 from kvcore.memory.framework import system_bytes
-from kvcore.memory.parts import least_room
-from kvcore.memory.setting import Setting
 from kvcore.memory.unstated import other_settings
 
 
@@ -134,7 +132,7 @@ def _inside(setting: Setting, weights: Quantity) -> Inside:
 
 def budget_on(accelerator: Accelerator, resolved: Resolved) -> Budget:
     """The budget of a card with these flags."""
-    rounds_up = switches_of(resolved.version).rounds_budget_up
+    rounds_up = resolved.switches.rounds_budget_up
     return _budget(accelerator, resolved.gpu_memory_utilization, rounds_up)
 
 

@@ -7,10 +7,9 @@ from typing import Final
 
 from packaging.version import Version
 
-from kvcore.base.errors import EngineRefusalError
 from kvcore.base.kept import kept
-from kvcore.engines.vllm.classes import CLASSES, End, language_class
-from kvcore.engines.vllm.versions import switches_of
+from kvcore.engine.protocol import Engine, Resolved
+from kvcore.engine.records import End
 from kvcore.model.architecture import Architecture, Module, VocabEmbedding
 from kvcore.scenario import Parallel, Scenario
 
@@ -31,38 +30,16 @@ AUDIO_PARTS: Final = (
 phi4mm.py, midashenglm.py, granite_speech.py (0.32.0)."""
 
 
-def on_every_stage(architecture: Architecture, parallel: Parallel, version: Version) -> frozenset[End]:
+def on_every_stage(
+    engine: Engine, architecture: Architecture, parallel: Parallel, version: Version
+) -> frozenset[End]:
     """The ends that every pipeline stage stores a copy of; nothing without pipeline parallelism.
 
-    A class that nobody reads may store all of them, as most do, and is charged with them.
-
     Raises EngineRefusalError `pipeline-unsupported` for a class that is not cut into stages.
-
-    Source: the classes of vllm/model_executor/models, the rows' own; vllm/config/model.py:
-    ModelConfig.verify_with_parallel_config (0.11.0, 0.32.0).
     """
     if parallel.pipeline_parallel_size == 1:
         return NOTHING
-    if architecture.is_assumed:
-        return frozenset(End)
-    language = language_class(architecture.language_type or architecture.read_as)
-    return ends_of_class(architecture.read_as, language, version)
-
-
-def ends_of_class(own: str, language: str, version: Version) -> frozenset[End]:
-    """The ends that the classes `own` and `language` build on every stage.
-
-    Raises EngineRefusalError `pipeline-unsupported` for a class that is not cut into stages.
-
-    Example:
-        >>> sorted(ends_of_class("Qwen3NextForCausalLM", "", Version("0.32.0")))
-        [<End.EMBEDDING: 'embedding'>, <End.HEAD: 'head'>]
-    """
-    tables = CLASSES.load().stages
-    if any(own in row.architectures and row.covers(version) for row in tables.unsupported):
-        raise EngineRefusalError("pipeline-unsupported", field="pipeline_parallel_size", value=own)
-    rows = (row for row in tables.every_stage if row.covers(version))
-    return NOTHING.union(*(row.modules for row in rows if {own, language} & row.architectures))
+    return engine.ends_on_every_stage(architecture, version)
 
 
 def stores(
@@ -113,9 +90,9 @@ def takes_audio(scenario: Scenario) -> bool:
     return not scenario.language_model_only and (scenario.limit_mm_per_prompt or {}).get("audio", 1) != 0
 
 
-def loaded_architecture(architecture: Architecture, scenario: Scenario, version: Version) -> Architecture:
+def loaded_architecture(architecture: Architecture, scenario: Scenario, resolved: Resolved) -> Architecture:
     """The architecture without the encoders and projectors that the engine does not load."""
-    if not architecture.is_multimodal or not switches_of(version).skips_encoders:
+    if not architecture.is_multimodal or not resolved.switches.skips_encoders:
         return architecture
     hears, sees = takes_audio(scenario), takes_images_or_video(architecture, scenario)
     return architecture if sees and hears else with_encoders(architecture, sees, hears)

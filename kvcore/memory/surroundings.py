@@ -8,11 +8,12 @@ from msgspec.structs import replace
 
 from kvcore.base.quantity import Quantity
 from kvcore.engine.memory_rules import OverheadRow, SamplerRow
+from kvcore.engine.protocol import Setting
+from kvcore.engine.rank_memory import RankMemory, given_kv
+from kvcore.engine.setting import links_of
 from kvcore.memory.activations import sampler_rows
 from kvcore.memory.budget import available_of, measured_activations, measured_framework
 from kvcore.memory.framework import overhead_rows
-from kvcore.memory.parts import RankMemory, given_kv
-from kvcore.memory.setting import Setting, joined_ranks, links_of
 
 
 class Framework(NamedTuple):
@@ -45,7 +46,7 @@ class OtherSurroundings:
         self._framework = {self._now.framework: memory.framework}
         self._activations = {self._now.sampler: memory.activations}
         self._kv = {self._now: memory.available_kv}
-        self._is_joined = joined_ranks(setting.scenario, setting.architecture) > 1
+        self._is_joined = setting.ranks > 1
 
     def kv(self, field: str, case: Any) -> Quantity:
         """KV memory with one field of the surroundings known to be `case`, in bytes."""
@@ -57,7 +58,7 @@ class OtherSurroundings:
         if field == "installation":
             terms = self._now._replace(sampler=sampler_rows(other))
         else:
-            links = links_of(scenario, now.accelerator, now.architecture)
+            links = links_of(scenario, now.accelerator, now.ranks)
             other = replace(other, links=links)
             rows = tuple(tuple(overhead_rows(other, link).values()) for link in links)
             terms = self._now._replace(framework=Framework(links, rows))

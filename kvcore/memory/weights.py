@@ -16,9 +16,9 @@ from msgspec import Struct
 from kvcore.base.kept import kept
 from kvcore.base.units import MIB, ceil_div, round_up
 from kvcore.engine import divided, heads_per_rank, stage_layers, units_per_rank
-from kvcore.engine.resolved import Resolved
-from kvcore.engines.vllm.classes import End
-from kvcore.engines.vllm.versions import switches_of
+from kvcore.engine.protocol import Resolved
+from kvcore.engine.records import End
+from kvcore.engine.setting import DTYPE_BYTES
 from kvcore.memory.stages import on_every_stage, stage_modules
 from kvcore.model.architecture import (
     Architecture,
@@ -39,17 +39,6 @@ from kvcore.model.architecture import (
 from kvcore.model.quantization import Quantization
 from kvcore.model.quantization.formats import ExpertsShape, LinearShape
 from kvcore.scenario import Parallel
-
-DTYPE_BYTES: Final = {
-    "float32": 4,
-    "bfloat16": 2,
-    "float16": 2,
-    "float8_e4m3fn": 1,
-    "uint8": 1,
-    "int8": 1,
-    "int32": 4,
-    "int64": 8,
-}
 
 ATTENTION_SCALE_BYTES: Final = 16
 """Four float32 scales per attention layer. Source: vllm/model_executor/layers/attention (0.32)."""
@@ -143,7 +132,7 @@ def weight_bytes(
     """
     max_split_bytes = loading_split_bytes(resolved)
     dtype_bytes = DTYPE_BYTES[resolved.dtype]
-    everywhere = on_every_stage(architecture, parallel, resolved.version)
+    everywhere = on_every_stage(resolved.engine, architecture, parallel, resolved.version)
     return _weight_bytes(
         architecture, quantization, parallel, dtype_bytes, stage, max_split_bytes, everywhere
     )
@@ -151,7 +140,7 @@ def weight_bytes(
 
 def loading_split_bytes(resolved: Resolved) -> int | None:
     """The size from which the allocator cuts no blocks while weights are loaded; None where it always does."""
-    return switches_of(resolved.version).loading_split_mib * MIB or None
+    return resolved.switches.loading_split_mib * MIB or None
 
 
 @kept

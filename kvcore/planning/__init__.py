@@ -21,18 +21,13 @@ from kvcore.cache.spec import LayerSpec
 from kvcore.cache.states import aligned_block_size, rank_layer_specs
 from kvcore.catalogue.accelerators import Accelerator, Vendor
 from kvcore.engine import heads_per_rank
-from kvcore.engine.resolved import CardView, Resolved, view_of, without_card
-from kvcore.engines.registry import find_engine
-from kvcore.engines.vllm.draft import draft_notices, read_draft
-from kvcore.engines.vllm.recurrent import check_aligned_block
-from kvcore.engines.vllm.storage import storage_of
-from kvcore.engines.vllm.stored import stored_architecture
-from kvcore.engines.vllm.versions import assumed_version, planned_release
+from kvcore.engine.cards import CardView, without_card
+from kvcore.engine.protocol import Resolved
+from kvcore.engine.rank_memory import RankMemory
+from kvcore.engines.registry import engine_of, planned_release, view_of
 from kvcore.memory.budget import rank_memories
 from kvcore.memory.loaded import checkpoint_notices, loaded_bytes, uncounted_bytes
-from kvcore.memory.parts import RankMemory
 from kvcore.memory.shares import check_weight_shapes
-from kvcore.memory.unstated import other_versions
 from kvcore.memory.weights import WeightBytes
 from kvcore.model.architecture import Architecture
 from kvcore.model.config import ModelConfig
@@ -148,7 +143,7 @@ def plan(scenario: Scenario) -> Plan:
     memory = memories[worst].with_cache(
         None if cache is None else cache.figures.pool,
         available[worst],
-        graphs=find_engine(scenario.engine).memory.graphs,
+        graphs=resolved.engine.facts.memory.graphs,
         is_fixed=resolved.num_gpu_blocks_override is not None,
     )
     is_known = _knows_memory(scenario)
@@ -202,8 +197,9 @@ def begin(scenario: Scenario) -> Begun:
 
     Raises ModelError for a config that cannot be read exactly, EngineRefusalError for heads that cannot be cut so.
     """
-    architecture = stored_architecture(scenario, read_architecture(config_in_force(scenario)))
-    quantization = storage_of(scenario)
+    engine = engine_of(scenario)
+    architecture = engine.stored_architecture(scenario, read_architecture(config_in_force(scenario)))
+    quantization = engine.storage(scenario)
     heads_per_rank(architecture.num_attention_heads, scenario.parallel.tensor_parallel_size)
     return Begun(architecture=architecture, quantization=quantization)
 
@@ -217,7 +213,7 @@ def config_in_force(scenario: Scenario) -> ModelConfig:
 
 def resolve_flags(scenario: Scenario, begun: Begun, card: CardView) -> Resolved:
     """Every flag filled in. Raises EngineRefusalError."""
-    return find_engine(scenario.engine).resolve(scenario, begun.architecture, card)
+    return engine_of(scenario).resolve(scenario, begun.architecture, card)
 
 
 def lay_out(scenario: Scenario, begun: Begun, resolved: Resolved) -> Layout:
@@ -226,12 +222,12 @@ def lay_out(scenario: Scenario, begun: Begun, resolved: Resolved) -> Layout:
     block_size = aligned_block_size(architecture, parallel, resolved)
     if block_size != resolved.block_size:
         resolved = replace(resolved, block_size=block_size)
-    check_aligned_block(resolved)
-    if find_engine(scenario.engine).refusals.checks_weight_shapes:
-        check_weight_shapes(architecture, quantization, parallel, resolved.version)
+    resolved.engine.check_block(resolved)
+    if resolved.engine.facts.refusals.checks_weight_shapes:
+        check_weight_shapes(architecture, quantization, parallel, resolved.switches)
     stages = range(parallel.pipeline_parallel_size)
     speculative = scenario.speculative_config
-    draft = read_draft(speculative, architecture, quantization, parallel, resolved.max_model_len)
+    draft = resolved.engine.draft(speculative, architecture, quantization, parallel, resolved.max_model_len)
     specs = tuple(rank_layer_specs(architecture, parallel, resolved, stage, draft) for stage in stages)
     return Layout(resolved=resolved, specs=specs, draft=draft)
 
@@ -315,10 +311,10 @@ def _notices(
     yield from memory.notices
     if scenario.accelerator is not None and scenario.accelerator.vendor in _WITHOUT_STARTS:
         yield notice("overheads-of-another-vendor", "accelerator")
-    if scenario.accelerator is not None and other_versions(scenario):
-        yield notice("release-not-stated", "engine_version", used=assumed_version(scenario))
+    if scenario.accelerator is not None and resolved.engine.other_versions(scenario):
+        yield notice("release-not-stated", "engine_version", used=resolved.engine.assumed_version(scenario))
     yield from _batch_notices(scenario, resolved)
-    yield from draft_notices(scenario.speculative_config, draft)
+    yield from resolved.engine.draft_notices(scenario.speculative_config, draft)
     promised = _FORMAT_IN_NAME.search(scenario.model)
     if promised is not None and quantization.method == NOT_QUANTIZED and not scenario.quantization:
         yield notice("quantization-not-in-config", "config.quantization_config", format=promised[1])
@@ -332,7 +328,7 @@ def _batch_notices(scenario: Scenario, resolved: Resolved) -> tuple[Notice, ...]
     full length unless something else is said.
     """
     measured, batch = scenario.measured, scenario.measured.batched_tokens
-    variables = find_engine(scenario.engine).variables_in(resolved.version)
+    variables = resolved.engine.variables_in(resolved.version)
     if variables is not None:
         code, is_given = "model-share-of-smaller-batch", variables.model in scenario.env
         if batch is None and scenario.max_num_batched_tokens is not None:

@@ -13,10 +13,11 @@ from kvcore.base.quantity import Quantity
 from kvcore.cache.capacity import Pool, pool_planner
 from kvcore.cache.spec import LayerSpec
 from kvcore.catalogue.accelerators import Accelerator
-from kvcore.engine.resolved import CardView, Resolved, view_of, without_card
-from kvcore.engines.registry import find_engine
+from kvcore.engine.cards import CardView, without_card
+from kvcore.engine.protocol import Resolved
+from kvcore.engine.setting import setting_of
+from kvcore.engines.registry import view_of
 from kvcore.memory.loaded import loaded_quantity
-from kvcore.memory.setting import setting_of
 from kvcore.memory.spending import Spending, budget_on, traits_of
 from kvcore.memory.weights import WeightBytes
 from kvcore.planning import (
@@ -133,7 +134,7 @@ class OnCards:
         budget = budget_on(accelerator, resolved)
         if prepared.weights.bounds[LOW] > budget.most:
             return failed
-        is_known_by_name = find_engine(resolved.engine).memory.overheads is not None
+        is_known_by_name = resolved.engine.facts.overheads is not None
         traits = traits_of(accelerator, self.scenario.parallel.ranks > 1, is_known_by_name)
         return self._once(
             (id(prepared), traits, budget), lambda: self._judged(failed, prepared, traits, accelerator)
@@ -149,7 +150,7 @@ class OnCards:
             and scenario.num_gpu_blocks_override is None
             and scenario.kv_cache_memory_bytes is None
             and not scenario.measured.values()
-            and find_engine(scenario.engine).follows_vllm
+            and resolved.engine.follows_vllm
         )
 
     def _prepared(self, card: CardView) -> Prepared:

@@ -7,8 +7,8 @@ from enum import StrEnum
 from typing import Final, Protocol
 
 from kvcore.cache.capacity import Pool, check_state_blocks, least_state_blocks
-from kvcore.engine.resolved import Resolved
-from kvcore.memory.unstated import may_be_other
+from kvcore.engine.protocol import Resolved
+from kvcore.engines.registry import engine_of
 from kvcore.scenario import Scenario
 
 LOW: Final = 0
@@ -85,7 +85,7 @@ def leaves_none(value: float, least: float, most: float | None = None) -> bool:
 def is_empty(kv: KvMemory, scenario: Scenario) -> bool:
     """`leaves_none` of the KV memory of a rank."""
     low, high = kv.bounds
-    return leaves_none(kv.value, low, high if may_be_other(scenario) else None)
+    return leaves_none(kv.value, low, high if engine_of(scenario).may_be_other(scenario) else None)
 
 
 def judged(

@@ -32,8 +32,7 @@ from kvcore.base.quantity import Grade
 from kvcore.base.untrusted import MAX_UNPACKED_BYTES, pack, parse_json_object, unpack, unquoted
 from kvcore.catalogue.accelerators import Accelerator, Interconnect
 from kvcore.catalogue.models import Checkpoint
-from kvcore.engines.registry import find_engine
-from kvcore.engines.vllm.versions import assumed_version
+from kvcore.engines.registry import engine_of
 from kvcore.flags import FLAGS, Kind, LinkRule, fields_of, read_whole
 from kvcore.model.config import ModelConfig
 from kvcore.planning import Plan
@@ -129,9 +128,9 @@ def written_out(plan: Plan) -> Scenario:
     open: written out they would change the interval, and perhaps the verdict.
     """
     scenario = plan.scenario
-    if scenario.engine_version is None and find_engine(scenario.engine).unstated is not None:
+    if scenario.engine_version is None and engine_of(scenario).facts.unstated is not None:
         return scenario
-    version = scenario.engine_version or assumed_version(scenario)
+    version = scenario.engine_version or engine_of(scenario).assumed_version(scenario)
     share = plan.resolved.gpu_memory_utilization
     return replace(scenario, engine_version=version, gpu_memory_utilization=share)
 

@@ -19,8 +19,7 @@ from kvcore.base.errors import CatalogueError, KvPlannerError, ScenarioError, in
 from kvcore.base.untrusted import is_json, parse_json_object
 from kvcore.catalogue.accelerators import Accelerator, Interconnect
 from kvcore.catalogue.models import Checkpoint
-from kvcore.engines.registry import engine_for
-from kvcore.engines.vllm.versions import find_release
+from kvcore.engines.registry import engine_for, find_engine
 from kvcore.flags import ENVIRONMENT_NAME, FLAGS, Kind
 from kvcore.model.config import ModelConfig
 from kvcore.model.rope import read_yarn
@@ -126,7 +125,7 @@ def scenario_from_request(
     if engine is None:
         engine = DEFAULT_ENGINE if accelerator is None else engine_for(accelerator).name
     engine_version = asked.read("engine_version")
-    find_release(engine, engine_version)
+    find_engine(engine).release(engine_version)
     parallel = Parallel(**asked.given(_PARALLEL))
     overrides = request.get("hf_overrides")
     return Scenario(

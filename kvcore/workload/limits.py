@@ -14,15 +14,14 @@ from typing import Final, assert_never
 
 from msgspec import Struct
 from msgspec.structs import replace
-from packaging.version import Version
 
 from kvcore.base.errors import KvPlannerError
 from kvcore.base.units import ceil_div, round_up
 from kvcore.cache.capacity import max_concurrency_at
 from kvcore.cache.spec import FULL_KINDS
 from kvcore.catalogue.documented import documented_yarn
+from kvcore.engine.protocol import Resolved
 from kvcore.engine.switches import LongRequests
-from kvcore.engines.vllm.versions import switches_of
 from kvcore.evidence.carry import carried_over
 from kvcore.model.rope import Yarn
 from kvcore.planning import Plan, Verdict, plan, stage_kv_bytes
@@ -173,18 +172,14 @@ def shared_blocks(planned: Plan, tokens: int) -> int:
     return sum(max(0, tokens) // size for size in sizes)
 
 
-def refuses_longer(version: Version) -> bool | None:
-    """Whether this version answers a request that needs more than max_model_len with an error, rather than stopping
+def refuses_longer(resolved: Resolved) -> bool | None:
+    """Whether the release answers a request that needs more than max_model_len with an error, rather than stopping
     its answer at the limit; None where that was not read.
 
     Source: vllm/renderers/params.py:TokenizeParams.max_input_tokens (0.28.0 subtracts max_tokens, 0.32.0 does not),
     vllm/entrypoints/openai/serving_engine.py:_validate_input (0.11.0).
-
-    Example:
-        >>> refuses_longer(Version("0.19.0")), refuses_longer(Version("0.33.0")), refuses_longer(Version("0.30.0"))
-        (True, False, None)
     """
-    match switches_of(version).long_requests:
+    match resolved.switches.long_requests:
         case LongRequests.REFUSED:
             return True
         case LongRequests.UNREAD:

@@ -81,7 +81,7 @@ def unknown_releases(offered: Sequence[Version]) -> Iterator[str]:
     """Of the engine and of its plug-ins."""
     yield from learn.releases("vllm", vllm_releases(), offered)
     for name in PLUGINS:
-        known = list(find_engine(name).releases)
+        known = list(find_engine(name).facts.releases)
         yield from learn.releases(name, known, index.published(name))
 
 

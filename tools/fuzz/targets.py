@@ -23,7 +23,7 @@ from kvcore.charts.replay_figures import replay_report
 from kvcore.contract.result import error_of, planned_result
 from kvcore.controls import in_force
 from kvcore.deploy import commands
-from kvcore.engines.vllm.versions import find_release
+from kvcore.engines.registry import find_engine
 from kvcore.evidence.log.reader import read_log
 from kvcore.evidence.log_report import log_report
 from kvcore.evidence.recognized import scenario_from_log
@@ -78,7 +78,7 @@ def request(data: bytes) -> None:
     """A request of the contract, and then everything that the Plan page shows of it."""
     try:
         scenario = scenario_from_request(parse_request(data.decode("utf-8", "replace")))
-        find_release(scenario.engine, scenario.engine_version)
+        find_engine(scenario.engine).release(scenario.engine_version)
     except KvPlannerError as error:
         _check_error(error)
         return

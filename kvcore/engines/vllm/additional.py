@@ -8,13 +8,9 @@ from typing import Any, Final
 from msgspec import Struct
 from packaging.version import Version
 
-from kvcore.engines.registry import find_engine
+from kvcore.engine.facts import SWITCH
+from kvcore.engine.protocol import Engine
 from kvcore.scenario import Scenario
-
-FIELD: Final = "additional_config"
-SWITCH: Final = "enabled"
-"""Of an object: without it nothing of the object counts."""
-
 
 SWITCHES: Final = frozenset(
     {"enable_flashcomm1", "enable_fused_mc2", "enable_shared_expert_dp", "enable_dsa_cp"}
@@ -86,24 +82,25 @@ NOTHING: Final = Additional()
 """Said by a scenario without it."""
 
 
-def additional_of(scenario: Scenario, version: Version) -> Additional:
-    """What the engine of `scenario` reads on vLLM `version`.
+def additional_of(engine: Engine, scenario: Scenario, version: Version) -> Additional:
+    """What `engine` reads on vLLM `version`.
 
     Example:
+        >>> from kvcore.engines.registry import engine_of
         >>> from kvcore.wire.request import scenario_from_request
         >>> asked = {"model": "Qwen/Qwen3-8B", "engine": "vllm-ascend"}
         >>> scenario = scenario_from_request({**asked, "additional_config": {"enable_flashcomm1": True}})
-        >>> additional_of(scenario, Version("0.23.0")).enable_flashcomm1
+        >>> additional_of(engine_of(scenario), scenario, Version("0.23.0")).enable_flashcomm1
         True
-        >>> additional_of(scenario, Version("0.18.0")).unread
+        >>> additional_of(engine_of(scenario), scenario, Version("0.18.0")).unread
         ('enable_flashcomm1',)
     """
     text = scenario.additional_config
-    return NOTHING if text is None else _read(text, scenario.engine, version)
+    return NOTHING if text is None else _read(text, engine, version)
 
 
-def _read(text: str, engine: str, version: Version) -> Additional:
-    rules = find_engine(engine).additional
+def _read(text: str, engine: Engine, version: Version) -> Additional:
+    rules = engine.facts.additional
     said: dict[str, Any] = json.loads(text)
     known = rules.keys(version)
     read = {name: value for name, value in said.items() if name in known}

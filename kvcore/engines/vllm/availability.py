@@ -7,19 +7,16 @@ What older guides name and no release has today is in `former_flags.toml`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from enum import StrEnum
 from functools import cache, lru_cache
-from typing import Annotated, Final, Literal
+from typing import Final
 
-from msgspec import Meta
 from packaging.version import Version
 
 from kvcore.base.errors import EngineRefusalError
+from kvcore.engine.records import FormerFlag, LoadGenerator, Metric
 from kvcore.flags import FLAGS, check_fields
 from kvcore.scenario import NEEDED_DRAFTS, Scenario, value_of
-from kvcore.tables import Record, ReleaseRange, Reviewed, Source, TableFile
-
-Flag = Annotated[str, Meta(pattern=r"^--[a-z][a-z0-9-]*$")]
+from kvcore.tables import Record, Reviewed, Source, TableFile
 
 
 def values_of(field: str) -> tuple[str, ...]:
@@ -62,20 +59,6 @@ class Availabilities(Reviewed, frozen=True, kw_only=True):
 
 
 AVAILABILITY: Final = TableFile("kvcore.engines.vllm", "availability.toml", Availabilities)
-
-
-class FormerFlag(Record, frozen=True, kw_only=True):
-    """`seen`: the last version read that has it, None for a flag that never was; `gone`: the first one without."""
-
-    flag: Flag
-    gone: Version
-    source: Source
-    seen: Version | None = None
-    replaced_by: Flag | None = None
-
-    def __post_init__(self) -> None:
-        if self.seen is not None and self.seen >= self.gone:
-            raise ValueError("seen is before gone")
 
 
 class FormerFlags(Reviewed, frozen=True, kw_only=True):
@@ -142,48 +125,6 @@ def _changing_fields() -> tuple[str, ...]:
     return tuple(dict.fromkeys(known.field for known in AVAILABILITY.load().value))
 
 
-class MetricRole(StrEnum):
-    """What a metric is read for."""
-
-    RUNNING = "running"
-    WAITING = "waiting"
-    WAITING_BY_REASON = "waiting_by_reason"
-    KV_CACHE_USAGE = "kv_cache_usage"
-    PREEMPTIONS = "preemptions"
-    REQUEST_LATENCY = "request_latency"
-    FIRST_TOKEN = "first_token"
-    OUTPUT_TOKEN = "output_token"
-    PROMPT_TOKENS = "prompt_tokens"
-    GENERATION_TOKENS = "generation_tokens"
-    PREFIX_CACHE_QUERIES = "prefix_cache_queries"
-    PREFIX_CACHE_HITS = "prefix_cache_hits"
-
-
-class MetricKind(StrEnum):
-    """Prometheus metric types."""
-
-    GAUGE = "gauge"
-    COUNTER = "counter"
-    HISTOGRAM = "histogram"
-
-
-class Metric(ReleaseRange, frozen=True, kw_only=True):
-    """One metric by the name that a scraper sees; a histogram without its suffix."""
-
-    role: MetricRole
-    name: Annotated[str, Meta(pattern=r"^vllm:[a-z0-9_]+$")]
-    kind: MetricKind
-    source: Source
-    engine: Literal["any", "v0", "v1"] = "any"
-
-    @property
-    def series(self) -> tuple[str, ...]:
-        """The names of its time series."""
-        if self.kind is MetricKind.HISTOGRAM:
-            return tuple(f"{self.name}_{suffix}" for suffix in ("bucket", "sum", "count"))
-        return (self.name,)
-
-
 class MetricTables(Reviewed, frozen=True, kw_only=True):
     """metrics.toml."""
 
@@ -211,27 +152,16 @@ def exported_metrics(version: Version, is_v0: bool) -> Mapping[str, Metric]:
     return found
 
 
-BareFlag = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9-]*$")]
-
-
-class BenchmarkProgram(ReleaseRange, frozen=True, kw_only=True):
-    """How it is called, and the flags that a command may use, without dashes."""
-
-    words: tuple[Annotated[str, Meta(pattern=r"^[a-z][a-z_./]*$")], ...]
-    flags: frozenset[BareFlag]
-    source: Source
-
-
 class BenchmarkTables(Reviewed, frozen=True, kw_only=True):
     """benchmark.toml."""
 
-    programs: tuple[BenchmarkProgram, ...]
+    programs: tuple[LoadGenerator, ...]
 
 
 BENCHMARK: Final = TableFile("kvcore.engines.vllm", "benchmark.toml", BenchmarkTables)
 
 
-def benchmark_program(version: Version) -> BenchmarkProgram:
+def benchmark_program(version: Version) -> LoadGenerator:
     """The load generator of `version`.
 
     Example:

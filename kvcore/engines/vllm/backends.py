@@ -9,7 +9,7 @@ from packaging.version import Version
 
 from kvcore.base.errors import EngineRefusalError
 from kvcore.catalogue.accelerators import Vendor
-from kvcore.engine.resolved import UNKNOWN_CAPABILITY, CardView
+from kvcore.engine.cards import UNKNOWN_CAPABILITY, CardView
 from kvcore.engine.switches import (
     AttentionBackend,
     AttentionKind,
@@ -20,7 +20,6 @@ from kvcore.engine.switches import (
     Switches,
     V1Engine,
 )
-from kvcore.engines.registry import find_engine
 from kvcore.engines.vllm.classes import CLASSES
 from kvcore.engines.vllm.platforms import platform_block_size
 from kvcore.engines.vllm.start import Start
@@ -106,7 +105,7 @@ def kv_storage_dtype(start: Start, dtype: str) -> str:
 
 
 def _sparse_default(start: Start, dtype: str) -> str:
-    if find_engine(start.scenario.engine).attention is not None:
+    if start.engine.facts.attention is not None:
         return dtype  # vllm_ascend/platform.py:check_and_update_config (0.11.0, 0.23.0): that of the model
     major = start.card.number // 10
     match start.switches.sparse_fp8_layout:
@@ -195,7 +194,7 @@ def check_block_size(start: Start) -> None:
 
 def backend_of(start: Start, kv_cache_dtype: str, *, fixed: bool = False) -> tuple[str, int]:
     """The attention backend and the block size, before hybrid alignment; `fixed`: prefixes are cached, prompts cut."""
-    asked, own = start.scenario.block_size, find_engine(start.scenario.engine).attention
+    asked, own = start.scenario.block_size, start.engine.facts.attention
     forced = backend_to_ask_for(start.architecture)
     if own is not None:
         return forced or own.backend, platform_block_size(start, own, fixed)

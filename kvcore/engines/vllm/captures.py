@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from kvcore.base.errors import EngineRefusalError, Notice, notice, shorten
 from kvcore.base.kept import bounded
 from kvcore.base.units import ceil_div
-from kvcore.engine.resolved import Resolved, graph_mode
+from kvcore.engine.protocol import Resolved, graph_mode
 from kvcore.engine.switches import (
     AttentionBackend,
     GraphModes,

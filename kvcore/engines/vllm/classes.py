@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from enum import StrEnum
 from functools import cached_property
 from typing import Annotated, Final
 
@@ -11,12 +10,15 @@ from msgspec import Meta, Struct
 from packaging.version import Version
 
 from kvcore.base.errors import EngineRefusalError
+from kvcore.base.kept import kept
+from kvcore.engine.protocol import Engine
+from kvcore.engine.records import Adaptable, End, LoraLimits
 from kvcore.engine.switches import AttentionBackend
-from kvcore.engines.registry import find_engine
+from kvcore.model.architecture import Architecture
+from kvcore.model.config import ModelConfig
 from kvcore.tables import (
     NEVER,
     OLDEST,
-    Count,
     Record,
     ReleaseRange,
     Releases,
@@ -126,16 +128,6 @@ class Languages(Table, frozen=True, kw_only=True):
     classes: Mapping[Annotated[str, Meta(pattern=r"^[a-z0-9_.-]+$")], ModelClass]
 
 
-class End(StrEnum):
-    """What stands before and behind the layers of a decoder."""
-
-    EMBEDDING = "embedding"
-    """Token embedding, and everything else before the layers."""
-    NORM = "norm"
-    """Everything behind the layers but lm_head."""
-    HEAD = "head"
-
-
 class ClassRow(ReleaseRange, frozen=True, kw_only=True):
     """Some classes, in some releases."""
 
@@ -159,18 +151,6 @@ class Stages(Table, frozen=True, kw_only=True):
 
     every_stage: tuple[EveryStageRow, ...]
     unsupported: tuple[UnsupportedRow, ...]
-
-
-class LoraLimits(ReleaseRange, frozen=True, kw_only=True):
-    """What changed between versions."""
-
-    source: Source
-    vocabulary_limit: Count
-    extra_vocabulary: Count
-    """Rows that adapters could add to the vocabulary."""
-    vocabulary_multiple: Annotated[int, Meta(ge=1, le=1 << 16)]
-    """What the vocabulary of lm_head's slots is rounded up to."""
-    adapts_experts: bool
 
 
 class AdaptedRow(ClassRow, frozen=True, kw_only=True):
@@ -252,7 +232,7 @@ def known_absences() -> Mapping[str, tuple[Absence, ...]]:
     return CLASSES.load().registry.absences
 
 
-def check_architectures(names: tuple[str, ...], engine: str, version: Version) -> None:
+def check_architectures(names: tuple[str, ...], engine: Engine, version: Version) -> None:
     """Raises EngineRefusalError where `version` surely has none of the model classes `names` of a config.
 
     `architecture-not-in-release` for the first of them that it does not have yet, `architecture-gone-from-release` for
@@ -269,15 +249,17 @@ def check_architectures(names: tuple[str, ...], engine: str, version: Version) -
     raise EngineRefusalError(code, "engine_version", names[0], version=version, **facts)
 
 
-def absence_of(names: tuple[str, ...], engine: str, version: Version) -> Absence | None:
+def absence_of(names: tuple[str, ...], engine: Engine, version: Version) -> Absence | None:
     """Why `version` has none of `names`, of the first of them; None where it has one, or that is not known.
 
     Example:
-        >>> absence_of(("Qwen3_5ForConditionalGeneration",), "vllm", Version("0.9.2")).since
+        >>> from kvcore.engines.registry import find_engine
+        >>> vllm, names = find_engine("vllm"), ("Qwen3_5ForConditionalGeneration",)
+        >>> absence_of(names, vllm, Version("0.9.2")).since
         <Version('0.17.1')>
-        >>> absence_of(("Qwen3_5ForConditionalGeneration",), "vllm", Version("0.19.1"))
+        >>> absence_of(names, vllm, Version("0.19.1"))
     """
-    if version < find_engine(engine).refusals.model_classes_since:
+    if version < engine.facts.refusals.model_classes_since:
         return None
     absences = known_absences()
     found = [
@@ -300,3 +282,64 @@ def is_surely_there(names: tuple[str, ...], version: Version) -> bool:
     return not names or any(
         not any(absence.is_unsure(version) for absence in absences.get(name, ())) for name in names
     )
+
+
+@kept
+def adaptable(config: ModelConfig, version: Version) -> Adaptable:
+    """What adapters may adapt in a model.
+
+    Source: vllm/lora/utils.py:get_supported_lora_modules (0.11.0, 0.32.0).
+    """
+    tables = CLASSES.load().lora
+    own = frozenset(config.architectures)
+    language = language_class(config.language.model_type)
+    names = own if config.language is config.root or not language else own | {language}
+    modules = modules_of(tables.vocabulary, names, version)
+    taught = frozenset(name for since, them in tables.taught.items() if since <= version for name in them)
+    return Adaptable(
+        limits=next(row for row in tables.limits if row.covers(version)),
+        is_supported=not (own & tables.unsupported) - taught,
+        embedding="embed_tokens" in modules,
+        head="lm_head" in modules,
+        one_slice=modules_of(tables.one_slice, names, version),
+        fused_expert_gates=bool(own & tables.fused_expert_gates),
+    )
+
+
+def modules_of(rows: tuple[AdaptedRow, ...], names: frozenset[str], version: Version) -> frozenset[str]:
+    """The modules that the rows name for any of these classes in this version."""
+    matching = (row for row in rows if row.covers(version) and names & row.architectures)
+    return frozenset(module for row in matching for module in row.modules)
+
+
+def ends_on_every_stage(architecture: Architecture, version: Version) -> frozenset[End]:
+    """The ends that each of several pipeline stages stores a copy of.
+
+    A class that nobody reads may store all of them, as most do, and is charged with them.
+
+    Raises EngineRefusalError `pipeline-unsupported` for a class that is not cut into stages.
+
+    Source: the classes of vllm/model_executor/models, the rows' own; vllm/config/model.py:
+    ModelConfig.verify_with_parallel_config (0.11.0, 0.32.0).
+    """
+    if architecture.is_assumed:
+        return frozenset(End)
+    language = language_class(architecture.language_type or architecture.read_as)
+    return ends_of_class(architecture.read_as, language, version)
+
+
+def ends_of_class(own: str, language: str, version: Version) -> frozenset[End]:
+    """The ends that the classes `own` and `language` build on every stage.
+
+    Raises EngineRefusalError `pipeline-unsupported` for a class that is not cut into stages.
+
+    Example:
+        >>> sorted(ends_of_class("Qwen3NextForCausalLM", "", Version("0.32.0")))
+        [<End.EMBEDDING: 'embedding'>, <End.HEAD: 'head'>]
+    """
+    tables = CLASSES.load().stages
+    if any(own in row.architectures and row.covers(version) for row in tables.unsupported):
+        raise EngineRefusalError("pipeline-unsupported", field="pipeline_parallel_size", value=own)
+    rows = (row for row in tables.every_stage if row.covers(version))
+    nothing: frozenset[End] = frozenset()
+    return nothing.union(*(row.modules for row in rows if {own, language} & row.architectures))

@@ -5,20 +5,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from msgspec import Struct
 from packaging.version import Version
 
-from kvcore.engine.protocol import Role
+from kvcore.engine.protocol import Engine
+from kvcore.engine.records import Role, Transfer
 from kvcore.engine.switches import ConnectorGroups
-from kvcore.engines.registry import find_engine
 from kvcore.scenario import Scenario
-
-
-class Transfer(Struct, frozen=True, kw_only=True):
-    """What is said of the connector."""
-
-    connector: str | None = None
-    role: Role = Role.NONE
 
 
 def transfer_of(scenario: Scenario) -> Transfer:
@@ -39,7 +31,7 @@ def transfer_of(scenario: Scenario) -> Transfer:
     return Transfer(connector=said.get("kv_connector"), role=Role(said.get("kv_role", Role.BOTH)))
 
 
-def keeps_groups(scenario: Scenario, version: Version, rule: ConnectorGroups) -> bool:
+def keeps_groups(engine: Engine, scenario: Scenario, version: Version, rule: ConnectorGroups) -> bool:
     """Whether layers keep groups of their own: with a connector the engine may join them, whatever they store.
 
     Source: `Switches.connector_groups`.
@@ -49,6 +41,6 @@ def keeps_groups(scenario: Scenario, version: Version, rule: ConnectorGroups) ->
         return not asked
     if rule is ConnectorGroups.NEVER or asked is False:
         return rule is not ConnectorGroups.NEVER
-    rows = find_engine(scenario.engine).connectors_with_groups
+    rows = engine.facts.connectors_with_groups
     is_known = any(said.connector in row.names for row in rows if row.covers(version))
     return rule is ConnectorGroups.BY_CONNECTOR and is_known

@@ -7,9 +7,9 @@ from typing import Final
 from msgspec.structs import replace
 
 from kvcore.base.errors import EngineRefusalError, Notice, notice
-from kvcore.engine.resolved import CardView, Resolved
+from kvcore.engine.cards import CardView
+from kvcore.engine.protocol import Engine, Resolved
 from kvcore.engine.switches import HybridPrefixCaching
-from kvcore.engines.registry import engine_for, find_engine
 from kvcore.engines.vllm.availability import check_availability
 from kvcore.engines.vllm.backends import (
     backend_of,
@@ -54,7 +54,7 @@ from kvcore.scenario import AUTO, Runner, Scenario
 TORCH_NAMES: Final = {"half": "float16", "float": "float32"}
 
 
-def resolve(scenario: Scenario, architecture: Architecture, card: CardView) -> Resolved:
+def resolve(engine: Engine, scenario: Scenario, architecture: Architecture, card: CardView) -> Resolved:
     """Every flag as the engine version of `scenario` would resolve it for `vllm serve` on `card`.
 
     Raises EngineRefusalError for what the engine refuses before it looks at memory, in its words; ScenarioError for
@@ -62,12 +62,13 @@ def resolve(scenario: Scenario, architecture: Architecture, card: CardView) -> R
 
     Source: vllm/engine/arg_utils.py:EngineArgs.create_engine_config (0.8.5, 0.11.0, 0.19.0, 0.28.0, 0.32.0).
     """
-    release = planned_release(scenario)
+    release = planned_release(engine, scenario)
     version, switches = release.version, release.switches
     check_availability(scenario, version)
-    quantization, runner = storage_of(scenario), runner_of(scenario)
+    quantization, runner = storage_of(engine, scenario), runner_of(scenario)
     scheduling = scheduling_runner(scenario, runner)
     start = Start(
+        engine=engine,
         scenario=scenario,
         architecture=architecture,
         card=card,
@@ -81,8 +82,8 @@ def resolve(scenario: Scenario, architecture: Architecture, card: CardView) -> R
     traits = start.traits
     notices = [*release.notices, *_card_notices(start), *runner_notices(start)]
     if release.is_exact:
-        check_architectures(scenario.config.architectures, scenario.engine, version)
-    if release.is_exact or find_engine(scenario.engine).refusals.platform:
+        check_architectures(scenario.config.architectures, engine, version)
+    if release.is_exact or engine.facts.refusals.platform:
         # Most releases of a plug-in are candidates, and the table says what they list.
         notices += check_quantization(start)
     if release.is_exact:
@@ -115,7 +116,7 @@ def resolve(scenario: Scenario, architecture: Architecture, card: CardView) -> R
     backend, block_size = backend_of(start, kv_cache_dtype, fixed=prefix_caching or chunked)
     notices += platform_notices(start, block_size)
     resolved = Resolved(
-        engine=scenario.engine,
+        engine=engine,
         engine_version=str(version),
         version=version,
         is_v0=start.is_v0,
@@ -163,13 +164,13 @@ def resolve(scenario: Scenario, architecture: Architecture, card: CardView) -> R
 
 def _card_notices(start: Start) -> tuple[Notice, ...]:
     """A card that nobody named, or one that the engine does not run on."""
-    card, engine = start.card, find_engine(start.scenario.engine)
+    card, engine = start.card, start.engine
     if card.is_assumed:
         return (notice("accelerator-assumed", "accelerator", name=card.label),)
     if engine.runs_on(card):
         return ()
-    other = engine_for(card).name
-    return (notice("engine-not-on-card", "engine", engine=engine.name, name=card.label, other=other),)
+    facts = {"engine": engine.name, "name": card.label, "other": card.served_by}
+    return (notice("engine-not-on-card", "engine", **facts),)
 
 
 def _dtype(start: Start, notices: list[Notice]) -> str:
@@ -290,7 +291,7 @@ def _prefix_caching(start: Start) -> bool:
 
 def _hybrid_manager(start: Start, method: str) -> bool:
     """Source: vllm/config/vllm.py:VllmConfig.__post_init__ (0.11.0, 0.19.0)."""
-    if not keeps_groups(start.scenario, start.version, start.switches.connector_groups):
+    if not keeps_groups(start.engine, start.scenario, start.version, start.switches.connector_groups):
         return False
     groups = start.switches.chunked_local_groups and not method.startswith("eagle")
     return not start.traits.has_chunked_local or groups

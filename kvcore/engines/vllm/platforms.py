@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from kvcore.base.errors import EngineRefusalError, Notice, notice, shorten
-from kvcore.engine.protocol import Attention, Combination, RefusedCombination
+from kvcore.engine.facts import ADDITIONAL as FIELD
+from kvcore.engine.facts import Attention, Combination, RefusedCombination
 from kvcore.engine.switches import AttentionKind
-from kvcore.engines.registry import find_engine
-from kvcore.engines.vllm.additional import FIELD, additional_of, is_on
+from kvcore.engines.vllm.additional import additional_of, is_on
 from kvcore.engines.vllm.connectors import keeps_groups, transfer_of
 from kvcore.engines.vllm.flashcomm import cuts_tokens
 from kvcore.engines.vllm.start import Start
@@ -46,7 +46,7 @@ def counts_in_flight(start: Start) -> bool:
 
 def check_chip(start: Start) -> None:
     """Raises EngineRefusalError `npu-chip-unsupported` on a generation of chips that no release has a platform for."""
-    if start.card.chip in find_engine(start.scenario.engine).refusals.unsupported_chips:
+    if start.card.chip in start.engine.facts.refusals.unsupported_chips:
         facts = {"name": start.card.label}
         raise EngineRefusalError("npu-chip-unsupported", "accelerator", facts["name"], **facts)
 
@@ -58,7 +58,7 @@ def check_platform(start: Start, *, prefix_caching: bool, method: str) -> None:
     """
     scenario, kept = start.scenario, start.kept
     found: Mapping[Combination, tuple[str, str | None, bool]] = {}
-    for row in find_engine(scenario.engine).refusals.combinations:
+    for row in start.engine.facts.refusals.combinations:
         if row.covers(start.version) and (start.card.is_310p or not row.only_310p):
             if row.what is Combination.NODE_KEYS:
                 _check_role(scenario, row)
@@ -67,8 +67,8 @@ def check_platform(start: Start, *, prefix_caching: bool, method: str) -> None:
             field, value, is_refused = found[row.what]
             if is_refused:
                 raise EngineRefusalError(f"npu-refuses-{row.what}", field, value)
-    unread = additional_of(scenario, start.version).unread
-    if unread and start.version >= find_engine(scenario.engine).additional.refuses_unread_since:
+    unread = additional_of(start.engine, scenario, start.version).unread
+    if unread and start.version >= start.engine.facts.additional.refuses_unread_since:
         raise EngineRefusalError("npu-refuses-unknown-key", FIELD, unread[0])
     if start.traits.recurrent and prefix_caching and not kept.caches_states:
         raise EngineRefusalError("state-prefix-caching-unsupported", "enable_prefix_caching", True)
@@ -93,9 +93,9 @@ def _combinations(
 ) -> Mapping[Combination, tuple[str, str | None, bool]]:
     """Field and value that each would be refused by, and whether the start has it."""
     scenario = start.scenario
-    own = find_engine(scenario.engine).attention
+    own = start.engine.facts.attention
     block_size = scenario.block_size
-    additional = additional_of(scenario, start.version)
+    additional = additional_of(start.engine, scenario, start.version)
     replicas, stages = scenario.parallel.data_parallel_size, scenario.parallel.pipeline_parallel_size
     uneven = next((size for size in additional.ranks.asked if replicas % size), 0)
     return {
@@ -121,7 +121,9 @@ def _combinations(
         Combination.CONTEXT_WITHOUT_FLASHCOMM: (
             FIELD,
             "enable_dsa_cp",
-            additional.enable_dsa_cp and start.traits.is_sparse and not cuts_tokens(scenario, start.version),
+            additional.enable_dsa_cp
+            and start.traits.is_sparse
+            and not cuts_tokens(start.engine, scenario, start.version),
         ),
         Combination.XLITE_STAGES: ("pipeline_parallel_size", str(stages), additional.xlite and stages > 1),
         Combination.XLITE_DRAFTS: (
@@ -143,7 +145,7 @@ def _captures(scenario: Scenario) -> bool:
 
 def _splits_experts(start: Start) -> bool:
     is_mixture = start.architecture.moe is not None and not start.scenario.parallel.enable_expert_parallel
-    return is_mixture and cuts_tokens(start.scenario, start.version)
+    return is_mixture and cuts_tokens(start.engine, start.scenario, start.version)
 
 
 def platform_notices(start: Start, block_size: int) -> tuple[Notice, ...]:
@@ -152,10 +154,10 @@ def platform_notices(start: Start, block_size: int) -> tuple[Notice, ...]:
     `modelslim-checkpoint-assumed` for weights that nothing says the storage of; `additional-config-not-read` and
     `additional-config-unsized` for what a release passes over, and for what no source sizes."""
     asked, found = start.scenario.block_size, []
-    is_own = find_engine(start.scenario.engine).attention is not None
+    is_own = start.engine.facts.attention is not None
     if is_own and asked is not None and asked != block_size:
         found.append(notice("block-size-not-kept", "block_size", asked=asked, used=block_size))
-    variables = find_engine(start.scenario.engine).memory_variables
+    variables = start.engine.facts.memory_variables
     if variables is not None and start.version >= variables.below:
         found += [
             notice("memory-variable-not-read", f"env.{name}", variable=name)
@@ -177,12 +179,12 @@ def _connector_notices(start: Start) -> Iterator[Notice]:
     connector, traits = transfer_of(start.scenario).connector, start.traits
     if connector is None or start.scenario.disable_hybrid_kv_cache_manager or not traits.is_mixed:
         return
-    if not keeps_groups(start.scenario, start.version, start.switches.connector_groups):
+    if not keeps_groups(start.engine, start.scenario, start.version, start.switches.connector_groups):
         yield notice("kv-connector-joins-groups", "kv_transfer_config", connector=shorten(connector))
 
 
 def _additional_notices(start: Start) -> Iterator[Notice]:
-    engine, additional = find_engine(start.scenario.engine), additional_of(start.scenario, start.version)
+    engine, additional = start.engine, additional_of(start.engine, start.scenario, start.version)
     if additional.unread:
         release = f"{engine.name} {start.scenario.engine_version or start.version}"
         keys = ", ".join(additional.unread)

@@ -12,9 +12,8 @@ from kvcore.engine.graph_rules import (
     most_sizes,
     sampled_sizes,
 )
-from kvcore.engine.resolved import Resolved
+from kvcore.engine.protocol import Resolved
 from kvcore.engine.switches import AttentionKind, GraphSizes
-from kvcore.engines.registry import find_engine
 from kvcore.engines.vllm.additional import additional_of
 from kvcore.engines.vllm.draft import draft_config, uses_checkpoint_drafts
 from kvcore.engines.vllm.flashcomm import cuts_tokens
@@ -42,7 +41,7 @@ def plugin_modes(
     """
     if start.is_v0:
         return (modes if start.graphs.captures_v0 else ()), False
-    if find_engine(start.scenario.engine).attention is None:
+    if start.engine.facts.attention is None:
         return modes, mixed_full
     if asked is None and not start.graphs.by_default:
         return (), False
@@ -73,8 +72,8 @@ def parallel_sizes(sizes: tuple[int, ...], start: Start) -> tuple[int, ...]:
 
     Source: vllm_ascend/platform.py:NPUPlatform.check_and_update_config (0.11.0, 0.18.0, 0.23.0).
     """
-    is_plugin = find_engine(start.scenario.engine).attention is not None
-    if not is_plugin or start.is_v0 or not cuts_tokens(start.scenario, start.version):
+    is_plugin = start.engine.facts.attention is not None
+    if not is_plugin or start.is_v0 or not cuts_tokens(start.engine, start.scenario, start.version):
         return sizes
     ranks = start.scenario.parallel.tensor_parallel_size
     kept = tuple(size for size in sizes if size % ranks == 0)
@@ -100,7 +99,7 @@ def limited_sizes(sizes: tuple[int, ...], start: Start, resolved: Resolved) -> t
         has_whole_experts=parallel.enable_expert_parallel,
         is_mixture=start.architecture.moe is not None,
         runs_on_vector_cores=_runs_on_vector_cores(start),
-        overlaps_experts=additional_of(start.scenario, start.version).overlaps_experts,
+        overlaps_experts=additional_of(start.engine, start.scenario, start.version).overlaps_experts,
     )
     is_descending = start.switches.graph_sizes in DESCENDING
     kept = sampled_sizes(sizes, most_sizes(rules, recorded), is_descending=is_descending)

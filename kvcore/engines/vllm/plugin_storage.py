@@ -9,7 +9,7 @@ from typing import Annotated, Final, Literal, TypeAlias
 from msgspec import Meta
 
 from kvcore.base.errors import EngineRefusalError
-from kvcore.engine.resolved import Chip
+from kvcore.engine.cards import Chip
 from kvcore.engines.vllm.start import Start
 from kvcore.model.config import ModelConfig, Section
 from kvcore.model.quantization.compressed import COMPRESSED_TENSORS, config_groups

@@ -6,10 +6,9 @@ from typing import Final, assert_never
 
 from kvcore.base.errors import EngineRefusalError, Notice, notice
 from kvcore.catalogue.accelerators import Vendor
-from kvcore.engine.resolved import Resolved
+from kvcore.engine.protocol import Resolved
 from kvcore.engine.switches import MambaModes
 from kvcore.engines.vllm.start import Start
-from kvcore.engines.vllm.versions import switches_of
 from kvcore.scenario import AUTO
 
 SNAPSHOTTING_KINDS: Final = frozenset({"mamba1", "mamba2"})
@@ -134,7 +133,7 @@ def check_aligned_block(resolved: Resolved) -> None:
     tokens = resolved.max_num_batched_tokens
     if resolved.mamba_cache_mode != "align" or resolved.block_size <= tokens:
         return
-    if switches_of(resolved.version).align_block_fits_batch:
+    if resolved.engine.switches(resolved.version).align_block_fits_batch:
         raise EngineRefusalError(
             "align-block-above-batch", "max_num_batched_tokens", tokens, block=resolved.block_size
         )

@@ -9,7 +9,7 @@ from packaging.version import Version
 
 from kvcore import catalogue
 from kvcore.base.errors import EngineRefusalError, Notice, notice
-from kvcore.engine.resolved import CardView, MemoryTier
+from kvcore.engine.cards import CardView, MemoryTier
 from kvcore.engine.switches import BatchTiers, Switches, V1Engine, V2Models
 from kvcore.engines.vllm.classes import CLASSES
 from kvcore.engines.vllm.draft import proposed_tokens

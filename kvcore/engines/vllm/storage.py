@@ -11,11 +11,10 @@ from packaging.version import Version
 from kvcore.base.errors import EngineRefusalError, ModelError, Notice, notice
 from kvcore.base.kept import kept
 from kvcore.catalogue.accelerators import Vendor
-from kvcore.engine.resolved import CardView, Chip, chip_of
-from kvcore.engines.registry import find_engine
+from kvcore.engine.cards import CardView, Chip, chip_of
+from kvcore.engine.protocol import Engine
 from kvcore.engines.vllm.plugin_storage import AskedRow, SchemeRow, check_asked, check_schemes, has_blocks
 from kvcore.engines.vllm.start import Start
-from kvcore.engines.vllm.versions import planned_release
 from kvcore.model.architecture import Module, Parameter, elements
 from kvcore.model.config import ModelConfig
 from kvcore.model.families import read_architecture
@@ -37,7 +36,7 @@ UNPACKED: Final = Quantization(method="fp8", detail="kept in 16 bits once loaded
 """FP8 blocks that loading resolves. Source: `WeightRules.unpacks_blocks`."""
 
 
-def storage_of(scenario: Scenario) -> Quantization:
+def storage_of(engine: Engine, scenario: Scenario) -> Quantization:
     """The storage format of the weights.
 
     GGUF where the flag, the config or the model's name says so: of the file type in the name, or at the average rate
@@ -52,7 +51,11 @@ def storage_of(scenario: Scenario) -> Quantization:
     is_gguf = asked == METHOD or (asked is None and (names_gguf(scenario.model) or declares_gguf(config)))
     if not is_gguf:
         found = read_quantization(config, asked)
-        return Quantization() if found.method == FP8 and _unpacks_fp8(scenario) else _as_kept(scenario, found)
+        return (
+            Quantization()
+            if found.method == FP8 and _unpacks_fp8(engine, scenario)
+            else _as_kept(engine, scenario, found)
+        )
     named = file_type(scenario.model)
     known = _gguf(config, named if named in MIXTURES.load().files else "", scenario.checkpoint.total_size)
     if known is None:
@@ -60,22 +63,22 @@ def storage_of(scenario: Scenario) -> Quantization:
     return known
 
 
-def _as_kept(scenario: Scenario, stored: Quantization) -> Quantization:
+def _as_kept(engine: Engine, scenario: Scenario, stored: Quantization) -> Quantization:
     """`stored`, or `UNPACKED` where the engine keeps FP8 blocks in 16 bits."""
     if stored.method != UNPACKED.method or not has_blocks(scenario.config):
         return stored
-    rules = find_engine(scenario.engine).weights.at(planned_release(scenario).version)
+    rules = engine.facts.weights.at(engine.planned_release(scenario).version)
     is_a5 = scenario.accelerator is not None and chip_of(scenario.accelerator) is Chip.A5
     return UNPACKED if rules.unpacks_blocks and not is_a5 else stored
 
 
-def _unpacks_fp8(scenario: Scenario) -> bool:
+def _unpacks_fp8(engine: Engine, scenario: Scenario) -> bool:
     """Whether the engine loads the model's FP8 checkpoints in 16 bits.
 
     Source: vllm_ascend/patch/platform/patch_minimax_m2_config.py:_disable_fp8, patch/worker/patch_minimax_m2.py
     (0.17.0rc1, 0.18.0, 0.23.0, 0.25.1rc1).
     """
-    rules = find_engine(scenario.engine).weights.at(planned_release(scenario).version)
+    rules = engine.facts.weights.at(engine.planned_release(scenario).version)
     return bool(rules.unpacks_fp8_of) and scenario.config.root.get("model_type") == rules.unpacks_fp8_of
 
 
@@ -158,11 +161,6 @@ class QuantizationMethods(Reviewed, frozen=True, kw_only=True):
         return 0 if asked is None else asked.at(version)
 
 
-NOT_TAKEN: Final = frozenset({
-    "quantization-not-on-platform", "npu-format-chip", "npu-format-attributes", "npu-format-blocks", "npu-no-scheme",
-})  # fmt: skip
-"""Codes of refusals of a checkpoint's format that another checkpoint of the model ends."""
-
 METHODS: Final = TableFile("kvcore.engines.vllm", "quantization_methods.toml", QuantizationMethods)
 
 
@@ -187,7 +185,7 @@ def check_quantization(start: Start) -> tuple[Notice, ...]:
             raise EngineRefusalError(
                 "quantization-not-in-release", "quantization", method=name, version=version, since=since
             )
-    own = _platform(start.scenario.engine, card)
+    own = _platform(start.engine, card)
     platform = known.platform.get(own)
     is_elsewhere = method == MODELSLIM and own != MODELSLIM
     if is_elsewhere or (platform is not None and not platform.takes(method, version)):
@@ -213,8 +211,8 @@ def check_quantization(start: Start) -> tuple[Notice, ...]:
     return (notice("quantization-needs-package", "quantization", **facts),)
 
 
-def _platform(engine: str, card: CardView) -> str:
-    own = find_engine(engine).refusals.platform
+def _platform(engine: Engine, card: CardView) -> str:
+    own = engine.facts.refusals.platform
     if own:
         return own
     if card.vendor is Vendor.INTEL:

@@ -10,12 +10,11 @@ from msgspec.structs import replace
 
 from kvcore.base.kept import kept
 from kvcore.base.units import ceil_div, round_up
-from kvcore.engine.protocol import ContextParallel
-from kvcore.engines.registry import find_engine
+from kvcore.engine.facts import ContextParallel
+from kvcore.engine.protocol import Engine
+from kvcore.engine.traits import traits_of
 from kvcore.engines.vllm.additional import Additional, ModuleRanks, additional_of
 from kvcore.engines.vllm.flashcomm import cuts_tokens, keeps_shared_experts
-from kvcore.engines.vllm.start import traits_of
-from kvcore.engines.vllm.versions import planned_release
 from kvcore.model.architecture import (
     Architecture,
     Experts,
@@ -49,8 +48,8 @@ class Storing(Struct, frozen=True, kw_only=True):
     ranks: ModuleRanks = ModuleRanks()
 
 
-def stored_architecture(scenario: Scenario, architecture: Architecture) -> Architecture:
-    """`architecture` as the engine of `scenario` stores it.
+def stored_architecture(engine: Engine, scenario: Scenario, architecture: Architecture) -> Architecture:
+    """`architecture` as `engine` stores it.
 
     Shared experts: vLLM stores them whole where experts are sharded over tensor and data parallel ranks. vllm-ascend
     switches that off: whole with FlashComm or `enable_shared_expert_dp` alone, where their names have the piece that
@@ -60,15 +59,15 @@ def stored_architecture(scenario: Scenario, architecture: Architecture) -> Archi
     Source: vllm_ascend/platform.py:NPUPlatform.check_and_update_config (0.11.0, 0.23.0: all2all_backend),
     ops/linear_op.py:get_parallel_op, utils.py:shared_expert_dp_enabled (0.11.0, 0.18.0, 0.23.0).
     """
-    version = planned_release(scenario).version
-    rules, additional = find_engine(scenario.engine).weights.at(version), additional_of(scenario, version)
-    is_cut = cuts_tokens(scenario, version)
+    version = engine.planned_release(scenario).version
+    rules, additional = engine.facts.weights.at(version), additional_of(engine, scenario, version)
+    is_cut = cuts_tokens(engine, scenario, version)
     parallel = scenario.parallel
     piece = rules.whole_with_flashcomm if architecture.moe is not None else ""
     storing = Storing(
         tensor_ranks=parallel.tensor_parallel_size if additional.ranks.asked else 1,
         shared_piece=piece,
-        has_whole_shared=bool(piece) and (is_cut or keeps_shared_experts(scenario, version)),
+        has_whole_shared=bool(piece) and (is_cut or keeps_shared_experts(engine, scenario, version)),
         has_whole_queries=is_cut and _cuts_context(architecture, additional, rules.context_parallel),
         redundant_experts=additional.redundant_experts if parallel.enable_expert_parallel else 0,
         packs_index_keys=additional.packs_index_keys,

@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Annotated, Final
 
-from msgspec import Meta, Struct
+from msgspec import Meta
 from msgspec.structs import replace
 from packaging.version import InvalidVersion, Version
 
 from kvcore.base.errors import Notice, ScenarioError, invalid, notice
 from kvcore.base.kept import kept
 from kvcore.engine.protocol import Engine
+from kvcore.engine.records import APPROXIMATED, Release
 from kvcore.engine.switches import AttentionBackend, AttentionKind, CacheWidth, Switches, V1Engine
-from kvcore.engines.registry import find_engine
 from kvcore.engines.vllm.classes import is_surely_there
 from kvcore.model.config import ModelConfig
 from kvcore.scenario import Scenario
@@ -29,8 +29,6 @@ from kvcore.tables import (
     Source,
     TableFile,
 )
-
-APPROXIMATED: Final = "engine-version-approximated"
 
 
 class BackendRow(ReleaseRange, frozen=True, kw_only=True):
@@ -75,35 +73,7 @@ class VllmTables(Reviewed, frozen=True, kw_only=True):
 VLLM: Final = TableFile("kvcore.engines.vllm", "releases.toml", VllmTables)
 
 
-class Release(Struct, frozen=True, kw_only=True):
-    """A known vLLM release."""
-
-    version: Version
-    switches: Switches
-    notices: tuple[Notice, ...] = ()
-    """`engine-version-approximated` when another version was asked for; why it is not the newest when none was."""
-
-    @property
-    def is_exact(self) -> bool:
-        """Whether no other version was asked for: what a development build refuses is not known."""
-        return all(notice.code != APPROXIMATED for notice in self.notices)
-
-
-def knows_release(engine: str, engine_version: str | None) -> bool:
-    """Whether `find_release` finds one.
-
-    Example:
-        >>> knows_release("vllm", "0.19.0"), knows_release("vllm", "0.3.0")
-        (True, False)
-    """
-    try:
-        find_release(engine, engine_version)
-    except ScenarioError:
-        return False
-    return True
-
-
-def find_release(engine: str, engine_version: str | None) -> Release:
+def find_release(engine: Engine, engine_version: str | None) -> Release:
     """The vLLM release whose behaviour stands for `engine_version`: the latest known one not above it.
 
     None is the newest. Development builds stand for the latest release that main had behind it. Plug-ins are
@@ -112,14 +82,15 @@ def find_release(engine: str, engine_version: str | None) -> Release:
     Raises ScenarioError `invalid-value` for a text that is no version, `engine-version-too-old` below the oldest.
 
     Example:
-        >>> str(find_release("vllm", "0.11.2.dev278+g55c6a5c").version)
+        >>> from kvcore.engine.records import APPROXIMATED, Release
+        >>> str(find_release(find_engine("vllm"), "0.11.2.dev278+g55c6a5c").version)
         '0.11.1'
-        >>> find_release("vllm", "v0.19.0").notices
+        >>> find_release(find_engine("vllm"), "v0.19.0").notices
         ()
     """
-    known, own = vllm_releases(), find_engine(engine).releases
+    known, own = vllm_releases(), engine.facts.releases
     if engine_version is None:
-        return _release(releases_of(engine)[-1][1])
+        return _release(engine.releases()[-1][1])
     asked = parse_version(engine_version)
     wanted = _host_version(own, asked) if own else asked if asked.dev is None else _behind(asked)
     used = next((version for version in reversed(known) if version <= wanted), None)
@@ -131,7 +102,7 @@ def find_release(engine: str, engine_version: str | None) -> Release:
     return _release(used) if exact else _release(used, _said(APPROXIMATED, used, asked=engine_version))
 
 
-def planned_release(scenario: Scenario) -> Release:
+def planned_release(engine: Engine, scenario: Scenario) -> Release:
     """The release that `scenario` is planned as: the one it names, else the newest that can do what it asks.
 
     Without a version, VLLM_USE_V1=0 is the newest release that still has the first engine, and a model class that was
@@ -142,28 +113,23 @@ def planned_release(scenario: Scenario) -> Release:
 
     Source: vllm/envs.py:VLLM_USE_V1 (0.8.5); vllm/worker removed (0.11.0).
     """
-    engine = find_engine(scenario.engine)
     if scenario.engine_version is None and reads_variables(engine, scenario.env):
-        return find_release(scenario.engine, str(engine.last_with_variables))
-    if scenario.engine_version is not None or engine.releases:
-        return find_release(scenario.engine, scenario.engine_version)
+        return find_release(engine, str(last_with_variables(engine)))
+    if scenario.engine_version is not None or engine.facts.releases:
+        return find_release(engine, scenario.engine_version)
     return _assumed_release(scenario.config, scenario.env.get("VLLM_USE_V1") == "0")
 
 
 def reads_variables(engine: Engine, env: Mapping[str, str]) -> bool:
     """Whether `env` has a variable by which some release of `engine` is given the memory of a card."""
-    return engine.memory_variables is not None and any(name in env for name in engine.memory_variables.names)
+    variables = engine.facts.memory_variables
+    return variables is not None and any(name in env for name in variables.names)
 
 
-def measures_memory(scenario: Scenario) -> bool:
-    """Whether the release that `scenario` is planned as looks at the card at start.
-
-    Example:
-        >>> from kvcore.wire.request import scenario_from_request
-        >>> measures_memory(scenario_from_request({"model": "Qwen/Qwen3-8B", "engine": "vllm-mindspore"}))
-        True
-    """
-    return find_engine(scenario.engine).measures_memory_in(planned_release(scenario).version)
+def last_with_variables(engine: Engine) -> Version:
+    """The newest of its own releases that is given the memory of a card."""
+    releases = reversed(engine.facts.releases.items())
+    return next(own for own, host in releases if engine.variables_in(host) is not None)
 
 
 @kept
@@ -245,43 +211,59 @@ def vllm_releases() -> tuple[Version, ...]:
     return VLLM.load().releases
 
 
-def first_without_v0() -> Version:
-    """The release that removed the first engine.
-
-    Example:
-        >>> str(first_without_v0())
-        '0.11.0'
-    """
-    return next(one for one in vllm_releases() if switches_of(one).v1_engine is V1Engine.ONLY)
-
-
-def releases_of(engine: str) -> tuple[tuple[Version, Version], ...]:
+def releases_of(engine: Engine) -> tuple[tuple[Version, Version], ...]:
     """Every known release of an engine, oldest first, each with the vLLM release that it runs on.
 
     Example:
-        >>> [str(version) for version in releases_of("vllm-ascend")[-1]]
+        >>> from kvcore.engine.records import APPROXIMATED, Release
+        >>> [str(version) for version in releases_of(find_engine("vllm-ascend"))[-1]]
         ['0.23.0.post1', '0.23.0']
     """
-    own = find_engine(engine).releases
+    own = engine.facts.releases
     return tuple(own.items()) or tuple((version, version) for version in vllm_releases())
 
 
-def assumed_version(scenario: Scenario) -> str:
-    """The release of its engine that `scenario` is planned as while it names none.
+def assumed_version(engine: Engine, scenario: Scenario) -> str:
+    """The release of `engine` that `scenario` is planned as while it names none.
 
     Example:
+        >>> from kvcore.engines.registry import engine_of
         >>> from kvcore.wire.request import scenario_from_request
-        >>> assumed_version(scenario_from_request({"model": "baichuan-inc/Baichuan2-7B-Chat"}))
+        >>> scenario = scenario_from_request({"model": "baichuan-inc/Baichuan2-7B-Chat"})
+        >>> assumed_version(engine_of(scenario), scenario)
         '0.23.0'
-        >>> assumed_version(scenario_from_request({"model": "Qwen/Qwen3-8B", "engine": "vllm-ascend"}))
+        >>> scenario = scenario_from_request({"model": "Qwen/Qwen3-8B", "engine": "vllm-ascend"})
+        >>> assumed_version(engine_of(scenario), scenario)
         '0.23.0'
     """
-    engine = find_engine(scenario.engine)
-    if engine.releases and reads_variables(engine, scenario.env):
-        return str(engine.last_with_variables)
-    if engine.releases:
+    own = engine.facts.releases
+    if own and reads_variables(engine, scenario.env):
+        return str(last_with_variables(engine))
+    if own:
         # One name for it everywhere: plans, images and files name the release that a post-release repairs.
-        newest = next(reversed(engine.releases))
+        newest = next(reversed(own))
         base = Version(newest.base_version)
-        return str(base if base in engine.releases else newest)
-    return str(planned_release(replace(scenario, engine_version=None)).version)
+        return str(base if base in own else newest)
+    return str(planned_release(engine, replace(scenario, engine_version=None)).version)
+
+
+def other_versions(engine: Engine, scenario: Scenario) -> tuple[Version, ...]:
+    """The releases of vLLM that the engine's other releases run on, oldest first, as far as the model is in them; none
+    where the release is stated, or where only the newest is meant.
+
+    Example:
+        >>> from kvcore.engines.registry import engine_of
+        >>> from kvcore.wire.request import scenario_from_request
+        >>> scenario = scenario_from_request({"model": "Qwen/Qwen3-8B", "engine": "vllm-ascend"})
+        >>> [str(one) for one in other_versions(engine_of(scenario), scenario)]
+        ['0.11.0', '0.13.0', '0.18.0']
+        >>> asked = {"model": "deepseek-ai/DeepSeek-V4-Flash", "engine": "vllm-ascend"}
+        >>> other_versions(engine_of(scenario_from_request(asked)), scenario_from_request(asked))
+        ()
+    """
+    unstated = engine.facts.unstated
+    if scenario.engine_version is not None or unstated is None:
+        return ()
+    planned, names = planned_release(engine, scenario).version, scenario.config.architectures
+    hosts = {host for host in engine.facts.releases.values() if host >= unstated.since and host != planned}
+    return tuple(sorted(host for host in hosts if is_surely_there(names, host)))

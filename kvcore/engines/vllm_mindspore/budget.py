@@ -9,25 +9,19 @@ from kvcore.base.errors import Notice, invalid
 from kvcore.base.quantity import Grade, Quantity, Unit
 from kvcore.base.units import GIB
 from kvcore.engine.memory_rules import MemoryVariables, written_gb
-from kvcore.engines.registry import find_engine
-from kvcore.memory.budget import profiled_memory
+from kvcore.engine.protocol import Setting
+from kvcore.engine.rank_memory import Parts, RankMemory, measured_or, rank_parts
 from kvcore.memory.graphs import counted_graph_bytes
-from kvcore.memory.parts import Parts, RankMemory, measured_or, rank_parts
-from kvcore.memory.setting import Setting
 
 
-def declared_memory(setting: Setting, weights: Quantity) -> RankMemory:
+def declared_memory(setting: Setting, weights: Quantity, variables: MemoryVariables) -> RankMemory:
     """The parts of one rank: available_kv = ASCEND_TOTAL_MEMORY_GB × utilization − vLLM_MODEL_MEMORY_USE_GB.
 
-    What the model may use beyond its weights and the framework counts as activations. From 0.5 on it profiles as vLLM
-    does.
+    What the model may use beyond its weights and the framework counts as activations.
 
     Raises ScenarioError `invalid-value` for a variable that is no positive number.
     """
     measured, resolved = setting.scenario.measured, setting.resolved
-    variables = find_engine(resolved.engine).variables_in(resolved.version)
-    if variables is None:
-        return profiled_memory(setting, weights)
     source, share = variables.source, resolved.gpu_memory_utilization
     figure = partial(Quantity, unit=Unit.BYTES, source=source)
     assumed = partial(figure, grade=Grade.ASSUMED)

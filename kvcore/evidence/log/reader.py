@@ -177,7 +177,9 @@ def _start(
         failures=failures,
         chips=chips,
         surroundings=find_surroundings(log, start, end, flags.tensor_parallel_size or 1),
-        missing=tuple(name for name in (_EXPECTED_V0 if v0 else engine.log.figures) if name not in known),
+        missing=tuple(
+            name for name in (_EXPECTED_V0 if v0 else engine.facts.log.figures) if name not in known
+        ),
     )
 
 
@@ -215,7 +217,7 @@ def _chips(log: LogText, end: int, found: tuple[Reading, ...], *, has_failed: bo
 
 
 def _charges_estimate(log: LogText, start: int, end: int, engine: Engine, version: str | None) -> bool:
-    since = engine.log.charges_graph_estimate_since
+    since = engine.facts.log.charges_graph_estimate_since
     if since is None or log.has(_GRAPHS_NOT_CHARGED, start, end):
         return False
     release = release_of(version)
@@ -300,7 +302,7 @@ def start_offsets(log: LogText) -> tuple[int, ...]:
 def engine_of(log: LogText) -> Engine:
     """The last engine whose marks are in the log; the first engine of all where none are."""
     known = engines()
-    return next((one for one in reversed(known) if any(map(log.has, one.log.marks))), known[0])
+    return next((one for one in reversed(known) if any(map(log.has, one.facts.log.marks))), known[0])
 
 
 def is_v0(log: LogText, start: int, end: int) -> bool | None:

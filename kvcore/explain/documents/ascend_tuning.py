@@ -6,6 +6,7 @@ from typing import Final
 
 from kvcore.base.quantity import Unit, given
 from kvcore.base.units import GIB, MIB
+from kvcore.engine.setting import DTYPE_BYTES
 from kvcore.evidence.prerun import (
     LEVEL_VARIABLE,
     VARIABLES,
@@ -16,7 +17,6 @@ from kvcore.evidence.prerun import (
 )
 from kvcore.explain.documents.recomputed import Recomputed, bytes_of, cache_of, number, planned
 from kvcore.explain.reference import LATENT_POOL_GIB
-from kvcore.memory.weights import DTYPE_BYTES
 from kvcore.scenario import Parallel
 
 NAMED: Final = {"more": 2, "lower-share": 3, "shorter": 2}

@@ -12,9 +12,9 @@ from kvcore.base.quantity import Quantity, Unit, given
 from kvcore.base.units import GIB, ceil_div
 from kvcore.deploy.going_live import FIRST_TOKEN_SECONDS, OVERLOAD_PERCENT, SECONDS
 from kvcore.deploy.launch import PORT
+from kvcore.engine.setting import DTYPE_BYTES
 from kvcore.explain.documents.recomputed import Recomputed, bytes_of, cache_of, memory_of, number, planned
 from kvcore.explain.reference import BATCH, PROMPT_TOKENS
-from kvcore.memory.weights import DTYPE_BYTES
 from kvcore.planning import Plan
 from kvcore.workload.limits import Arrivals, Conversation, requests_at
 

@@ -8,9 +8,9 @@ from typing import Any, Final, NamedTuple
 
 from kvcore.base.quantity import Quantity, Unit, figure, given
 from kvcore.cache.capacity import CachePlan
+from kvcore.engine.rank_memory import RankMemory
 from kvcore.evidence.prerun import DEFAULT_LENGTH, DEFAULT_UTILIZATION
 from kvcore.explain.reference import NGRAM, POST_MORTEM, RULE_OF_THUMB
-from kvcore.memory.parts import RankMemory
 from kvcore.planning import Plan, plan
 from kvcore.wire import link
 

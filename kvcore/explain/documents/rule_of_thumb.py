@@ -6,6 +6,7 @@ from typing import Final
 
 from kvcore.base.quantity import Quantity, Unit, given
 from kvcore.base.units import GB
+from kvcore.engine.setting import DTYPE_BYTES
 from kvcore.explain.documents.recomputed import (
     Recomputed,
     all_ranks,
@@ -16,7 +17,6 @@ from kvcore.explain.documents.recomputed import (
     oldest,
     planned,
 )
-from kvcore.memory.weights import DTYPE_BYTES
 from kvcore.planning import Plan
 
 PARAMETERS_BILLION: Final = 32

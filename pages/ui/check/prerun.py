@@ -12,7 +12,7 @@ from kvcore import catalogue
 from kvcore.base.errors import KvPlannerError, LogError, Notice
 from kvcore.base.numbers import count
 from kvcore.base.words import Words, listed, msg
-from kvcore.engines.vllm.versions import measures_memory
+from kvcore.engines.registry import engine_of
 from kvcore.evidence.log.reader import read_log
 from kvcore.evidence.prerun import (
     DEFAULT_LENGTH,
@@ -94,7 +94,7 @@ def section(t: Words) -> None:
 
 def prerun_scenario(scenario: Scenario) -> Scenario:
     """The scenario of the sidebar on an engine that is given its memory."""
-    if not measures_memory(scenario):
+    if not engine_of(scenario).measures_memory(scenario):
         return replace(scenario, measured=Measured())
     return replace(
         scenario,

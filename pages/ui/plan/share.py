@@ -16,7 +16,6 @@ from kvcore.deploy.going_live import expected_log_lines
 from kvcore.deploy.launch import launch_environment, machines_of, modelslim_name
 from kvcore.deploy.launch_files import CONTAINERS, FILE_NAMES, Artefact, artefact
 from kvcore.deploy.server_start import has_image, machine_variables, no_image
-from kvcore.engines.registry import find_engine
 from kvcore.planning import Plan
 from kvcore.texts import LABELS as TEXTS
 from pages.ui.shared import net, notes, share_link, state
@@ -119,10 +118,7 @@ def _explained(plan: Plan, t: Words) -> None:
     with suppress(ScenarioError):
         machines = machines_of(plan)
         known |= {name: EXPORTS[name] for name in machine_variables(plan) if name in EXPORTS}
-        if (
-            find_engine(plan.scenario.engine).main_flags
-            and machines[0].cards < plan.accelerator.devices_per_node
-        ):
+        if plan.resolved.engine.facts.main_flags and machines[0].cards < plan.accelerator.devices_per_node:
             known |= {VISIBLE: EXPORTS[VISIBLE]}
     for name, text in known.items():
         st.caption(f"`{name}` – {t(text)}")

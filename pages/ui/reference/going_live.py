@@ -24,7 +24,6 @@ from kvcore.deploy.going_live import (
     default_load,
     load_test,
 )
-from kvcore.engines.vllm.availability import exported_metrics
 from kvcore.planning import Plan
 from pages.ui.reference import alert_limits, checklist
 from pages.ui.shared import cards, numbers
@@ -135,7 +134,7 @@ def _monitoring(plan: Plan, load: Load, t: Words) -> None:
             version=str(plan.resolved.version),
         )
     )
-    metrics = exported_metrics(plan.resolved.version, plan.resolved.is_v0)
+    metrics = plan.resolved.engine.metrics(plan.resolved.version, plan.resolved.is_v0)
     st.code("\n".join(metrics[role].name for role in ROLES if role in metrics), language=None)
     if "prefix_cache_hits" in metrics:
         st.caption(

@@ -13,7 +13,7 @@ import streamlit as st
 
 from kvcore.base.numbers import DASH, concurrency_text, count
 from kvcore.base.words import Words
-from kvcore.engines.vllm.availability import former_flag
+from kvcore.engines.registry import former_flag
 from kvcore.explain.reference import (
     POST_MORTEM,
     RULE_OF_THUMB,

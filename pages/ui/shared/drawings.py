@@ -16,8 +16,8 @@ from kvcore.base.parts import AFTER_POOL, KV_CACHE, PARTS, UNACCOUNTED, UNUSED, 
 from kvcore.base.units import GIB
 from kvcore.base.words import Words
 from kvcore.charts.memory_bar import difference_name, memory_bar, memory_title, shortage
+from kvcore.engine.rank_memory import reaches
 from kvcore.explain.numbers import RequestShare, request_share
-from kvcore.memory.parts import reaches
 from kvcore.planning import Plan
 
 SMALLEST_HALF_WIDTH = GIB / 50

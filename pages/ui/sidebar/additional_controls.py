@@ -9,8 +9,8 @@ import streamlit as st
 from kvcore.base.errors import KvPlannerError, notice
 from kvcore.base.words import Words, listed
 from kvcore.controls import additional
-from kvcore.engines.vllm.additional import FIELD, additional_of
-from kvcore.engines.vllm.versions import assumed_version, planned_release
+from kvcore.engine.facts import ADDITIONAL as FIELD
+from kvcore.engines.registry import engine_of
 from kvcore.flags import Flag
 from kvcore.wire.fields import MAX_OBJECT_CHARACTERS
 from pages.ui.shared import net, problems, state
@@ -75,13 +75,14 @@ def _take_rest(shown: Iterable[str]) -> None:
 def _unread(t: Words) -> None:
     """The keys that this release passes over, each with the releases that read it."""
     scenario = state.scenario()
+    engine = engine_of(scenario)
     try:
-        found = additional_of(scenario, planned_release(scenario).version).unread
+        found = engine.unread_keys(scenario)
     except KvPlannerError:
         return
     if not found:
         return
-    release = f"{scenario.engine} {scenario.engine_version or assumed_version(scenario)}"
+    release = f"{scenario.engine} {scenario.engine_version or engine.assumed_version(scenario)}"
     passed = notice("additional-config-not-read", FIELD, release=release, keys=", ".join(found))
     lines = [t.error(passed)]
     for key in found:

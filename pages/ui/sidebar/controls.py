@@ -15,8 +15,7 @@ from kvcore.base.units import gib
 from kvcore.base.words import Words, msg
 from kvcore.controls import edit, offers
 from kvcore.controls.in_force import CASES, assumed_text
-from kvcore.engines.registry import find_engine
-from kvcore.engines.vllm.versions import assumed_version
+from kvcore.engines.registry import engine_of
 from kvcore.flags import FLAGS, Flag, Kind, Shown, Widget, fields_of
 from kvcore.planning import Plan
 from kvcore.scenario import AUTO, value_of
@@ -229,8 +228,8 @@ def _engine(plan: Plan | None, t: Words) -> None:
 def _engine_version(plan: Plan | None, t: Words) -> None:
     del plan
     scenario = state.scenario()
-    options, assumed = offers.engine_versions(scenario.engine), assumed_version(scenario)
-    if find_engine(scenario.engine).unstated is None:
+    options, assumed = offers.engine_versions(scenario.engine), engine_of(scenario).assumed_version(scenario)
+    if engine_of(scenario).facts.unstated is None:
         _select("engine_version", options, scenario.engine_version or assumed, t)
         return
     now, names = scenario.engine_version or AUTO, {AUTO: t("not named: as {version}", version=assumed)}

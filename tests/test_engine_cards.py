@@ -13,26 +13,19 @@ import pytest
 from msgspec.structs import replace
 
 import kvcore.engine
+import kvcore.engines
 from kvcore import catalogue
 from kvcore.base.errors import KvPlannerError
 from kvcore.catalogue.accelerators import Accelerator
-from kvcore.engine.protocol import Functions
-from kvcore.engine.resolved import CardView, view_of
-from kvcore.engines.registry import find_engine
+from kvcore.engine.cards import CardView
+from kvcore.engines.registry import find_engine, view_of
 from kvcore.model.families import read_architecture
 from kvcore.planning import begin, lay_out, load_weights, resolve_flags
 from kvcore.wire.request import scenario_from_request
 
-FOLDER = Path(kvcore.engine.__path__[0])
-REACHES_CARDS = {"resolved.py", "protocol.py", "registry.py"}
+FOLDERS = (*kvcore.engine.__path__, *kvcore.engines.__path__)
+REACHES_CARDS = {"cards.py", "protocol.py", "registry.py", "setting.py"}
 """Modules of the engines that see a card itself: to make its view, and to find the engine that runs there."""
-GIVEN: list[Any] = []
-
-
-def record(scenario: Any, architecture: Any, card: Any) -> Any:
-    """A `ResolveFlags` that shows what it was given."""
-    GIVEN.append((scenario, card))
-    return scenario
 
 
 def outcome(card: Accelerator, label: str, **flags: object) -> tuple[str, object, list[str]]:
@@ -50,20 +43,21 @@ def outcome(card: Accelerator, label: str, **flags: object) -> tuple[str, object
     return "", (replace(layout, resolved=replace(layout.resolved, notices=())), weights), codes
 
 
-def test_no_flag_is_resolved_with_a_card_in_reach() -> None:
-    """The one that resolves gets a scenario without a card, and a view."""
-    engine = replace(find_engine("vllm"), functions=Functions(resolve="tests.test_engine_resolved:record"))
+def test_no_flag_is_resolved_with_a_card_in_reach(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What resolves flags gets a scenario without a card, and a view."""
+    found: list[Any] = []
+    monkeypatch.setattr("kvcore.engines.vllm.engine.resolve", lambda engine, *given: found.extend(given))
     scenario = scenario_from_request({"model": "Qwen/Qwen3-8B", "accelerator": "H100-80GB"})
     assert scenario.accelerator is not None
     card = view_of(scenario.accelerator)
-    engine.resolve(scenario, read_architecture(scenario.config), card)
-    given, seen = GIVEN.pop()
+    find_engine("vllm").resolve(scenario, read_architecture(scenario.config), card)
+    given, _, seen = found
     assert given == replace(scenario, accelerator=None)
     assert seen is card
 
 
 def test_the_rooms_of_engines_know_no_card_but_its_view() -> None:
-    for path in sorted(FOLDER.rglob("*.py")):
+    for path in (path for folder in FOLDERS for path in sorted(Path(folder).rglob("*.py"))):
         names = {
             name.name
             for node in ast.walk(ast.parse(path.read_text("utf-8")))
@@ -75,7 +69,7 @@ def test_the_rooms_of_engines_know_no_card_but_its_view() -> None:
 
 def test_a_label_stands_in_words_alone() -> None:
     """`label` is read as the `name` of a message and nowhere else."""
-    for path in sorted(FOLDER.rglob("*.py")):
+    for path in (path for folder in FOLDERS for path in sorted(Path(folder).rglob("*.py"))):
         tree = ast.parse(path.read_text("utf-8"))
         said = [one.value for one in ast.walk(tree) if isinstance(one, ast.keyword) and one.arg == "name"]
         for one in ast.walk(tree):
@@ -89,7 +83,7 @@ def test_a_label_stands_in_words_alone() -> None:
 
 
 def test_the_label_is_no_part_of_the_key() -> None:
-    assert [field.name for field in fields(CardView) if not field.compare] == ["label"]
+    assert [field.name for field in fields(CardView) if not field.compare] == ["label", "served_by"]
     card = view_of(catalogue.find_accelerator("H100-80GB"))
     assert hash(card) == hash(dataclasses.replace(card, label="another"))
 

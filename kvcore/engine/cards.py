@@ -1,4 +1,4 @@
-"""What `resolve` may read of a card, and what it gives: every flag filled in, for one version on that card."""
+"""What the flags of an engine may read of a card: a view, without its name and exact size."""
 
 from __future__ import annotations
 
@@ -6,97 +6,13 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import lru_cache
 from typing import Final
 
-from msgspec import Struct
 from msgspec.structs import replace
-from packaging.version import Version
 
-from kvcore.base.errors import Notice
-from kvcore.base.kept import kept
 from kvcore.catalogue.accelerators import Accelerator, Vendor
-from kvcore.scenario import CudagraphMode, Runner, Scenario
-
-
-class Resolved(Struct, frozen=True, kw_only=True):
-    """The flags as the engine would print them, and the internal switches that follow from them."""
-
-    engine: str
-    engine_version: str
-    """The known version whose behaviour is used."""
-    version: Version
-    is_v0: bool
-    dtype: str
-    """bfloat16, float16 or float32."""
-    kv_cache_dtype: str
-    """A concrete storage dtype: bfloat16, fp8_e4m3, fp8_ds_mla, int8_per_token_head, ..."""
-    max_model_len: int
-    derived_max_model_len: int
-    max_model_len_auto: bool
-    max_num_seqs: int
-    max_num_batched_tokens: int
-    block_size: int
-    gpu_memory_utilization: float
-    enforce_eager: bool
-    enable_prefix_caching: bool
-    enable_chunked_prefill: bool
-    async_scheduling: bool
-    max_concurrent_batches: int
-    use_v2_model_runner: bool
-    hybrid_kv_cache_manager: bool
-    mamba_cache_mode: str
-    """none, align or all."""
-    attention_backend: str
-    """The engine's spelling, FLASH_ATTN, FLASHINFER, TRITON_ATTN, FLASHMLA, ..."""
-    cudagraph_capture_sizes: tuple[int, ...] = ()
-    cudagraph_modes: tuple[str, ...] = ()
-    """Which graph sets are captured: PIECEWISE, FULL."""
-    captures_mixed_full: bool = False
-    """Full graphs are of every size; else of batches that only decode."""
-    mamba_block_size: int | None = None
-    """As asked."""
-    mamba_cache_dtype: str = ""
-    """Of what recurrent layers keep where the model's config names no dtype; "" for `dtype`."""
-    on_310p: bool = False
-    """On an Ascend 310P, whose worker lays out hybrid models as vLLM does."""
-    counts_in_flight: bool = False
-    """Windows keep every batch in flight, whatever the vLLM release does."""
-    state_export_tokens: int = 0
-    """Gated delta nets export states inside a prefill, so many tokens apart, and keep one more a request; 0: none."""
-    mamba_ssm_cache_dtype: str = ""
-    """Of the states themselves, before the model's config; "" where no flag says."""
-    runner: Runner = Runner.GENERATE
-    """generate or pooling."""
-    num_speculative_tokens: int = 0
-    speculative_method: str = ""
-    """ngram, eagle, eagle3, mtp, draft_model, ...; "" without speculative decoding."""
-    num_gpu_blocks_override: int | None = None
-    notices: tuple[Notice, ...] = ()
-
-    @property
-    def max_cudagraph_capture_size(self) -> int:
-        """The largest batch that is captured, in tokens; 0 without graphs."""
-        return max(self.cudagraph_capture_sizes, default=0)
-
-    @property
-    def cudagraph_mode(self) -> CudagraphMode:
-        """What is captured, in the engine's word."""
-        return graph_mode(self.cudagraph_modes, self.captures_mixed_full)
-
-
-def graph_mode(modes: tuple[str, ...], mixed_full: bool) -> CudagraphMode:
-    """The engine's word for captured sets of graphs; `mixed_full`: full graphs are of mixed batches too.
-
-    Example:
-        >>> graph_mode(("PIECEWISE", "FULL"), False).value, graph_mode(("FULL",), False).value
-        ('FULL_AND_PIECEWISE', 'FULL_DECODE_ONLY')
-    """
-    if "FULL" not in modes:
-        return CudagraphMode.PIECEWISE if modes else CudagraphMode.NONE
-    if mixed_full:
-        return CudagraphMode.FULL
-    return CudagraphMode.FULL_AND_PIECEWISE if "PIECEWISE" in modes else CudagraphMode.FULL_DECODE_ONLY
-
+from kvcore.scenario import Scenario
 
 BIG_CARD_GIB: Final = 70
 HUGE_CARD_GIB: Final = 160
@@ -168,6 +84,8 @@ class CardView:
     """Nobody named it: it stands for a card that is still open."""
     label: str = field(compare=False)
     """Its name, for messages alone: nothing may depend on it."""
+    served_by: str = field(compare=False)
+    """The engine that serves on it where nobody names one, for messages alone."""
 
     @property
     def number(self) -> int:
@@ -195,16 +113,19 @@ class CardView:
         return self.vendor is Vendor.NVIDIA and self.number < AMPERE
 
 
-@kept
-def view_of(accelerator: Accelerator, is_assumed: bool = False) -> CardView:
-    """The view of `accelerator`.
+@lru_cache(maxsize=64)
+def dotted(capability: tuple[int, ...]) -> str:
+    """A compute capability as the tables write it.
 
     Example:
-        >>> from kvcore import catalogue
-        >>> l4, l40s = (view_of(catalogue.find_accelerator(name)) for name in ("L4-24GB", "L40S-48GB"))
-        >>> l4 == l40s, l4.number, l4.memory_tier.value
-        (True, 89, 'small')
+        >>> dotted((9, 0))
+        '9.0'
     """
+    return ".".join(map(str, capability))
+
+
+def card_view(accelerator: Accelerator, is_assumed: bool, served_by: str) -> CardView:
+    """The view of `accelerator`, which the engine `served_by` serves on where nobody names one."""
     memory = accelerator.memory_gib
     big = MemoryTier.BIG if memory >= BIG_CARD_GIB else MemoryTier.SMALL
     return CardView(
@@ -216,6 +137,7 @@ def view_of(accelerator: Accelerator, is_assumed: bool = False) -> CardView:
         chip=chip_of(accelerator),
         is_assumed=is_assumed,
         label=accelerator.name,
+        served_by=served_by,
     )
 
 

@@ -1,0 +1,153 @@
+"""The records that an engine's answers are made of: releases, ends of a model, adapters, metrics, servers."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Final, Literal
+
+from msgspec import Meta, Struct
+from packaging.version import Version
+
+from kvcore.base.errors import Notice
+from kvcore.engine.switches import Switches
+from kvcore.tables import Count, Record, ReleaseRange, Source
+
+APPROXIMATED: Final = "engine-version-approximated"
+
+
+class Release(Struct, frozen=True, kw_only=True):
+    """A known release, and what it does."""
+
+    version: Version
+    switches: Switches
+    notices: tuple[Notice, ...] = ()
+    """`engine-version-approximated` when another version was asked for; why it is not the newest when none was."""
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether no other version was asked for: what a development build refuses is not known."""
+        return all(notice.code != APPROXIMATED for notice in self.notices)
+
+
+class End(StrEnum):
+    """What stands before and behind the layers of a decoder."""
+
+    EMBEDDING = "embedding"
+    """Token embedding, and everything else before the layers."""
+    NORM = "norm"
+    """Everything behind the layers but lm_head."""
+    HEAD = "head"
+
+
+class LoraLimits(ReleaseRange, frozen=True, kw_only=True):
+    """What changed between versions."""
+
+    source: Source
+    vocabulary_limit: Count
+    extra_vocabulary: Count
+    """Rows that adapters could add to the vocabulary."""
+    vocabulary_multiple: Annotated[int, Meta(ge=1, le=1 << 16)]
+    """What the vocabulary of lm_head's slots is rounded up to."""
+    adapts_experts: bool
+
+
+class Adaptable(Struct, frozen=True, kw_only=True):
+    """What one version does with one model class."""
+
+    limits: LoraLimits
+    is_supported: bool
+    embedding: bool
+    head: bool
+    one_slice: frozenset[str]
+    """Fused projections that are one module to an adapter, as they are one in the checkpoint."""
+    fused_expert_gates: bool
+    """Gate and up projection of the experts are one module to an adapter."""
+
+
+class Role(StrEnum):
+    """What a server does with the KV caches of others, in the engine's own words."""
+
+    PRODUCER = "kv_producer"
+    """It computes prompts for others."""
+    CONSUMER = "kv_consumer"
+    """It goes on from the prompts of others."""
+    BOTH = "kv_both"
+    NONE = "none"
+    """There is no connector."""
+
+
+class Transfer(Struct, frozen=True, kw_only=True):
+    """What `--kv-transfer-config` says: the connector of KV caches, and what this server does."""
+
+    connector: str | None = None
+    role: Role = Role.NONE
+
+
+Flag = Annotated[str, Meta(pattern=r"^--[a-z][a-z0-9-]*$")]
+
+
+class FormerFlag(Record, frozen=True, kw_only=True):
+    """`seen`: the last version read that has it, None for a flag that never was; `gone`: the first one without."""
+
+    flag: Flag
+    gone: Version
+    source: Source
+    seen: Version | None = None
+    replaced_by: Flag | None = None
+
+    def __post_init__(self) -> None:
+        if self.seen is not None and self.seen >= self.gone:
+            raise ValueError("seen is before gone")
+
+
+class MetricRole(StrEnum):
+    """What a metric is read for."""
+
+    RUNNING = "running"
+    WAITING = "waiting"
+    WAITING_BY_REASON = "waiting_by_reason"
+    KV_CACHE_USAGE = "kv_cache_usage"
+    PREEMPTIONS = "preemptions"
+    REQUEST_LATENCY = "request_latency"
+    FIRST_TOKEN = "first_token"
+    OUTPUT_TOKEN = "output_token"
+    PROMPT_TOKENS = "prompt_tokens"
+    GENERATION_TOKENS = "generation_tokens"
+    PREFIX_CACHE_QUERIES = "prefix_cache_queries"
+    PREFIX_CACHE_HITS = "prefix_cache_hits"
+
+
+class MetricKind(StrEnum):
+    """Prometheus metric types."""
+
+    GAUGE = "gauge"
+    COUNTER = "counter"
+    HISTOGRAM = "histogram"
+
+
+class Metric(ReleaseRange, frozen=True, kw_only=True):
+    """One metric by the name that a scraper sees; a histogram without its suffix."""
+
+    role: MetricRole
+    name: Annotated[str, Meta(pattern=r"^vllm:[a-z0-9_]+$")]
+    kind: MetricKind
+    source: Source
+    engine: Literal["any", "v0", "v1"] = "any"
+
+    @property
+    def series(self) -> tuple[str, ...]:
+        """The names of its time series."""
+        if self.kind is MetricKind.HISTOGRAM:
+            return tuple(f"{self.name}_{suffix}" for suffix in ("bucket", "sum", "count"))
+        return (self.name,)
+
+
+BareFlag = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9-]*$")]
+
+
+class LoadGenerator(ReleaseRange, frozen=True, kw_only=True):
+    """How a load generator is called, and the flags that a command may use, without dashes."""
+
+    words: tuple[Annotated[str, Meta(pattern=r"^[a-z][a-z_./]*$")], ...]
+    flags: frozenset[BareFlag]
+    source: Source
