@@ -1,4 +1,4 @@
-"""CPU of what an upload on the Workload page costs, 50 MiB of each kind of log, in a process of its own each time.
+"""CPU time of an upload on the Workload page, 50 MiB of each kind of log, each in a process of its own.
 
 Read by the page's own reader and binned into its link, as pages/ui/workload does it; `python -m benchmarks.upload`.
 `longest` is the longest stretch between two looks at the clock of a second thread: how long other visitors wait for

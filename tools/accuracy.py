@@ -1,4 +1,4 @@
-"""Recomputes kvcore/catalogue/accuracy.jsonl: our prediction for every published start, next to what it printed.
+"""Recomputes kvcore/catalogue/accuracy.jsonl: the prediction for every published start, next to its printed figures.
 
     python tools/accuracy.py --fit      rewrites the factors of kvcore/memory/intervals.toml (tools/fit_intervals.py)
     python tools/accuracy.py            rewrites the file and prints the errors
@@ -69,7 +69,7 @@ UNIFORM = ("uniform", "mla")
 
 Json = dict[str, Any]
 Residuals = Mapping[str, Sequence[Residual]]
-"""Of the starts that constants were fitted on, by constant."""
+"""Residuals of the fitted starts, by constant."""
 
 PARTS = {
     Check.KV_MEMORY: KV_CACHE.estimate,
@@ -204,7 +204,7 @@ def record(
 
 
 def verdict_of(blind: Plan | KvPlannerError) -> str:
-    """What a start would come to: the verdict, or the code of the refusal; empty where the card is unknown."""
+    """The verdict on a start, or the code of the refusal; empty where the card is unknown."""
     if isinstance(blind, KvPlannerError):
         return blind.code
     return "" if blind.memory is None else blind.verdict.value
@@ -223,7 +223,7 @@ def expected_verdicts(measured: Mapping[str, Any]) -> list[str]:
 
 
 def bytes_per_token(start: Json, cache: Any, kv_gib: float) -> float | None:
-    """Our own figure where all layers grow alike; else what the printed tokens imply."""
+    """The planned figure where all layers grow alike; else the one that the printed tokens imply."""
     if cache is None:
         return None
     if start["layout"] in UNIFORM and cache.bytes_per_token:
@@ -292,7 +292,7 @@ def records() -> list[Json]:
 
 
 def change_of(line: Json) -> float:
-    """What the KV memory of a start changes by without its publication; 0 where no other one informs its constants."""
+    """Change of a start's KV memory without its publication; 0 where its constants rest on no other one."""
     without = line["left_out"].get(KV, [None])[0]
     return 0.0 if without is None else without - line["checks"][KV][0]
 
@@ -339,7 +339,7 @@ def report(text: str) -> str:
 
 
 def unseen_lines(without: Sequence[PublishedStart]) -> Iterator[str]:
-    """What to expect of the KV memory on a machine nobody has published: the headline of docs/accuracy.md."""
+    """Expected accuracy of the KV memory on an unpublished machine: the headline of docs/accuracy.md."""
     others = off_platform(without)
     several = [start for start in others if start.tensor_parallel_size > 1]
     plugged = [start for start in without if start not in others]
@@ -381,7 +381,7 @@ def verdict_lines(starts: Sequence[PublishedStart]) -> Iterator[str]:
 
 
 def is_current(text: str) -> bool:
-    """Whether a file's starts are what the code predicts now."""
+    """Whether a file's starts are the current predictions."""
     return text.splitlines()[1:] == text_of(records(), "").splitlines()[1:]
 
 

@@ -42,7 +42,7 @@ UNQUANTIZED = "unquantized"
 
 
 class Found(NamedTuple):
-    """What is known of the model, before any doubt."""
+    """Facts about the model, before any check."""
 
     config: ModelConfig
     checkpoint: Checkpoint
@@ -70,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def doubt(config: ModelConfig, checkpoint: Checkpoint) -> str:
-    """Why the model should not be added; empty when nothing speaks against it."""
+    """A reason not to add the model; empty for none."""
     planned = plan(
         Scenario(model="", config=config, checkpoint=checkpoint, measured=Measured(available_kv_gib=1e5))
     )
@@ -87,7 +87,7 @@ def doubt(config: ModelConfig, checkpoint: Checkpoint) -> str:
 
 
 def _stored_bytes(planned: Plan) -> Iterator[int]:
-    """What a checkpoint of that model may contain: with or without a second copy of a tied embedding, the output head
+    """Possible sizes of a checkpoint of that model: with or without a second copy of a tied embedding, the output head
     that a pooling model does without, or the draft layers that are only loaded for speculative decoding."""
     language = planned.scenario.config.language
     embedding = (language.optional_integer("vocab_size") or 0) * (

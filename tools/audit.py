@@ -1,4 +1,4 @@
-"""Looks up what we depend on: known vulnerabilities, licences, and a bill of materials.
+"""Looks up the dependencies: known vulnerabilities, licences, and a bill of materials.
 
     python tools/audit.py                     all three, for requirements.txt; status 1 for a finding
     python tools/audit.py --live              status 1 also where the index of advisories could not be asked
@@ -103,7 +103,7 @@ def _version(text: str) -> Version | None:
 
 
 def kept_findings(pinned: Mapping[str, Requirement], kept: Mapping[str, Any]) -> list[str]:
-    """What the kept advisories say of the pins, a line each."""
+    """The saved advisories about the pins, a line each."""
     return [
         f"{name} {version_of(pin)}: {advisory['id']} ({', '.join(advisory['aliases'])})"
         for name, pin in pinned.items()
@@ -113,7 +113,7 @@ def kept_findings(pinned: Mapping[str, Requirement], kept: Mapping[str, Any]) ->
 
 
 def live_findings(name: str) -> list[str] | None:
-    """What PyPI says of a list's pins, a line each; None where it could not be asked about every one."""
+    """PyPI's advisories about a list's pins, a line each; None where one could not be looked up."""
     command = [sys.executable, "-m", "pip_audit", "--requirement", name, "--disable-pip", "--require-hashes"]
     ran = subprocess.run(
         [*command, "--strict", "--format=json", "--progress-spinner=off", "--timeout=20"],
@@ -167,7 +167,7 @@ def _advisory(given: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def licence_of(name: str) -> str:
-    """What an installed package says of its licence; empty where it says nothing."""
+    """The licence of an installed package; empty where it names none."""
     facts = importlib.metadata.metadata(name)
     named = [
         one.rpartition(" :: ")[2] for one in facts.get_all("Classifier", []) if one.startswith("License ::")
@@ -178,7 +178,7 @@ def licence_of(name: str) -> str:
 
 
 def licences(pinned: Mapping[str, Requirement]) -> dict[str, str]:
-    """Package -> licence, of what is installed on this system."""
+    """Package -> licence, of the packages installed on this system."""
     return {
         name: licence_of(name) for name, pin in pinned.items() if pin.marker is None or pin.marker.evaluate()
     }

@@ -1,4 +1,4 @@
-"""Conformal factors of the KV memory's interval: how many times what its parts are unsure of published starts were off.
+"""Conformal factors of the KV memory's interval: errors of published starts as multiples of the parts' uncertainty.
 
     python tools/accuracy.py --fit      writes the rows of `factor` in kvcore/memory/intervals.toml
 
@@ -33,9 +33,9 @@ ERAS: Final = tuple(Version(name) for name in ("0.0", "0.11.0", "0.18.0", "0.24.
 MISSED: Final = 0.15
 """Share of the publications that may lie below the interval, and as much above: few miss on both sides of a cell."""
 LEAST: Final = 0.55
-"""Of what the parts are unsure of: no cell is surer than that."""
+"""Least factor of a cell on the uncertainty of the parts."""
 OTHER_VENDOR, OTHER_RANKS, OTHER_KIND, NEXT_ERA, OTHER_ERA = 0.15, 0.15, 0.4, 0.4, 0.2
-"""How much a publication of another cell says, by what differs."""
+"""Weight of a publication of another cell, by the kind of difference."""
 UNSEEN: Final = 0.25
 """Publications that lie further off than any."""
 
@@ -52,7 +52,7 @@ class Place:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Score:
-    """What one start says of the factors."""
+    """The factors that one start needs."""
 
     id: str
     group: str
@@ -69,7 +69,7 @@ def era_of(version: Version) -> int:
 
 
 def place_of(cell: Cell) -> Place:
-    """Where a start belongs."""
+    """The cell of a start."""
     return Place(vendor=cell.vendor, ranks=cell.ranks, multimodal=cell.multimodal, era=era_of(cell.version))
 
 
@@ -97,7 +97,7 @@ def score_of(start: Mapping[str, Any], planned: Plan, change_gib: float = 0.0) -
 
 
 def likeness(place: Place, other: Place) -> float:
-    """How much a start of `other` says of `place`, from 0 to 1."""
+    """Weight of a start of `other` for `place`, from 0 to 1."""
     found = 1.0
     if place.vendor != other.vendor:
         found *= OTHER_VENDOR
@@ -111,7 +111,7 @@ def likeness(place: Place, other: Place) -> float:
 
 
 def factor_at(place: Place, scores: Sequence[Score]) -> tuple[float, float]:
-    """How many times their reach starts of a place may be off, below the prediction and above it."""
+    """Factors on the uncertainty of starts of a place, below and above the prediction."""
     sizes = Counter(score.group for score in scores)
     weights = [likeness(place, score.place) / sizes[score.group] for score in scores]
     less = [max(0.0, -score.residual - score.reach.below) / score.reach.estimates for score in scores]

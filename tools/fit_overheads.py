@@ -1,4 +1,4 @@
-"""Refit the overhead constants of kvcore/memory/*.toml on published starts, and say how far they carry.
+"""Refits the overhead constants of kvcore/memory/*.toml on published starts, and prints their errors.
 
     python tools/fit_overheads.py [benchmarks/data/starts.jsonl] [--rows] [--constant PART]
 
@@ -64,7 +64,7 @@ def main() -> None:
 
 
 def left_out(items: list[Residual]) -> Iterator[float]:
-    """Residuals in GiB when a publication's own starts have no say in the constant."""
+    """Residuals in GiB with constants fitted without the start's own publication."""
     for item in items:
         others = [other for other in items if other.group != item.group]
         yield item.gib - (balanced(others) * item.coefficient if others else 0.0)
@@ -77,7 +77,7 @@ def quantile(values: Iterable[float], share: float) -> float:
 
 
 def is_covered(start: dict[str, Any]) -> bool:
-    """Whether the interval of the KV memory, given the weights, contains what the engine printed."""
+    """Whether the interval of the KV memory, given the weights, contains the printed figure."""
     if "weights_gib" not in start["measured"]:
         return True
     interval = predict(start).memory.available_kv.interval

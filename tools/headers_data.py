@@ -43,7 +43,7 @@ DTYPES = {
 
 
 def headers_of(model: str) -> dict[str, Any]:
-    """What the model's checkpoint would have in its headers, stored in 16 bits."""
+    """The headers of the model's checkpoint, as if stored in 16 bits."""
     raw = dict(catalogue.find_model(model).config.raw)
     raw.pop("quantization_config", None)
     raw.pop("auto_map", None)

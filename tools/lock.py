@@ -1,4 +1,4 @@
-"""Writes the lists of pins from pyproject.toml: what the app runs on, and what its tests and checks need.
+"""Writes the lists of pins from pyproject.toml: packages of the app, and of its tests and checks.
 
 requirements.txt (the extra `app`), tools/requirements.txt (all extras) and tools/databases.txt (the group `databases`),
 with the same pins for what they share, list every package that is installed, with the hashes of all its files: one list

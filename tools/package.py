@@ -1,4 +1,4 @@
-"""The package: what setuptools does besides pyproject.toml, and `make package`, which builds and tries it.
+"""The package: setuptools' steps besides pyproject.toml, and `make package`, which builds and tries it.
 
     python -m tools.package [FOLDER]
 

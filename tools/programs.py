@@ -75,7 +75,7 @@ def _done(command: list[str], folder: str | None = None) -> bool:
 
 
 class Program(NamedTuple):
-    """How one is found and installed, and what to say where neither can be."""
+    """How to find and install one, and the message where both fail."""
 
     find: Callable[[], str | None]
     install: Callable[[], bool]

@@ -46,7 +46,7 @@ from kvcore.wire.request import scenario_from_request
 STARTS: Final = Path(__file__).resolve().parents[1] / "benchmarks" / "data" / "starts.jsonl"
 NO_WEIGHTS: Final = WeightBytes(parameters=0, buffers=0, loading=0)
 FITTED: Final = "fit:"
-"""How the source of a fitted constant begins."""
+"""Prefix of the source of a fitted constant."""
 PARTS: Final = ("activations", "framework", "cuda_graphs", "available_kv")
 
 
@@ -71,7 +71,7 @@ class Use:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Residual:
-    """What one start says about one constant."""
+    """The residual of one start, assigned to one constant."""
 
     part: str
     constant: str
@@ -82,7 +82,7 @@ class Residual:
     coefficient: float
     """GiB that the part grows by when the constant grows by one unit."""
     share: float = 1.0
-    """Of the residual that is this constant's, where several enter the part: the least change of all explains it."""
+    """Share of the residual for this constant: several constants of a part share it by the least change of all."""
 
     @property
     def gib(self) -> float:
@@ -91,16 +91,16 @@ class Residual:
 
     @property
     def step(self) -> float:
-        """What this start would add to the constant."""
+        """Change of the constant that explains this start."""
         return self.share * self.gib / self.coefficient
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LeftOut:
-    """What leaving a start's own publication out does to one of its parts."""
+    """Change of one part of a start when its own publication is left out."""
 
     change_gib: float | None
-    """None: no other publication says anything of a constant that this one took part in."""
+    """None: a constant that this publication took part in rests on no other one."""
 
 
 def read_starts(path: Path) -> Iterator[dict[str, Any]]:
@@ -198,7 +198,7 @@ def graph_uses(setting: Setting) -> tuple[Use, ...]:
 
 
 def counted_uses(setting: Setting) -> tuple[Use, ...]:
-    """The constants of what the engine takes off the budget for graphs."""
+    """The constants of the graph memory that the engine takes off the budget."""
     if not counts_estimate(setting):
         return ()
     if setting.runner != "v2":
@@ -218,7 +218,7 @@ def share_uses(setting: Setting) -> tuple[Use, ...]:
 
 
 def residuals_of(start: Mapping[str, Any]) -> Iterator[Residual]:
-    """What a start says about the constants of its activations, framework and graphs.
+    """The residuals of a start for the constants of its activations, framework and graphs.
 
     A start that prints no parts says something of their sum: budget − weights − KV cache, booked as framework, and as
     the share of the V2 runner's estimate where that is in it.
@@ -281,7 +281,7 @@ def balanced(items: Iterable[Residual]) -> float:
 
 
 def leave_out(uses: Iterable[Use], group: str, residuals: Mapping[str, Sequence[Residual]]) -> LeftOut | None:
-    """What the refit of a part's constants without the publication `group` changes in it.
+    """The change of a part when its constants are refitted without the publication `group`.
 
     None where that publication took part in none of them, so that the prediction is left as it is. A constant that no
     start of the record informs was fitted on others, nobody knows whose: it counts as of one source.

@@ -1,4 +1,4 @@
-"""The same numbers from Spark and DuckDB on many rows, and what they take: docs/workload-scale.md.
+"""Compares the numbers, time and memory of Spark and DuckDB on many rows: docs/workload-scale.md.
 
     python -m tools.scale --rows 100000000
 
@@ -43,7 +43,7 @@ def make(rows: int, folder: str) -> None:
 
 
 def timed(work: Callable[[], Cells]) -> tuple[Cells, float]:
-    """What it gives, and seconds on the clock."""
+    """The result, and seconds on the clock."""
     start = time.perf_counter()
     found = work()
     return found, time.perf_counter() - start

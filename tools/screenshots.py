@@ -30,7 +30,7 @@ LINKS = {
     "reference": "Reference|参考",
     "accuracy": "Accuracy|准确度",
 }
-"""How the navigation names each page but the first; every visit begins on Plan."""
+"""Names of the pages in the navigation, but for Plan, where every visit begins."""
 SHOTS = (
     *((f"{page}-{view}", WORKED, options)
       for page in ("plan", *LINKS)

@@ -21,7 +21,7 @@ STOP_SECONDS = 60
 
 @dataclass(frozen=True, kw_only=True)
 class Server:
-    """A running server: its address, its process, and what it wrote."""
+    """A running server: its address, its process, and its output."""
 
     address: str
     process: subprocess.Popen[bytes]
@@ -58,7 +58,7 @@ def running_server(
     folder: Path = ROOT,
     environment: Mapping[str, str] | None = None,
 ) -> Iterator[Server]:
-    """A server for `script` on `port` or a free one, gone afterwards; what it writes goes to `log`."""
+    """A server for `script` on `port` or a free one, stopped afterwards; its output goes to `log`."""
     port = port or free_port()
     command = [sys.executable, "-m", "streamlit", "run", str(script), "--server.headless=true",
                f"--server.port={port}", "--server.address=127.0.0.1"]  # fmt: skip
@@ -88,7 +88,7 @@ def free_port() -> int:
 
 
 def wait_until_healthy(server: Server) -> None:
-    """Until its health is answered; raises RuntimeError with what it wrote where it never is."""
+    """Waits until the server answers; raises RuntimeError with its output where it never does."""
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline and server.process.poll() is None:
         try:

@@ -1,4 +1,4 @@
-"""Runs the app and stops it when it no longer answers, so that what started it (Docker, systemd, ...) starts it anew.
+"""Runs the app and stops it when it no longer answers, so that its supervisor (Docker, systemd, ...) restarts it.
 
     python tools/watchdog.py -- python -m streamlit run app.py --server.port=8501
 

@@ -21,11 +21,11 @@ from kvcore.workload.database.query import (
 
 OUT = Path(__file__).resolve().parents[1] / "kvcore" / "workload" / "database" / "dialects.json"
 FINAL = "\nSETTINGS final = 1"
-"""Of rows that replace each other the last counts."""
+"""The last of rows that replace each other."""
 
 
 def table(name: str = TABLE, prompt: str = PROMPT, answer: str = ANSWER, schema: str | None = None) -> Any:
-    """A table of counts of any kind: a cast stands before each column."""
+    """A table of counts of any type, by a cast of each column."""
     return ibis.table({prompt: "decimal(38, 0)", answer: "decimal(38, 0)"}, name=name, database=schema)
 
 

@@ -1,4 +1,4 @@
-"""python -m tools.drift: what the newest releases on the package index have that the tables lack.
+"""python -m tools.drift: news of the newest releases on the package index that the tables lack.
 
     python -m tools.drift [--release 0.33.0] [--before 0.32.0] [--parity] [--write]
 
@@ -78,7 +78,7 @@ def main() -> int:
 
 
 def unknown_releases(offered: Sequence[Version]) -> Iterator[str]:
-    """Of the engine and of its plug-ins."""
+    """Packages of the engine and of its plug-ins."""
     yield from learn.releases("vllm", vllm_releases(), offered)
     for name in PLUGINS:
         known = list(find_engine(name).facts.releases)
@@ -86,7 +86,7 @@ def unknown_releases(offered: Sequence[Version]) -> Iterator[str]:
 
 
 def read(release: Version, before: Version) -> Iterator[Chapter]:
-    """What the source of one release has that the one before it, or our tables, have not."""
+    """News in the source of a release, compared with the release before and with our tables."""
     old, new = (Source(index.source_of("vllm", version, KEPT)) for version in (before, release))
     is_read = {name for name in new.supported_classes if {name, *generating_names(name)} & READERS.keys()}
     absences = CLASSES.load().registry.absences

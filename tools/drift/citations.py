@@ -1,4 +1,4 @@
-"""What the tables cite of an engine's source, and whether it reads the same in a newer release."""
+"""Places of an engine's source that tables cite, compared with a newer release."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Citation:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TableSources:
-    """A table file: what it was last compared with, and what it cites."""
+    """A table file: the release that it was last compared with, and the places that it cites."""
 
     file: str
     reviewed: Version
@@ -60,7 +60,7 @@ def cited(text: str) -> Iterator[Citation]:
 
 
 def tables_of(package: Path) -> tuple[TableSources, ...]:
-    """Every table file under `package` that says `reviewed`."""
+    """Every table file under `package` with a `reviewed` release."""
     found = []
     for path in sorted(package.rglob("*.toml")):
         raw = tomllib.loads(path.read_text("utf-8"))
@@ -90,7 +90,7 @@ def _sources(value: Any) -> Iterator[str]:
 def changes(
     citations: Iterable[Citation], before: Source, after: Source
 ) -> Mapping[Citation, tuple[Change, str]]:
-    """What became of each place that `before` or `after` has; where it moved to. Others are of other projects."""
+    """The change of each cited place in `before` or `after`, and its new place; other places are of other projects."""
     found = {}
     for citation in citations:
         for path in _paths(citation.path, before, after):

@@ -14,14 +14,14 @@ from typing import Final
 from packaging.version import InvalidVersion, Version
 
 Pip = Callable[[Sequence[str]], str]
-"""Arguments of pip -> what it prints."""
+"""Arguments of pip -> its output."""
 
 KEPT: Final = (".py", "METADATA")
-"""Of a wheel: its source and what it requires, no kernels."""
+"""Files of a wheel that are unpacked: its source and requirements, no kernels."""
 
 
 def run_pip(arguments: Sequence[str]) -> str:
-    """pip of this environment, with the index that it is set to. Raises SystemExit with what pip says."""
+    """pip of this environment, with its own index. Raises SystemExit with the output of pip."""
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -55,7 +55,7 @@ def source_of(project: str, release: Version, folder: Path, pip: Pip = run_pip) 
 
 
 def unpack(wheel: Path, target: Path) -> None:
-    """The source of a wheel. What is half unpacked is never taken for a whole one."""
+    """The source of a wheel; a half unpacked one is never used."""
     with tempfile.TemporaryDirectory(dir=target.parent) as scratch, zipfile.ZipFile(wheel) as archive:
         partial = Path(scratch) / "source"
         partial.mkdir()

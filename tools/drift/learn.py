@@ -1,4 +1,4 @@
-"""What kvcore's tables do not say yet of a release, each finding as a line of Markdown."""
+"""News of a release that kvcore's tables lack, each as a line of Markdown."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tools.drift.citations import Change, Citation
 from tools.drift.source import FORMER_CLASSES, TEXT_CLASSES, Source
 
 CONFIG_FIELDS: Final = {"kv_cache_dtype": "cache_dtype"}
-"""Where a request names a field otherwise than the config class of the engine."""
+"""Fields whose name in a request differs from that in the engine's config class."""
 
 
 def releases(project: str, known: Collection[Version], offered: Iterable[Version]) -> Iterator[str]:

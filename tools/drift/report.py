@@ -12,7 +12,7 @@ HEADING: Final = "## Last report"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Chapter:
-    """A heading and its findings; `nothing` stands where there are none."""
+    """A heading and its findings, or `nothing` for none."""
 
     title: str
     lines: Sequence[str]

@@ -1,4 +1,4 @@
-"""What the source of a release says: functions, model classes, flags, defaults. It is read, never run."""
+"""The source of a release: functions, model classes, flags, defaults. It is read, never run."""
 
 from __future__ import annotations
 

@@ -42,16 +42,16 @@ SHARES = {
     "benchmark": 10,
     "replay_case": 15,
 }
-"""Of executions, so that no target takes much longer than another: a log takes forty requests' time."""
+"""Relative executions of the targets, so that all take about as long: a log takes the time of thirty requests."""
 MAX_BYTES = 1 << 15
 MAX_WALL_SECONDS = 600
-"""Of one input: only a hang takes as long, on whatever busy machine. What an input costs is judged by CPU time."""
+"""Time limit of one input: only a hang takes as long on a busy machine. The cost of inputs is limited in CPU time."""
 _DONE = re.compile(r"^#(\d+)\s+DONE.*?cov: (\d+)", re.MULTILINE)
 _LAST = re.compile(r"^#(\d+)\s", re.MULTILINE)
 
 
 class Outcome(NamedTuple):
-    """What came of one target."""
+    """The result of one target."""
 
     target: str
     executions: int

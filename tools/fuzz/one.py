@@ -20,7 +20,7 @@ with atheris.instrument_imports(include=["kvcore"]):
     from tools.fuzz import mutation, packing, seeds, targets
 
 MAX_CPU_SECONDS = 5.0
-"""Of one input, instrumented: several times what it takes without."""
+"""CPU limit of one input, instrumented: several times its cost without."""
 
 
 class TooSlowError(AssertionError):
@@ -57,7 +57,7 @@ def mutator(name: str) -> Callable[[bytes, int, int], bytes]:
 
 
 def meaningful(name: str) -> Callable[[bytes, random.Random], bytes]:
-    """How inputs of the target are changed."""
+    """The mutation of inputs of a target."""
     given = seeds.seeds_of(name)
     if name in ("config", "contract", "request"):
         documents = [json.loads(data) for data in given if data.startswith(b"{") and data.endswith(b"}")]

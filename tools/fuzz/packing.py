@@ -1,4 +1,4 @@
-"""Packed request logs for the fuzzer: what is in them is changed and packed again, else no byte of it is reached.
+"""Packed request logs for the fuzzer: their content is changed and packed again, so that readers get to it.
 
 A changed byte of a packed file ends at its check sum; what comes after it is reached only by a good file with other
 content.
@@ -21,7 +21,7 @@ from tools.fuzz.mutation import mutated_json, mutated_text, vocabulary_of
 
 MAX_UNPACKED: Final = 1 << 16
 BROKEN: Final = 0.25
-"""How often the packed bytes are changed themselves."""
+"""Share of the inputs whose packed bytes are changed, in place of their content."""
 
 
 class Packing(NamedTuple):

@@ -1,4 +1,4 @@
-"""What each target begins with: real configs, requests, links, logs and commands of this repository."""
+"""First inputs of each target: real configs, requests, links, logs and commands of this repository."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ _FIELDS: Final[tuple[dict[str, Any], ...]] = (
     {"hf_overrides": {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "max_model_len": 131072},
     {"runner": "pooling", "dtype": "float16", "max_cudagraph_capture_size": 64, "max_num_seqs": 4},
 )
-"""Of the contract, that the plain requests do not have."""
+"""Fields of the contract that the plain requests do not have."""
 
 
 def seeds_of(target: str) -> list[bytes]:
@@ -151,7 +151,7 @@ def _packed(kind: str) -> Iterator[bytes]:
 
 
 def kept(target: str) -> list[bytes]:
-    """What is kept of `target`, corpus and findings."""
+    """The saved corpus and findings of `target`."""
     folders = [KEPT / kind / target for kind in ("corpus", "findings")]
     return [path.read_bytes() for folder in folders if folder.is_dir() for path in sorted(folder.iterdir())]
 

@@ -41,10 +41,10 @@ from kvcore.workload.prometheus import read_metrics
 from kvcore.workload.records import read_logs_here
 
 MAX_BYTES: Final = 1 << 16
-"""Of one input: longer ones find what is slow, not what is wrong, and that has tests of its own."""
+"""Longest input: longer ones find slow code rather than wrong code, which has tests of its own."""
 
 SHOWN: Final = int(os.environ.get("FUZZ_SHOWN", "1"))
-"""Showing a plan costs ten times what planning it does: the fuzzer shows every eighth, the tests show all."""
+"""Plans of which one is shown, as that costs ten times the planning: the fuzzer shows every eighth, tests all."""
 _REPLAY: Final[Mapping[str, Any]] = {
     "engine_version": "0.32.0", "num_blocks": 600, "block_size": 16, "max_num_seqs": 8, "max_num_batched_tokens": 512,
     "max_model_len": 8192, "async_scheduling": True,
@@ -168,7 +168,7 @@ def command(data: bytes) -> None:
 
 
 def search(data: bytes) -> None:
-    """What somebody types to find a model or a card, or to describe one."""
+    """Texts that find a model or a card, or describe one."""
     text = data.decode("utf-8", "replace")[:200]
     catalogue.search_models(text)
     catalogue.search_accelerators(text)
@@ -180,7 +180,7 @@ def search(data: bytes) -> None:
 
 
 def views(scenario: Scenario) -> None:
-    """What the Plan page computes for a scenario, planned or refused; one in `SHOWN` of what is planned is shown."""
+    """The figures of the Plan page for a scenario, planned or refused; one in `SHOWN` plans is shown."""
     encoded = link.encode(scenario)
     link.query_string(encoded)
     in_force.settings_in_force(scenario, _T)

@@ -26,7 +26,7 @@ from stand_ins import CARDS
 HERE = Path(__file__).resolve().parent
 CARD = "H100-80GB"
 ARGUMENTS = ({}, {"tensor_parallel_size": 2}, {"tensor_parallel_size": 2, "pipeline_parallel_size": 2})
-"""How each config is planned where its file names no flags."""
+"""Flags of the plans of each config whose file names none."""
 
 
 def main() -> int:
@@ -76,7 +76,7 @@ def main() -> int:
 
 
 def answers(jobs: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What oracle.py answers, in the order of the jobs."""
+    """Answers of oracle.py in the order of the jobs."""
     lines = "".join(json.dumps({k: v for k, v in job.items() if k != "path"}) + "\n" for job in jobs)
     with (Path(sys.prefix) / "classes.log").open("w") as log:
         run = subprocess.run(

@@ -1,4 +1,4 @@
-"""What `plan` says next to what the engine said: a row, its disagreements, a table of agreement."""
+"""Answers of `plan` next to those of the engine: a row, its disagreements, a table of agreement."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ KNOWN_FILE = Path(__file__).parents[2] / "tests" / "data" / "parity" / "known.to
 
 Row = dict[str, Any]
 Disagreement = tuple[str, Any, Any]
-"""What differs, the engine's value, ours."""
+"""Name of the figure, the engine's value, our value."""
 
 ASPECTS = ("weights", "draft", "adapters", "blocks", "tokens", "concurrency", "defaults", "groups", "refusal")
 DEFAULTS = ("block_size", "max_model_len", "max_num_batched_tokens", "max_num_seqs", "gpu_memory_utilization")
@@ -48,7 +48,7 @@ ESTIMATE = re.compile(r"estimated maximum model length is (\d+)")
 
 
 def row_of(job: dict[str, Any], result: dict[str, Any]) -> Row | None:
-    """The test datum of a job, or None where the stand-ins did not carry it to an answer."""
+    """The test datum of a job; None where the stand-ins did not get to an answer."""
     row: Row = {"model": job["model"], "card": job["card"], "args": job["args"]}
     if "failed" in result:
         return None
@@ -134,7 +134,7 @@ def disagreements(row: Row, header: Row) -> list[Disagreement]:
 
 @cache
 def known_differences() -> tuple[dict[str, Any], ...]:
-    """What is known to differ, each with its reason."""
+    """The known differences, each with its reason."""
     return tuple(tomllib.loads(KNOWN_FILE.read_text())["difference"])
 
 
@@ -208,7 +208,7 @@ def _addition_disagreements(row: Row, header: Row) -> Iterable[Disagreement]:
 
 
 def planner_disagreements(case: dict[str, Any], row: Row) -> list[Disagreement]:
-    """What kvcore.cache makes of the same cache specs as that release's own planner."""
+    """Differences between kvcore.cache and the release's own planner for the same cache specs."""
     version = row["engine_version"]
     ranks = case.get("decode_context_parallel_size", 1)
     parallel = Parallel(
@@ -261,7 +261,7 @@ def _layer_spec(layers: dict[str, Any], page: int) -> LayerSpec:
 
 
 def _pages(case: dict[str, Any]) -> list[list[int]]:
-    """Bytes of a page of each kind of layer, from its own fields: rows of a refusal do not say."""
+    """Bytes of a page of each kind of layer, from its own fields, as rows of a refusal do not have them."""
     return [
         [
             layers.get("page_size_padded")
@@ -281,7 +281,7 @@ def _short(groups: list[list[Any]]) -> str:
 
 
 def aspects_of(row: Row) -> set[str]:
-    """What a row says something about."""
+    """The aspects that a row covers."""
     if "refused" in row:
         return {"refusal"}
     parts = {"weights": "weights", "draft_bytes": "draft", "lora_bytes": "adapters"}
@@ -292,7 +292,7 @@ def aspects_of(row: Row) -> set[str]:
 
 
 def agreement_table(rows: Iterable[tuple[str, Row, list[Disagreement]]]) -> str:
-    """Rows that agree of rows that say something, per family and aspect."""
+    """Rows that agree, of those that cover an aspect, per family and aspect."""
     agree: dict[str, Counter[str]] = defaultdict(Counter)
     total: dict[str, Counter[str]] = defaultdict(Counter)
     for family, row, found in rows:

@@ -1,4 +1,4 @@
-"""Which deployments are compared: every model of the catalogue in a few ways, and the cases that tools get wrong."""
+"""The deployments that are compared: every model of the catalogue in a few ways, and cases that tools get wrong."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `plan` says next to vllm-ascend's own specs and planner."""
+"""Answers of `plan` next to vllm-ascend's own specs and planner."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tools.parity.compare import ESTIMATE, KINDS, Disagreement
 
 CARD = {"name": "Ascend 910B 64GB", "memory_gib": 60.96, "vendor": "huawei"}
 OWN = {"AscendMLAAttentionSpec": "mla_attention", "UniformTypeKVCacheSpecs": ""}
-"""Its own classes; layers of several sizes say no kind."""
+"""vllm-ascend's own classes; layers of several sizes have no kind."""
 
 
 def applies(case: dict[str, Any], version: str) -> bool:

@@ -50,14 +50,14 @@ def has(path: str) -> bool:
 
 
 def folder() -> Path:
-    """Of the package."""
+    """The folder of the package."""
     import vllm_ascend
 
     return Path(vllm_ascend.__file__).parent
 
 
 def taken(path: str, *names: str, **known: Any) -> Any:
-    """A function, or a method as one, of a file that cannot be imported whole, with what of its imports can be."""
+    """A function or method of a file that cannot be imported whole, with those of its imports that can be."""
     if not has(path):
         raise LookupError(path)
     tree = ast.parse((folder() / path).read_text("utf-8"))
@@ -81,7 +81,7 @@ def taken(path: str, *names: str, **known: Any) -> Any:
 
 
 def _bring(node: ast.Import | ast.ImportFrom, used: set[str], scope: dict[str, Any]) -> None:
-    """What the function uses of an import; a class that is not there is one that nothing is an instance of."""
+    """Imports the names that the function uses; a missing class becomes one without instances."""
     for alias in node.names:
         name = alias.asname or alias.name.split(".")[0]
         if name not in used:
@@ -198,7 +198,7 @@ def state_tensors(state: dict[str, Any]) -> tuple[Any, Any]:
 
 
 def specs(config: Any, case: dict[str, Any], stage: list[dict[str, Any]]) -> dict[str, Any]:
-    """What the runner makes of a stage's layers."""
+    """The runner's cache specs for a stage's layers."""
     import torch
 
     context = config.compilation_config.static_forward_context
@@ -244,7 +244,7 @@ def modules(config: Any, layer: dict[str, Any], name: str) -> Iterator[tuple[str
 
 
 def attention(layer: dict[str, Any]) -> Any:
-    """An attention module with what its spec is made of."""
+    """An attention module with the attributes that its spec is made of."""
     import torch
 
     plain, latent = older.attention_classes()
@@ -320,7 +320,7 @@ def compressed(config: Any, layer: dict[str, Any], name: str) -> Iterator[tuple[
 
 
 def layer_of(spec: Any) -> Any:
-    """A layer that keeps what `spec` says of the configuration."""
+    """A layer whose spec is `spec` of the configuration."""
     from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
 
     kind = type("Kept", (AttentionLayerBase,), {"get_kv_cache_spec": lambda _, config: spec(config)})

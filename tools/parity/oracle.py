@@ -32,7 +32,7 @@ REFUSALS = re.compile(
     r"is deprecated and will be removed|No valid attention backend|does not support|is not supported by|"
     r"AssertionError: +\((llama|linear)\.py"
 )
-"""What the engine says when it refuses a deployment; any other failure is one of the stand-ins."""
+"""Errors with which the engine refuses a deployment; any other failure is one of the stand-ins."""
 CHILD_MEMORY_BYTES = 6 * GIB
 CHILD_SECONDS = 240
 
@@ -209,7 +209,7 @@ def _resolved(config: Any) -> dict[str, Any]:
 
 
 def _plan(config: Any, specs: list[dict[str, Any]], available_gib: float) -> dict[str, Any]:
-    """What the engine core does with that much memory on every rank; a refusal is a result."""
+    """The engine core's plan for that much memory on every rank; a refusal is a result."""
     import copy
 
     from vllm.distributed.kv_transfer.kv_connector.utils import get_current_attn_backends

@@ -35,9 +35,9 @@ from kvcore.catalogue import find_model
 HERE = Path(__file__).resolve().parent
 DATA = HERE.parents[1] / "tests" / "data" / "parity"
 OLDER = Path(sys.prefix) / "releases"
-"""Where parity.mk unpacks older releases, one folder each."""
+"""Folder with a folder for each older release, unpacked by parity.mk."""
 NPU = Path(sys.prefix) / "npu"
-"""Where it unpacks vllm-ascend's, each with the vLLM of its number."""
+"""The same for releases of vllm-ascend, each with the vLLM of its number."""
 
 
 def main() -> int:
@@ -141,7 +141,7 @@ PARTS = {"models": whole_models, "planners": planners, "npu": npu, "arguments": 
 
 
 def _header() -> dict[str, Any]:
-    """What rows share: the release, the day, the cards as the contract names them."""
+    """Facts of all rows: the release, the day, the cards as the contract names them."""
     cards = {
         card: {"name": name, "memory_gib": gib, "vendor": "nvidia"} for card, (_, name, gib) in CARDS.items()
     }
@@ -176,7 +176,7 @@ def _releases(folder: Path = OLDER) -> list[Path]:
 
 
 def _run(command: list[str], text: str, release: Path | None = None) -> Iterator[dict[str, Any]]:
-    """JSON lines that a script of this folder answers; what the engine prints is kept in a file."""
+    """JSON lines that a script of this folder answers; the engine's output goes to a file."""
     script, *rest = command
     log_file = Path(sys.prefix) / f"{Path(script).stem}.log"
     with log_file.open("w") as log, tempfile.TemporaryFile("w+") as questions:
@@ -201,7 +201,7 @@ def _family(row: dict[str, Any]) -> str:
 
 
 def _report(judged: list[tuple[str, dict[str, Any], list[compare.Disagreement]]]) -> int:
-    """Prints what differs, known differences by their reason; counts the others."""
+    """Prints the differences, known ones by their reason, and counts the others."""
     differing = 0
     for _, row, found in judged:
         if unknown := [each for each in found if not compare.is_known(row, each[0])]:

@@ -1,4 +1,4 @@
-"""The cache planner of an older vLLM on plain cache specs: what it makes of layers, lengths and memory.
+"""The cache planner of an older vLLM on plain cache specs: its answers for layers, lengths and memory.
 
     PYTHONPATH=<unpacked wheel> python planner.py < cases.json > rows.jsonl
 
@@ -31,7 +31,7 @@ def main() -> None:
 
 
 def answer(planned: Callable[[dict[str, Any]], dict[str, Any]], printed: list[str]) -> None:
-    """A row for each case of the input that this release knows; `printed` is what it prints of one of them."""
+    """A row for each case of the input that this release knows; `printed` is the release's output for one of them."""
     for name, case in json.load(sys.stdin).items():
         printed.clear()
         row: dict[str, Any] = {"case": name}
@@ -182,7 +182,7 @@ def attention_classes() -> tuple[type, type]:
 
 
 class Recorder:
-    """Stands in for the module's logger, to read what a start prints."""
+    """Replaces the module's logger, to read the lines of a start."""
 
     def __init__(self, lines: list[str]) -> None:
         self.lines = lines

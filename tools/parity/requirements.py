@@ -1,4 +1,4 @@
-"""What the installed engine needs, without what only compiled kernels, or a processor of audio and images, need.
+"""Requirements of the installed engine, without those of compiled kernels and of processors of audio and images.
 
 A CPU wheel pins `torch==X+cpu`, which the package index does not have; `torch==X` from the index does as well.
 """

@@ -86,7 +86,7 @@ class Source:
             yield node
 
     def kind(self, node: ast.expr, field: str) -> Any:
-        """What the parser reads a field of that annotation as, in the order in which it asks."""
+        """The kind that the parser reads a field of that annotation as, by its checks in their order."""
         leaves = list(self.leaves(node))
         heads = {ast.unparse(leaf.value if isinstance(leaf, ast.Subscript) else leaf) for leaf in leaves}
         if any(head in self.classes for head in heads):

@@ -1,4 +1,4 @@
-"""What stands in for a GPU, so that vLLM's own planner runs where there is none.
+"""Stand-ins for a GPU, so that vLLM's own planner runs without one.
 
 Nothing here answers a question about memory: every figure in a row comes from vLLM's own classes. The stand-ins
 only say which card this is (capability, name, bytes), that its kernels exist, and that the other ranks do.
@@ -80,7 +80,7 @@ class _AnythingMeta(type):
 
 
 class _Anything(metaclass=_AnythingMeta):
-    """Whatever is asked of it, it is itself: a class to derive from, a decorator that changes nothing."""
+    """An object whose attributes and results are itself: a base class, a decorator that changes nothing."""
 
 
 class _StandInModule(types.ModuleType):
@@ -385,7 +385,7 @@ CLASS_NAMES = {
     "nomic_bert": "NomicBertConfig",
     "xlm-roberta-flash": "XLMRobertaFlashConfig",
 }
-"""What the engine's model classes ask a config's class to be called, by model_type."""
+"""Class names of configs that the engine's model classes expect, by model_type."""
 
 
 def admit_config(config: dict[str, object]) -> None:

@@ -28,15 +28,15 @@ st.write(f"value {value}")
 PAUSE_SECONDS = (2.0, 10.0)
 SAMPLE_SECONDS = 2.0
 WARM_UP = 1 / 3
-"""Of the life of a server: caches fill, and Streamlit keeps the sessions of tabs that were closed for two minutes."""
+"""Share of the run that is warm-up: caches fill, and Streamlit keeps sessions of closed tabs for two minutes."""
 EMPTY_SHARE = 1 / 6
-"""Of the run, against the empty page."""
+"""Share of the run that visits the empty page."""
 EMPTY_SECONDS = 20.0
 """At least."""
 TRACES = ("Traceback (most recent call last)", f"{INTERNAL_ERROR}:")
-"""What the server writes of a defect."""
+"""Texts that the server writes about a defect."""
 GROWTH_LIMIT = 1.15
-"""Of memory after the warm-up. Not asked of a run under TREND_MINUTES, which is all warm-up."""
+"""Largest growth of memory after the warm-up; not checked in runs under TREND_MINUTES, which are all warm-up."""
 TREND_MINUTES = 20.0
 
 
@@ -131,7 +131,7 @@ async def soak_app(
 
 
 async def soak_empty(folder: Path, seconds: float, sessions: int, seed: int) -> list[float]:
-    """The same driver, as many sessions and the same pauses against a page with a slider: seconds of each action."""
+    """Seconds of each action of the same driver, sessions and pauses on a page with only a slider."""
     script = folder / "empty.py"
     script.write_text(EMPTY_PAGE)
     taken: list[float] = []
@@ -190,7 +190,7 @@ def table(
     minutes: float,
     sessions: int,
 ) -> tuple[list[str], list[str]]:
-    """The lines of the table, and in words what went wrong."""
+    """The lines of the table, and a sentence for each failure."""
     taken = findings.all_seconds()
     p50, p95 = quantile(taken, 0.5), quantile(taken, 0.95)
     empty50, empty95 = quantile(empty, 0.5), quantile(empty, 0.95)

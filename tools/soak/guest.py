@@ -42,7 +42,7 @@ INTERNAL_ERROR = "internal-error"
 
 @dataclass
 class Findings:
-    """What all guests found, together."""
+    """Findings of all guests together."""
 
     seconds: dict[str, list[float]] = field(default_factory=dict)
     """Action -> how long the server took each time."""
@@ -58,7 +58,7 @@ class Findings:
     pins: int = 0
 
     def all_seconds(self) -> list[float]:
-        """How long every action took."""
+        """Seconds of all actions."""
         return [one for taken in self.seconds.values() for one in taken]
 
 
@@ -207,7 +207,7 @@ class Guest:
             await self.timed("explore", self.visitor.set("explore_view", name))
 
     async def open_folds(self) -> None:
-        """Opens what is folded on the page, further options among it."""
+        """Opens all folded parts of the page, further options included."""
         for name in ("more.en", "more.zh", "more.zh-CN", "numbers.en", "numbers.zh", "numbers.zh-CN"):
             if self.visitor.find(name) is not None:
                 await self.timed("unfold", self.visitor.set(name, True))

@@ -38,13 +38,13 @@ TEXTS = {
 MODEL_SOURCES = "model_sources"
 """The popover of the sidebar with the other ways to a model; it is filled when it is opened."""
 TRUSTED = ssl.create_default_context()
-"""Of all visitors: making one takes as long as the server takes for a page."""
+"""Shared by all visitors: making one takes as long as a page of the server."""
 ACTION_SECONDS = 120
 """Longer than any action takes on a busy machine: only a server that hangs reaches it."""
 
 
 class VisitError(Exception):
-    """The server did not do what it does for a browser."""
+    """The server behaved otherwise than for a browser."""
 
 
 class Node(NamedTuple):
@@ -69,7 +69,7 @@ class Visitor:
         """Path of the page."""
         self.nodes: dict[tuple[int, ...], Node] = {}
         self.errors: list[str] = []
-        """What went wrong in the server's own words: exceptions drawn on the page."""
+        """Exceptions that the server drew on the page."""
         self.received = 0
         """Bytes from the server."""
         self.on_message: Callable[[bytes], None] | None = None

@@ -15,11 +15,11 @@ WIDGETS = (
     "button_group", "checkbox", "file_uploader", "multiselect", "number_input", "radio", "selectbox", "slider",
     "text_area", "text_input",
 )  # fmt: skip
-"""Those that the app uses; `state_of` raises on another."""
+"""Widgets of the app; `state_of` raises on others."""
 
 
 def widget_of(content: Element | Block) -> Any | None:
-    """The widget in an element or container; None for what sends nothing."""
+    """The widget in an element or container; None for one that sends nothing."""
     kind = content.WhichOneof("type")
     if isinstance(content, Block):
         inner = getattr(content, kind) if kind in FOLDS else None
@@ -34,7 +34,7 @@ def key_of(widget: Any) -> str:
 
 
 def state_of(widget: Any, value: Any = None) -> WidgetState | None:
-    """What the browser sends for `value`, or where that is None for the value that the server drew.
+    """The state that the browser sends for `value`, or for the value that the server drew where that is None.
 
     A button has no state, nor has an upload that nobody made.
     """
