@@ -13,10 +13,12 @@ from kvcore.base.errors import KvPlannerError, WorkloadError, defect, invalid
 from kvcore.base.untrusted import MAX_JSON_BYTES, parse_json_object, utf8_text
 from kvcore.cache.rules import rules_in_force
 from kvcore.cache.spec import WINDOW_KINDS, CacheKind, Demand, LayerSpec, blocks_per_request
+from kvcore.engines.registry import find_engine
 from kvcore.replay.hybrid import scheduler_of
 from kvcore.replay.scheduler import Totals
 from kvcore.replay.settings import WINDOWS, Drafts, Group, Settings, blocks_held, checked_groups, rules_of
 from kvcore.replay.trace import MAX_COUNT, MAX_PIECES, MAX_REQUESTS, TraceRequest
+from kvcore.scenario import DEFAULT_ENGINE
 
 Row = tuple[int, int, int, int, int]
 """Used blocks, running, waiting, tokens, preempted: right after `schedule()`."""
@@ -351,7 +353,7 @@ def _group(row: object, where: str, settings: Settings, version: Version) -> Gro
 
 
 def _demand(settings: Settings, version: Version) -> Demand:
-    rules = rules_in_force("vllm", version)
+    rules = rules_in_force(find_engine(DEFAULT_ENGINE), version)
     batches = 2 if settings.async_scheduling and rules.in_flight_batches else 1
     return Demand(
         rules=rules,
