@@ -39,16 +39,14 @@ Entry = TypeVar("Entry")
 
 
 class Texts(Mapping[str, Entry], Generic[Entry]):
-    """The entries of one file by their keys, in its order; `key` is the field of the class that repeats the key.
+    """The entries of one file of `package` by key, in its order; `key` is the field of the class that repeats the key.
 
     Example:
         >>> MESSAGES["missing-field"].next_step
         'add it'
     """
 
-    def __init__(
-        self, file: str, kind: type[Entry], *, key: str | None = None, package: str = "kvcore.texts"
-    ) -> None:
+    def __init__(self, package: str, file: str, kind: type[Entry], *, key: str | None = None) -> None:
         self.file, self.kind, self.key, self.package = file, kind, key, package
 
     def __getitem__(self, key: str) -> Entry:
@@ -114,5 +112,5 @@ def text_value(place: str, hint: Any, value: Any) -> Any:
     return value
 
 
-MESSAGES: Final = Texts("messages.toml", Message, package="kvcore.base")
+MESSAGES: Final = Texts("kvcore.base", "messages.toml", Message)
 """The words of every coded error and notice, by its code."""

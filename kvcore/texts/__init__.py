@@ -178,31 +178,31 @@ class Labels(Texts[dict[str, Text]]):
         return {name: text_value(f"{place} {name}", Text, value) for name, value in table.items()}
 
 
-GLOSSARY: Final = Texts("glossary.toml", Term)
+GLOSSARY: Final = Texts(__name__, "glossary.toml", Term)
 """In alphabetical order of the English words."""
-PARAMETERS: Final = Texts("parameters.toml", Parameter, key="flag")
+PARAMETERS: Final = Texts(__name__, "parameters.toml", Parameter, key="flag")
 """In the order in which they decide a deployment; former ones last."""
-CORRECTIONS: Final = Texts("corrections.toml", Correction, key="name")
+CORRECTIONS: Final = Texts(__name__, "corrections.toml", Correction, key="name")
 """What the source documents get wrong."""
-SOURCES: Final = Texts("sources.toml", Document)
+SOURCES: Final = Texts(__name__, "sources.toml", Document)
 """By `Source`."""
-LESSONS: Final = Texts("lessons.toml", Sentence)
+LESSONS: Final = Texts(__name__, "lessons.toml", Sentence)
 """The derivation's own, in the order of its steps."""
-SYLLABUS: Final = Texts("syllabus.toml", LessonPlan)
+SYLLABUS: Final = Texts(__name__, "syllabus.toml", LessonPlan)
 """The lessons by their letters, in the order of teaching."""
-PATHS: Final = Texts("paths.toml", Path)
+PATHS: Final = Texts(__name__, "paths.toml", Path)
 """By their minutes."""
-QUESTIONS: Final = Texts("questions.toml", Question)
+QUESTIONS: Final = Texts(__name__, "questions.toml", Question)
 """Of the steps of the Learn page, in the order in which a step asks them."""
-LETTERS: Final = Texts("letters.toml", Letter)
+LETTERS: Final = Texts(__name__, "letters.toml", Letter)
 """By the name of a quantity, or "<what it is an input of>.<name>"."""
-STORIES: Final = Texts("stories.toml", StoryStep)
+STORIES: Final = Texts(__name__, "stories.toml", StoryStep)
 """The source documents step by step, by "document/step"."""
-STORY_FIGURES: Final = Texts("story_figures.toml", StoryFigure)
+STORY_FIGURES: Final = Texts(__name__, "story_figures.toml", StoryFigure)
 """By "document/figure"."""
-CHECKS: Final = Texts("checklist.toml", Check)
+CHECKS: Final = Texts(__name__, "checklist.toml", Check)
 """In the order in which they are done."""
-LABELS: Final = Labels("labels.toml", dict)
+LABELS: Final = Labels(__name__, "labels.toml", dict)
 """What names are called and what the pages say, in groups."""
 ALL: Final[tuple[Texts[Any], ...]] = (
     MESSAGES, GLOSSARY, PARAMETERS, CORRECTIONS, SOURCES, LESSONS, SYLLABUS, PATHS, QUESTIONS, LETTERS, STORIES,
