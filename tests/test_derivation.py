@@ -14,6 +14,7 @@ from kvcore.base.quantity import Unit
 from kvcore.base.units import GIB, KIB, MIB
 from kvcore.base.words import Language, words
 from kvcore.course import STEPS, Equation, Step, StepName, derivation
+from kvcore.course.answers import ANSWERS
 from kvcore.course.lesson import EXPLAINED, Prediction, Slip, judgement, part, prose
 from kvcore.explain.numbers import any_cache
 from kvcore.planning import plan
@@ -52,7 +53,8 @@ def evaluated(latex: str) -> float:
     text = latex.replace("{,}", "").replace(r"\\", "").replace(r"\quad", "").replace("&", "")
     text = re.sub(r"\\,\\text\{(\w+)\}", lambda match: f"*{UNITS[match[1]]}", text)
     text = text.replace(r"\times", "*").replace("10^{9}", "1e9").replace("10^{6}", "1e6")
-    text = re.sub(r"\\frac\{(.+?)\}\{([^{}]+)\}", r"(\1)/(\2)", text)
+    while r"\frac" in text:
+        text = re.sub(r"\\frac\{([^{}]*)\}\{([^{}]*)\}", r"((\1)/(\2))", text)
     text = text.replace(r"\left\lfloor", "floor(").replace(r"\left\lceil", "ceil(")
     text = re.sub(r"\\right\\r(floor|ceil)", ")", text).replace(r"\max", "max").replace(r"\min", "min")
     names = {"floor": math.floor, "ceil": math.ceil, "max": max, "min": min}
@@ -366,7 +368,7 @@ def test_every_sentence_is_asked_for_and_every_key_is_there() -> None:
         *(f"quality-{one}" for one in ("under", "some", "many")),
     }
     built = {f"{name}-{said}" for name in STEPS for said in ("question", "idea", "guess")} | options
-    built |= {text.partition(" => ")[2] for one in QUESTIONS.values() for text in one.slips}
+    built |= {slip.reason for answer in ANSWERS.values() for slip in answer.slips}
     built |= {one.unit for one in QUESTIONS.values() if one.unit in LESSONS}
     assert asked | built == set(LESSONS)
     assert [key for key in re.findall(r'say\(\s*"([^"]+)"', source) if key not in LESSONS] == []

@@ -193,8 +193,8 @@ class TestDroppedHead:
 
     def test_is_named_in_the_explanation(self) -> None:
         quantity = planned().loaded_weights
-        assert quantity.symbolic.endswith("− dropped_head")
-        assert "dropped_head" not in planned(runner="generate").loaded_weights.symbolic
+        assert quantity.formula.endswith("− dropped_head")
+        assert "dropped_head" not in planned(runner="generate").loaded_weights.formula
 
     def test_a_checkpoint_without_it_does_not_differ(self) -> None:
         stored = {"total_size": 15_134_590_976}

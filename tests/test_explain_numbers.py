@@ -86,7 +86,7 @@ def test_an_interval_without_a_width_is_not_said() -> None:
 
 def test_concurrency_is_derived_from_blocks() -> None:
     figures = present_plans.rule_of_thumb().cache.figures
-    assert figures.concurrency.symbolic == "blocks / blocks_per_request"
+    assert figures.concurrency.formula == "blocks / blocks_per_request"
     assert figures.concurrency.substituted == "10,240 blocks / 512 blocks"
     assert figures.tokens.substituted == "⌊10,240 blocks / 512 blocks × 8,192 tokens⌋"
 

@@ -200,14 +200,14 @@ def test_fully_sharded_adapters_come_from_the_flag() -> None:
 
 def test_the_quantity_names_only_what_is_there() -> None:
     plain = loaded_quantity(WeightBytes(parameters=5, buffers=2, loading=0))
-    assert (plain.value, plain.formula) == (7, "{parameters} + {buffers} + {loading}")
+    assert (plain.value, plain.formula) == (7, "parameters + buffers + loading")
     full = loaded_quantity(
         WeightBytes(
             parameters=50, buffers=2, loading=0, drafts=7, draft_is_assumed=True, adapters=3, offloaded=9
         )
     )
     assert full.value == 53
-    assert full.formula == "{parameters} + {buffers} + {loading} + {drafts} + {adapters} − {offloaded}"
+    assert full.formula == "parameters + buffers + loading + drafts + adapters − offloaded"
     assert {part.name: part.grade for part in full.inputs}["drafts"] is Grade.ASSUMED
 
 

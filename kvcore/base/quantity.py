@@ -1,22 +1,21 @@
-"""A number that carries its reason.
+"""A number that explains itself.
 
-A `Quantity` is what every figure of a plan is made of. The page's help, the "All numbers" table, the ticket
-text, the derivation and the JSON all render this one tree, so an explanation cannot disagree with the number.
+Every figure of a plan is a `Quantity`: its value, and the rule that computed the value from other quantities. The
+page's help, the "All numbers" table, the ticket text, the lessons and the JSON all render this one tree.
 """
 
 from __future__ import annotations
 
-import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
-from itertools import islice
-from typing import Final
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from kvcore.base.numbers import format_bytes, significant
+from kvcore.base.term import Term, as_term
 
 
 class Grade(StrEnum):
@@ -54,32 +53,31 @@ class Scope(StrEnum):
 
 
 _RANKS = {grade: rank for rank, grade in enumerate(Grade)}
-_PLACEHOLDER = re.compile(r"\{(\w+)\}")
-_SIGNED_PLACEHOLDER = re.compile(r"(?P<sign> [+−] )?\{(?P<name>\w+)\}")
-_OPPOSITE: Final = {" + ": " − ", " − ": " + ", "": "−"}
 
 
 class Quantity(Struct, frozen=True, kw_only=True):
-    """One number with unit, scope, formula, inputs, grade, source and 80 % interval.
+    """One number with its unit, scope, rule, arguments, grade, source and 80 % interval.
 
-    `formula` names its inputs in braces, `"{total} × {gpu_memory_utilization}"`; `substituted` puts today's
-    numbers there.
+    `explained` makes one by running its rule; `figure` and `given` make one that has no rule.
 
     Example:
         >>> total = Quantity(name="total", value=24 * 2**30, unit=Unit.BYTES, grade=Grade.MEASURED)
         >>> share = Quantity(name="share", value=0.75, grade=Grade.MEASURED)
-        >>> budget = Quantity(name="budget", value=18 * 2**30, unit=Unit.BYTES,
-        ...                   formula="{total} × {share}", inputs=(total, share))
-        >>> budget.substituted
-        '24.00 GiB × 0.75'
+        >>> budget = explained("budget", lambda total, share: total * share, total, share)
+        >>> budget.formula, budget.substituted, budget.text
+        ('total × share', '24.00 GiB × 0.75', '18.00 GiB')
     """
 
     name: str
     value: float
     unit: Unit = Unit.NONE
     scope: Scope = Scope.PER_RANK
-    formula: str = ""
-    inputs: tuple[Quantity, ...] = ()
+    rule: Callable[..., Any] | None = None
+    """Computes the value of the values of the arguments, and the formula of their names."""
+    arguments: tuple[Any, ...] = ()
+    """Of the rule: quantities, numbers that are written as they are, and tuples of these."""
+    set_by: str = ""
+    """The flag or variable that gives the value, where that is all there is to say."""
     grade: Grade = Grade.DERIVED
     source: str = ""
     interval: tuple[float, float] | None = None
@@ -90,31 +88,40 @@ class Quantity(Struct, frozen=True, kw_only=True):
         return (self.value, self.value) if self.interval is None else self.interval
 
     @property
+    def inputs(self) -> tuple[Quantity, ...]:
+        """The quantities that the formula names, numbered where several have one name."""
+        return tuple(self._named().values())
+
+    @property
+    def term(self) -> Term | None:
+        """What the rule gives for the names of the inputs; None without a rule."""
+        if self.rule is None:
+            return None
+        names = {number: Term.named(part.name) for number, part in self._named().items()}
+        return as_term(self.rule(*(_term_of(argument, names) for argument in self.arguments)))
+
+    @property
+    def formula(self) -> str:
+        """The rule with the names of the inputs, or what sets the value; "" without either."""
+        term = self.term
+        return self.set_by if term is None else term.text()
+
+    @property
     def substituted(self) -> str:
-        """The formula with the inputs' values in place of their names; what is negative changes the sign before it.
+        """The rule with the inputs' values; a negative one changes the sign before it.
 
         Example:
             >>> weights, dropped = Quantity(name="a", value=3), Quantity(name="b", value=-2)
-            >>> Quantity(name="sum", value=1, formula="{a} + {b}", inputs=(weights, dropped)).substituted
+            >>> explained("sum", lambda a, b: a + b, weights, dropped).substituted
             '3 − 2'
         """
-        values = {q.name: q for q in self.inputs}
+        term = self.term
+        return self.set_by if term is None else term.text({part.name: part.text for part in self.inputs})
 
-        def written(match: re.Match[str]) -> str:
-            sign, name = match["sign"] or "", match["name"]
-            value = values.get(name)
-            if value is None:
-                return sign + name
-            if value.value >= 0:
-                return sign + value.text
-            return f"{_OPPOSITE[sign]}{replace(value, value=-value.value).text}"
-
-        return _SIGNED_PLACEHOLDER.sub(written, self.formula)
-
-    @property
-    def symbolic(self) -> str:
-        """The formula with the inputs' names."""
-        return _PLACEHOLDER.sub(lambda match: match[1], self.formula)
+    def _named(self) -> dict[int, Quantity]:
+        """The inputs by the identity of the arguments that they are."""
+        parts = {id(part): part for part in _leaves(self.arguments)}
+        return dict(zip(parts, _numbered(tuple(parts.values())), strict=True))
 
     @property
     def text(self) -> str:
@@ -129,7 +136,7 @@ class Quantity(Struct, frozen=True, kw_only=True):
         return f"{significant(self.value)} {self.unit}".strip()
 
     def walk(self) -> Iterator[Quantity]:
-        """This quantity and all it was made of, each once, in the order of first use."""
+        """This quantity and all those it was computed from, each once, in the order of first use."""
         seen: set[int] = set()
         stack = [self]
         while stack:
@@ -141,26 +148,16 @@ class Quantity(Struct, frozen=True, kw_only=True):
             stack.extend(reversed(quantity.inputs))
 
 
-def placeholders(formula: str) -> tuple[str, ...]:
-    """The names in a formula, each once, in their order.
+class Inline(Struct, frozen=True):
+    """An argument whose own formula stands in the formula, in place of its name."""
 
-    Example:
-        >>> placeholders("⌈{tokens} / {block_size}⌉ × {tokens}")
-        ('tokens', 'block_size')
-    """
-    return tuple(dict.fromkeys(_PLACEHOLDER.findall(formula)))
+    quantity: Quantity
 
 
-def given(name: str, value: float, unit: Unit = Unit.NONE, grade: Grade = Grade.EXACT) -> Quantity:
-    """A number that a formula starts from."""
-    return Quantity(name=name, value=value, unit=unit, grade=grade)
-
-
-def figure(
+def explained(
     name: str,
-    value: float,
-    formula: str = "",
-    *inputs: Quantity,
+    rule: Callable[..., Any],
+    *arguments: Any,
     unit: Unit = Unit.BYTES,
     scope: Scope = Scope.PER_RANK,
     grade: Grade | None = None,
@@ -168,30 +165,68 @@ def figure(
     spread: float | None = None,
     interval: tuple[float, float] | None = None,
 ) -> Quantity:
-    """What `formula` makes of `inputs`: bytes of one rank, and known as well as they are, unless said otherwise.
+    """The value that `rule` gives for `arguments`: bytes of one rank, as well known as they are, unless said otherwise.
 
-    `spread` is half of an interval around the value; `interval` is one that is not around it.
+    Arguments are quantities, plain numbers, and tuples of these. `spread` is half of an interval around the value,
+    `interval` one that is not around it. A rule at the top of a module makes equal quantities equal.
 
     Example:
-        >>> blocks = figure("blocks", 6, "{pool} / {page}", given("pool", 96), given("page", 16), unit=Unit.BLOCKS)
-        >>> blocks.substituted, blocks.grade.value, figure("system", 512, spread=12).interval
-        ('96 / 16', 'exact', (500, 524))
+        >>> pool, page = given("pool", 96), given("page", 16)
+        >>> blocks = explained("blocks", lambda pool, page: pool // page, pool, page, unit=Unit.BLOCKS)
+        >>> blocks.value, blocks.substituted, blocks.grade.value
+        (6, '⌊96 / 16⌋', 'exact')
+        >>> explained("all", lambda parts: sum(parts), (pool, page)).formula
+        'pool + page'
+    """
+    value = rule(*map(_value_of, arguments))
+    return Quantity(
+        name=name,
+        value=value,
+        unit=unit,
+        scope=scope,
+        rule=rule,
+        arguments=arguments,
+        grade=weakest(_leaves(arguments)) if grade is None else grade,
+        source=source,
+        interval=interval if spread is None else (value - spread, value + spread),
+    )
+
+
+def figure(
+    name: str,
+    value: float,
+    *,
+    unit: Unit = Unit.BYTES,
+    scope: Scope = Scope.PER_RANK,
+    grade: Grade = Grade.EXACT,
+    source: str = "",
+    spread: float | None = None,
+    interval: tuple[float, float] | None = None,
+) -> Quantity:
+    """A number without a rule: bytes of one rank, unless said otherwise. Of `spread` and `interval` as in `explained`.
+
+    Example:
+        >>> figure("system", 512, spread=12).interval
+        (500, 524)
     """
     return Quantity(
         name=name,
         value=value,
         unit=unit,
         scope=scope,
-        formula=formula,
-        inputs=inputs,
-        grade=weakest(inputs) if grade is None else grade,
+        grade=grade,
         source=source,
         interval=interval if spread is None else (value - spread, value + spread),
     )
 
 
+def given(name: str, value: float, unit: Unit = Unit.NONE, grade: Grade = Grade.EXACT) -> Quantity:
+    """A number that a rule starts from."""
+    return Quantity(name=name, value=value, unit=unit, grade=grade)
+
+
 def weakest(parts: Iterable[Quantity]) -> Grade:
-    """How well a figure is known that is computed from `parts`: no better than the least known of them.
+    """The grade of what is computed from `parts`: that of the least known of them.
 
     Example:
         >>> weakest((given("layers", 64), given("budget", 2**30, Unit.BYTES, Grade.FITTED))).value
@@ -200,34 +235,41 @@ def weakest(parts: Iterable[Quantity]) -> Grade:
     return max((part.grade for part in parts), key=_RANKS.__getitem__, default=Grade.EXACT)
 
 
-def numbered(parts: Iterable[Quantity]) -> tuple[Quantity, ...]:
-    """The same, numbered where several have one name, so that a formula can tell them apart.
+def _value_of(argument: Any) -> Any:
+    if isinstance(argument, Quantity):
+        return argument.value
+    if isinstance(argument, Inline):
+        return argument.quantity.value
+    return tuple(map(_value_of, argument)) if isinstance(argument, tuple) else argument
 
-    Example:
-        >>> [part.name for part in numbered((given("layers", 2), given("page", 8), given("layers", 3)))]
-        ['layers_1', 'page', 'layers_2']
-    """
-    parts = tuple(parts)
-    if len({part.name for part in parts}) == len(parts):
-        return parts
+
+def _term_of(argument: Any, names: dict[int, Term]) -> Any:
+    if isinstance(argument, Quantity):
+        return names[id(argument)]
+    if isinstance(argument, Inline):
+        inner = argument.quantity
+        return inner.rule(*(_term_of(one, names) for one in inner.arguments)) if inner.rule else inner.value
+    return tuple(_term_of(one, names) for one in argument) if isinstance(argument, tuple) else argument
+
+
+def _leaves(arguments: Iterable[Any]) -> Iterator[Quantity]:
+    for argument in arguments:
+        if isinstance(argument, Quantity):
+            yield argument
+        elif isinstance(argument, Inline):
+            yield from _leaves(argument.quantity.arguments)
+        elif isinstance(argument, tuple):
+            yield from _leaves(argument)
+
+
+def _numbered(parts: tuple[Quantity, ...]) -> tuple[Quantity, ...]:
+    """The same, numbered where several have one name: "layers_1", "layers_2"."""
     names = Counter(part.name for part in parts)
+    if len(names) == len(parts):
+        return parts
     seen: Counter[str] = Counter()
     found = []
     for part in parts:
         seen[part.name] += 1
         found.append(replace(part, name=f"{part.name}_{seen[part.name]}") if names[part.name] > 1 else part)
     return tuple(found)
-
-
-def sum_of_products(products: Iterable[tuple[Quantity, ...]]) -> tuple[str, tuple[Quantity, ...]]:
-    """A formula, "0" of nothing, and what it names.
-
-    Example:
-        >>> sum_of_products([(given("layers", 2), given("page", 8)), (given("layers", 3),)])[0]
-        '{layers_1} × {page} + {layers_2}'
-    """
-    products = tuple(products)
-    parts = numbered(part for product in products for part in product)
-    names = (f"{{{part.name}}}" for part in parts)
-    terms = (" × ".join(islice(names, len(product))) for product in products)
-    return " + ".join(terms) or "0", parts

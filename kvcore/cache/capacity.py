@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from typing import assert_never
 
 from msgspec import Struct
@@ -12,12 +12,23 @@ from msgspec.structs import replace
 
 from kvcore.base.errors import EngineRefusalError
 from kvcore.base.quantity import Quantity, Unit, given
-from kvcore.base.units import ceil_div
 from kvcore.cache.fit import Trace, fit_checks, group_blocks, longest_within, shortest_check
 from kvcore.cache.groups import StageGroup, StageSpecs, group_layers, v0_grouping
-from kvcore.cache.kv_figures import KvFigures
+from kvcore.cache.kv_figures import (
+    KvFigures,
+    blocks_bytes,
+    counted_blocks,
+    fixed_bytes,
+    further_token_bytes,
+    requests_by_blocks,
+    requests_by_tokens,
+    stage_blocks,
+    tokens_by_requests,
+    tokens_of_blocks,
+    tokens_of_groups,
+)
 from kvcore.cache.rules import ReportedConcurrency, ReportedTokens, planner_rules
-from kvcore.cache.spec import CacheKind, Demand, LayerSpec, demand_of, grows_with_length
+from kvcore.cache.spec import CacheKind, LayerSpec, demand_of, growing_blocks
 from kvcore.engine.protocol import Resolved
 from kvcore.scenario import Parallel
 
@@ -95,12 +106,12 @@ class CachePlan(Pool, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def figures(self) -> KvFigures:
-        """The figures as quantities, each with the formula of the rule that ran."""
-        return KvFigures(self, self.trace)
+        """The figures as quantities, each with the rule that ran."""
+        return KvFigures(self.max_model_len, self.trace)
 
     def concurrency_at(self, tokens: int) -> Quantity:
         """Requests of another length that the pool has room for at once."""
-        return self.figures.concurrency_of(tokens, _concurrency(self.num_blocks, tokens, self.trace))
+        return self.figures.concurrency_of(tokens)
 
 
 def plan_cache(
@@ -142,27 +153,32 @@ def plan_cache(
     needs = [check.needed_bytes(length, demand) for check in checks]
     missing = [need - check.budget_bytes for need, check in zip(needs, checks, strict=True)]
     tightest, fits = missing.index(max(missing)), length <= longest
-    concurrency = _concurrency(num_blocks, length, trace)
-    tokens = _reported_tokens(num_blocks, concurrency, length, trace)
+    counted = _request_blocks(length, trace)
+    concurrency, tokens = _held(num_blocks, counted, length, trace)
     if of_deciding_stage:
         decides = _fewest(num_blocks, available_bytes, trace) if fits else checks[tightest].stage
         own = replace(trace, stage=decides)
         # A stage that lacks a group counts requests otherwise than the engine, which counts them once for all.
-        if _concurrency(num_blocks, length, own) == concurrency and len(own.groups) == len(trace.groups):
+        held, _ = _held(num_blocks, _request_blocks(length, own), length, own)
+        if held == concurrency and len(own.groups) == len(trace.groups):
             trace = own
         tightest = next((place for place, check in enumerate(checks) if check.stage == trace.stage), tightest)
     block_bytes = trace.grouping.bytes_per_block[trace.stage]
     groups = tuple(_cache_group(group, group_blocks(group.members, length, demand)) for group in trace.groups)
-    slope = [_blocks_per_token(group, demand) for group in trace.groups]
-    fixed = sum(group.blocks_per_request for group, grows in zip(groups, slope, strict=True) if not grows)
+    fixed = tuple(
+        (made.blocks_per_request,)
+        for made, group in zip(groups, trace.groups, strict=True)
+        if not trace.grows(group.members)
+    )
+    growing = tuple((count, sizes) for sizes, count in trace.growing_sizes.items())
     return CachePlan(
         num_blocks=num_blocks,
         tokens=tokens,
         max_concurrency=concurrency,
         groups=groups,
         bytes_per_block=block_bytes,
-        bytes_per_token=block_bytes * sum(slope),
-        request_fixed_bytes=block_bytes * fixed,
+        bytes_per_token=further_token_bytes(block_bytes, growing),
+        request_fixed_bytes=fixed_bytes(fixed, block_bytes),
         needed_bytes=needs[tightest],
         fits=fits,
         longest_request_tokens=longest,
@@ -233,7 +249,9 @@ def max_concurrency_at(
     if not trace.grouping.whole and not resolved.is_v0:
         return tuple(float("inf") for _ in lengths)
     num_blocks = _num_blocks(available_bytes, trace)
-    return tuple(_concurrency(num_blocks, length, trace) for length in lengths)
+    return tuple(
+        _concurrency(num_blocks, _request_blocks(length, trace), length, trace) for length in lengths
+    )
 
 
 def pool_planner(
@@ -251,21 +269,16 @@ def pool_planner(
         return lambda available: plan_cache((specs,), (available,), resolved, parallel)
     overhead = check.budget_bytes - 1
     limit = max(length, resolved.derived_max_model_len)
-    tokens_or_one, divisor = _share_of_block(length, trace)
-    needed: dict[int, int] = {length: first.needed_bytes}
-
-    def needed_bytes(tokens: int) -> int:
-        if tokens not in needed:
-            needed[tokens] = check.needed_bytes(tokens, trace.demand)
-        return needed[tokens]
+    counted = _request_blocks(length, trace)
+    needed_bytes = cache(check.needed_by_length(trace.demand))
 
     def pool(available: int) -> Pool:
         num_blocks = max(0, available // first.bytes_per_block)
-        concurrency = num_blocks * tokens_or_one / divisor
+        concurrency, tokens = _held(num_blocks, counted, length, trace)
         longest = longest_within(needed_bytes, available + overhead, limit)
         return Pool(
             num_blocks=num_blocks,
-            tokens=_reported_tokens(num_blocks, concurrency, length, trace),
+            tokens=tokens,
             max_concurrency=concurrency,
             groups=first.groups,
             bytes_per_block=first.bytes_per_block,
@@ -281,7 +294,7 @@ def _num_blocks(available_bytes: Sequence[int], trace: Trace) -> int:
     if trace.resolved.num_gpu_blocks_override is not None:
         return trace.resolved.num_gpu_blocks_override
     blocks = (
-        available // block_bytes
+        stage_blocks(available, block_bytes)
         for available, block_bytes in zip(available_bytes, trace.grouping.bytes_per_block, strict=True)
         if block_bytes
     )
@@ -301,45 +314,38 @@ def _cache_group(group: StageGroup, blocks_per_request: int) -> CacheGroup:
     )
 
 
-def _blocks_per_token(group: StageGroup, demand: Demand) -> float:
-    """Blocks per further token of one request; 0 where what it takes is bounded."""
-    if not any(grows_with_length(spec, demand) for spec in group.members):
-        return 0.0
-    ranks = 1 if group.kind is CacheKind.MAMBA else demand.context_ranks
-    return 1 / (group.block_size * ranks)
+def _held(num_blocks: int, counted: int, length: int, trace: Trace) -> tuple[float, int]:
+    """Requests at once and tokens, by the rules of the version, where a request counts for `counted` blocks."""
+    concurrency = _concurrency(num_blocks, counted, length, trace)
+    return concurrency, _reported_tokens(num_blocks, counted, length, trace)
 
 
-def _concurrency(num_blocks: int, length: int, trace: Trace) -> float:
-    tokens_or_one, divisor = _share_of_block(length, trace)
-    return num_blocks * tokens_or_one / divisor
+def _concurrency(num_blocks: int, counted: int, length: int, trace: Trace) -> float:
+    if trace.concurrency_rule is ReportedConcurrency.TOKENS:
+        return requests_by_tokens(num_blocks, trace.resolved.block_size, length)
+    return requests_by_blocks(num_blocks, counted)
 
 
-def _share_of_block(length: int, trace: Trace) -> tuple[int, int]:
-    """How much of a request of `length` tokens fits in one block, as numerator and denominator."""
-    match trace.concurrency_rule:
-        case ReportedConcurrency.TOKENS:
-            return trace.resolved.block_size, length
-        case ReportedConcurrency.BLOCKS:
-            return 1, sum(group_blocks(group.members, length, trace.demand) for group in trace.groups)
-        case ReportedConcurrency.BYTES:
-            taken = sum(
-                group_blocks(group.members, length, trace.demand) * group.page_size_bytes
-                for group in trace.groups
-            )
-            return 1, ceil_div(taken, trace.groups[0].page_size_bytes)
-        case other:
-            assert_never(other)
+def _request_blocks(length: int, trace: Trace) -> int:
+    """Blocks that a request of `length` tokens counts for; 0 where it is not counted in blocks."""
+    if trace.concurrency_rule is ReportedConcurrency.TOKENS:
+        return 0
+    blocks = [group_blocks(group.members, length, trace.demand) for group in trace.groups]
+    if trace.concurrency_rule is ReportedConcurrency.BLOCKS:
+        return sum(blocks)
+    pages = [group.page_size_bytes for group in trace.groups]
+    return counted_blocks(tuple(zip(blocks, pages, strict=True)), pages[0])
 
 
-def _reported_tokens(num_blocks: int, concurrency: float, length: int, trace: Trace) -> int:
+def _reported_tokens(num_blocks: int, counted: int, length: int, trace: Trace) -> int:
     match trace.tokens_rule:
         case ReportedTokens.CONCURRENCY:
-            return int(concurrency * length)
+            return tokens_by_requests(num_blocks, counted, length)
         case ReportedTokens.BLOCKS:
-            return num_blocks * trace.resolved.block_size
+            return tokens_of_blocks(num_blocks, trace.resolved.block_size)
         case ReportedTokens.BLOCKS_PER_GROUP:
-            per_group = num_blocks // len(trace.groups) * trace.reported_block_size
-            return per_group * trace.demand.context_ranks
+            size, ranks = trace.reported_block_size, trace.demand.context_ranks
+            return tokens_of_groups(num_blocks, len(trace.groups), size, ranks)
         case other:
             assert_never(other)
 
@@ -367,17 +373,17 @@ def _plan_v0(num_blocks: int, trace: Trace) -> CachePlan:
     """V0: one pool of blocks that store all layers; the check is whether the pool has max_model_len tokens."""
     resolved, length = trace.resolved, trace.resolved.max_model_len
     block_bytes = trace.grouping.bytes_per_block[trace.stage]
-    tokens = num_blocks * resolved.block_size
-    per_request = ceil_div(length, resolved.block_size)
+    tokens = tokens_of_blocks(num_blocks, resolved.block_size)
+    per_request = growing_blocks(length, resolved.block_size)
     return CachePlan(
         num_blocks=num_blocks,
         tokens=tokens,
-        max_concurrency=tokens / length,
+        max_concurrency=requests_by_tokens(num_blocks, resolved.block_size, length),
         groups=tuple(_cache_group(group, per_request) for group in trace.groups),
         bytes_per_block=block_bytes,
-        bytes_per_token=block_bytes / resolved.block_size,
+        bytes_per_token=further_token_bytes(block_bytes, ((1, (resolved.block_size,)),)),
         request_fixed_bytes=0,
-        needed_bytes=per_request * block_bytes,
+        needed_bytes=blocks_bytes(per_request, block_bytes),
         fits=length <= tokens,
         longest_request_tokens=min(tokens, max(length, resolved.derived_max_model_len)),
         max_model_len=length,

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
+from math import prod
 from typing import TypeAlias
 
 from msgspec import Struct
 
 from kvcore.base.quantity import Quantity
+from kvcore.base.term import left_of
 from kvcore.cache.groups import Grouping, StageGroup, StageSpecs
 from kvcore.cache.packing import BlockPages
 from kvcore.cache.rules import FitRule, ReportedConcurrency, ReportedTokens
-from kvcore.cache.spec import Demand, LayerSpec, blocks_per_request
+from kvcore.cache.spec import CacheKind, Demand, LayerSpec, block_rule, grows_with_length
 from kvcore.engine.protocol import Resolved
 
 Terms: TypeAlias = tuple[tuple[tuple[LayerSpec, ...], int], ...]
@@ -31,8 +34,13 @@ class FitCheck(Struct, frozen=True, kw_only=True):
     """Whether one block is taken off the budget first."""
 
     def needed_bytes(self, length: int, demand: Demand) -> int:
-        """What one request of `length` tokens counts for."""
-        return sum(group_blocks(members, length, demand) * weight for members, weight in self.terms)
+        """Bytes that one request of `length` tokens counts for."""
+        return self.needed_by_length(demand)(length)
+
+    def needed_by_length(self, demand: Demand) -> Callable[[int], int]:
+        """`needed_bytes` of a length."""
+        counted = [(group_by_length(members, demand), weight) for members, weight in self.terms]
+        return lambda length: sum([blocks(length) * weight for blocks, weight in counted])
 
     def longest(self, limit: int, demand: Demand) -> int:
         """The largest length up to `limit` that passes; 0 when not even one token does.
@@ -40,7 +48,7 @@ class FitCheck(Struct, frozen=True, kw_only=True):
         Source: vllm/v1/core/kv_cache_utils.py:estimate_max_model_len (0.9.2),
         _auto_fit_max_model_len (0.14.1).
         """
-        return longest_within(lambda length: self.needed_bytes(length, demand), self.budget_bytes, limit)
+        return longest_within(self.needed_by_length(demand), self.budget_bytes, limit)
 
 
 class Trace(Struct, frozen=True, kw_only=True):
@@ -76,6 +84,22 @@ class Trace(Struct, frozen=True, kw_only=True):
     def tokens_rule(self) -> ReportedTokens:
         """By which rule the version counts tokens."""
         return ReportedTokens.BLOCKS if self.resolved.is_v0 else self.demand.rules.reported_tokens
+
+    def grows(self, members: tuple[LayerSpec, ...]) -> bool:
+        """Whether a group of these specs takes more blocks for every further token."""
+        return self.resolved.is_v0 or any(grows_with_length(spec, self.demand) for spec in members)
+
+    @property
+    def growing_sizes(self) -> Counter[tuple[int, int]]:
+        """How many groups that grow have blocks of a size, whose tokens so many ranks share."""
+        if self.resolved.is_v0:
+            return Counter([(self.resolved.block_size, 1)])
+        ranks = self.demand.context_ranks
+        return Counter(
+            (group.block_size, 1 if group.kind is CacheKind.MAMBA else ranks)
+            for group in self.groups
+            if self.grows(group.members)
+        )
 
     @property
     def reported_block_size(self) -> int:
@@ -121,9 +145,15 @@ def shortest_check(checks: Sequence[FitCheck], limit: int, demand: Demand) -> tu
 
 def group_blocks(members: tuple[LayerSpec, ...], length: int, demand: Demand) -> int:
     """Blocks that one request of `length` tokens may take of one group."""
-    if len(members) == 1:
-        return blocks_per_request(members[0], length, demand)
-    return max(blocks_per_request(spec, length, demand) for spec in members)
+    return group_by_length(members, demand)(length)
+
+
+def group_by_length(members: tuple[LayerSpec, ...], demand: Demand) -> Callable[[int], int]:
+    """`group_blocks` of a length: those of the member that takes most."""
+    blocks = [block_rule(spec, demand).by_length(spec, demand) for spec in members]
+    if len(blocks) == 1:
+        return blocks[0]
+    return lambda length: max([one(length) for one in blocks])
 
 
 def fit_checks(
@@ -139,7 +169,7 @@ def fit_checks(
     budgets = tuple(available_bytes)
     override = trace.resolved.num_gpu_blocks_override
     if override is not None and rules.override_counts_in_check:
-        budgets = tuple(override * block_bytes for block_bytes in grouping.bytes_per_block)
+        budgets = tuple(check_budget((override, block), ()) for block in grouping.bytes_per_block)
     if rule is FitRule.FIRST_GROUP:
         least = budgets.index(min(budgets))
         return (_first_group(grouping.whole, budgets[least], least),)
@@ -158,13 +188,18 @@ def fit_checks(
             checks.append(
                 FitCheck(
                     terms=_all_groups(groups, grouping.checked_bytes_per_block[stage]),
-                    budget_bytes=budget - keeps * grouping.bytes_per_block[stage],
+                    budget_bytes=check_budget((budget,), (grouping.bytes_per_block[stage],) if keeps else ()),
                     stage=stage,
                     pages=grouping.checked_pages[stage],
                     keeps_null_block=keeps,
                 )
             )
     return tuple(checks)
+
+
+def check_budget(factors: tuple[int, ...], null_block: tuple[int, ...]) -> int:
+    """Bytes that a check compares with: KV memory, or blocks and their bytes, without a null block that is kept."""
+    return left_of(prod(factors), null_block)
 
 
 def _first_group(groups: tuple[StageGroup, ...], budget_bytes: int, stage: int) -> FitCheck:

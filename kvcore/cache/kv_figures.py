@@ -1,31 +1,34 @@
-"""The figures of a KV plan as quantities: each with the formula of the rule that ran, and that rule's inputs."""
+"""The rules of a pool of blocks, and its figures: the same rules, run on quantities."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from functools import cached_property
-from typing import TYPE_CHECKING, Final, TypeAlias
+from collections.abc import Callable, Mapping
+from functools import cached_property, reduce
+from math import floor, prod
+from operator import truediv
+from typing import Any, Final, TypeAlias
 
-from kvcore.base.quantity import Quantity, Scope, Unit, figure, given, numbered, placeholders, sum_of_products
+from msgspec import Struct
+from msgspec.structs import replace
+
+from kvcore.base.quantity import Inline, Quantity, Scope, Unit, explained, figure, given
+from kvcore.base.term import Sign, Term, least, most, same, sum_of_products
 from kvcore.base.units import ceil_div
-from kvcore.cache.fit import FitCheck, Trace
+from kvcore.cache.fit import FitCheck, Trace, check_budget
 from kvcore.cache.groups import StageGroup
 from kvcore.cache.kv_formats import LAYER_TOKEN
 from kvcore.cache.packing import BlockPages, pages_bytes
 from kvcore.cache.rules import FitRule, ReportedConcurrency, ReportedTokens
 from kvcore.cache.spec import (
     FULL_RULE,
-    CacheKind,
+    Demand,
     LayerSpec,
     block_rule,
     blocks_per_request,
-    grows_with_length,
+    one_block,
     page_of,
 )
-
-if TYPE_CHECKING:
-    from kvcore.cache.capacity import CachePlan
 
 _UTILS: Final = "vllm/v1/core/kv_cache_utils.py"
 _PLANNING: Final = "vllm/v1/core/kv_cache_planning.py"
@@ -50,39 +53,114 @@ _CHECKS: Final = {
     FitRule.GROUPS: f"{_UTILS}:_max_memory_usage_bytes_from_groups (0.19.1)",
     FitRule.GROUPS_AND_NULL_BLOCK: f"{_PLANNING}:check_enough_kv_cache_memory (0.33.0)",
 }
-_REQUEST_BYTES: Final = "{blocks_per_request} × {bytes_per_block}"
 _LONGEST: Final = f"{_PLANNING}:estimate_max_model_len (0.33.0)"
 
 _Members: TypeAlias = tuple[LayerSpec, ...]
-_Term: TypeAlias = tuple[str, tuple[Quantity, ...]]
-"""A formula and what it names."""
+Products: TypeAlias = tuple[tuple[int, ...], ...]
+
+
+def stage_blocks(available_kv: int, bytes_per_block: int) -> int:
+    """Blocks that the KV memory of a rank of one stage has room for."""
+    return available_kv // bytes_per_block
+
+
+def fewest_blocks(stages: tuple[int, ...]) -> int:
+    """Blocks of the pool: every rank has as many as the one with room for the fewest."""
+    return least(*stages)
+
+
+def fewest_blocks_or_none(stages: tuple[int, ...]) -> int:
+    """The same where there is less than no memory."""
+    return most(0, least(*stages))
+
+
+def blocks_bytes(blocks: int, bytes_per_block: int) -> int:
+    """Bytes of so many blocks."""
+    return blocks * bytes_per_block
+
+
+def requests_by_tokens(blocks: int, block_size: int, max_model_len: int) -> float:
+    """Requests at once, by the tokens of the pool."""
+    return blocks * block_size / max_model_len
+
+
+def requests_by_blocks(blocks: int, blocks_per_request: int) -> float:
+    """Requests at once, by the blocks that each takes."""
+    return blocks / blocks_per_request
+
+
+def counted_blocks(groups: Products, first_page_bytes: int) -> int:
+    """Blocks of one request as versions count them that divide its bytes by the page of the first group.
+
+    `groups` has blocks and page bytes of each.
+    """
+    return ceil_div(sum_of_products(groups), first_page_bytes)
+
+
+def tokens_by_requests(blocks: int, blocks_per_request: int, max_model_len: int) -> int:
+    """Tokens of as many requests of full length as fit at once."""
+    return floor(requests_by_blocks(blocks, blocks_per_request) * max_model_len)
+
+
+def tokens_of_blocks(blocks: int, block_size: int, context_ranks: int = 1) -> int:
+    """Tokens of all blocks, as if each stored every layer."""
+    return blocks * block_size * context_ranks
+
+
+def tokens_of_groups(blocks: int, group_count: int, block_size: int, context_ranks: int = 1) -> int:
+    """Tokens of all blocks, which groups of layers share."""
+    return blocks // group_count * block_size * context_ranks
+
+
+def further_token_bytes(bytes_per_block: int, growing: tuple[tuple[int, tuple[int, ...]], ...]) -> float:
+    """Bytes per further token of one request: how many groups grow, and the tokens of their blocks by their sizes."""
+    return bytes_per_block * sum((groups * (1 / prod(sizes)) for groups, sizes in growing), 0.0)
+
+
+def layered_token_bytes(factors: tuple[int, ...], divisors: tuple[int, ...]) -> float:
+    """The same where one token takes as much in each layer, without the detour over blocks."""
+    return reduce(truediv, divisors, prod(factors))
+
+
+def fixed_bytes(groups: Products, bytes_per_block: int) -> int:
+    """Bytes of one request whatever its further length: blocks of the groups that do not grow."""
+    return sum_of_products(groups) * bytes_per_block
+
+
+class LongestRequest(Struct, frozen=True):
+    """The rule of the longest request that passes `check`: the engine searches for it."""
+
+    check: FitCheck
+    demand: Demand
+
+    def __call__(self, length_limit: Any, check_budget: Any) -> Any:
+        if isinstance(length_limit, Term):
+            return Term(Sign.LONGEST, (Term.named("needed"), length_limit, check_budget))
+        return self.check.longest(length_limit, self.demand)
 
 
 class KvFigures:
     """The figures of one KV plan, each made when it is first asked for, and kept."""
 
-    def __init__(self, plan: CachePlan, trace: Trace) -> None:
-        self._plan, self._trace = plan, trace
+    def __init__(self, max_model_len: int, trace: Trace) -> None:
+        self._length = given("max_model_len", max_model_len, Unit.TOKENS)
+        self._trace = trace
         self._is_v0 = trace.resolved.is_v0
         self._groups = trace.groups
         self._pages = trace.grouping.block_pages[trace.stage]
 
     @cached_property
-    def _length(self) -> Quantity:
-        return given("max_model_len", self._plan.max_model_len, Unit.TOKENS)
-
-    @cached_property
     def _growing(self) -> list[StageGroup]:
-        return [group for group in self._groups if self._grows(group.members)]
+        return [group for group in self._groups if self._trace.grows(group.members)]
 
     @cached_property
     def _bounded(self) -> Mapping[_Members, int]:
         """How many groups of each kind do not grow with a request."""
-        return Counter(group.members for group in self._groups if not self._grows(group.members))
+        return Counter(group.members for group in self._groups if not self._trace.grows(group.members))
 
     @property
     def _layers(self) -> str:
-        """What the layers of a block are called: all of the model's, or those of the widest group."""
+        """Name of the layers of a block: all of the model's, or those of the widest group."""
         return "layers" if self._is_v0 or len(self._groups) == 1 else "group_layers"
 
     @cached_property
@@ -100,26 +178,21 @@ class KvFigures:
     @cached_property
     def blocks(self) -> Quantity:
         """Blocks of the pool: of the stage that has memory for the fewest, or as a flag says."""
-        trace, stages = self._trace, self._stage_blocks()
-        override = trace.resolved.num_gpu_blocks_override
-        term: _Term = ("1", ())
+        override, stages = self._trace.resolved.num_gpu_blocks_override, self.stages
+        rule: Callable[..., int] = one_block
+        arguments: tuple[object, ...] = ()
         if self._groups and override is not None:
-            term = ("{num_gpu_blocks_override}", (given("num_gpu_blocks_override", override),))
-        elif len(stages) == 1:
-            term = (stages[0].formula, stages[0].inputs)
+            rule, arguments = same, (given("num_gpu_blocks_override", override),)
         elif stages:
-            term = (f"min({', '.join(f'{{{one.name}}}' for one in stages)})", stages)
-        if override is None and any(one.value < 0 for one in stages):
-            term = (f"max(0, {term[0]})", term[1])
+            rule = fewest_blocks_or_none if any(one.value < 0 for one in stages) else fewest_blocks
+            arguments = (stages if len(stages) > 1 else (Inline(stages[0]),),)
         source = _WORKER if self._is_v0 else _BLOCKS
-        return _figure("blocks", self._plan.num_blocks, Unit.BLOCKS, term, source, Scope.PER_REPLICA)
+        return explained("blocks", rule, *arguments, unit=Unit.BLOCKS, scope=Scope.PER_REPLICA, source=source)
 
     @cached_property
     def pool(self) -> Quantity:
         """The pool in bytes, on a rank of the stage that is shown."""
-        term = ("{blocks} × {bytes_per_block}", (self.blocks, self.bytes_per_block))
-        value = self._plan.num_blocks * self._plan.bytes_per_block
-        return _figure("kv_cache", value, Unit.BYTES, term, _PAGES)
+        return explained("kv_cache", blocks_bytes, self.blocks, self.bytes_per_block, source=_PAGES)
 
     @cached_property
     def blocks_per_request(self) -> Quantity:
@@ -129,43 +202,41 @@ class KvFigures:
     @cached_property
     def tokens(self) -> Quantity:
         """The figure behind "GPU KV cache size", by that version's own formula."""
-        trace, rule = self._trace, self._trace.tokens_rule
+        trace, kind = self._trace, self._trace.tokens_rule
         size = given("block_size", trace.resolved.block_size)
-        term: _Term = ("{blocks} × {block_size}", (self.blocks, size))
-        if not self._groups:
-            term = ("", ())
-        elif rule is ReportedTokens.CONCURRENCY:
+        rule: Callable[..., int] = tokens_of_blocks
+        arguments: tuple[Quantity, ...] = (self.blocks, size)
+        if kind is ReportedTokens.CONCURRENCY and self._groups:
             divisor = self._divisor(self._length, "blocks_per_request")
-            formula = f"⌊{{blocks}} / {{{divisor.name}}} × {{max_model_len}}⌋"
-            term = (formula, (self.blocks, divisor, self._length))
-        elif rule is ReportedTokens.BLOCKS_PER_GROUP:
-            size = given("block_size", trace.reported_block_size)
-            term = (term[0], (self.blocks, size))
+            rule, arguments = tokens_by_requests, (self.blocks, divisor, self._length)
+        elif kind is ReportedTokens.BLOCKS_PER_GROUP and self._groups:
+            arguments = (self.blocks, given("block_size", trace.reported_block_size))
             if len(self._groups) > 1:
-                groups = given("group_count", len(self._groups))
-                term = ("⌊{blocks} / {group_count}⌋ × {block_size}", (self.blocks, groups, size))
+                rule, groups = tokens_of_groups, given("group_count", len(self._groups))
+                arguments = (self.blocks, groups, arguments[1])
             if trace.demand.context_ranks > 1:
-                ranks = given("context_ranks", trace.demand.context_ranks)
-                term = (f"{term[0]} × {{context_ranks}}", (*term[1], ranks))
-        source = _WORKER if self._is_v0 else _TOKENS[rule]
-        return _figure("tokens", self._plan.tokens, Unit.TOKENS, term, source, Scope.PER_REPLICA)
+                arguments = (*arguments, given("context_ranks", trace.demand.context_ranks))
+        source = _WORKER if self._is_v0 else _TOKENS[kind]
+        scope = Scope.PER_REPLICA
+        if not self._groups:
+            return figure("tokens", 0, unit=Unit.TOKENS, scope=scope, source=source)
+        return explained("tokens", rule, *arguments, unit=Unit.TOKENS, scope=scope, source=source)
 
     @cached_property
     def concurrency(self) -> Quantity:
         """The figure behind "Maximum concurrency", unrounded."""
-        return self._concurrency(
-            self._length, self._plan.max_concurrency, "concurrency", "blocks_per_request"
-        )
+        return self._concurrency(self._length, "concurrency", "blocks_per_request")
 
-    def concurrency_of(self, tokens: int, held: float) -> Quantity:
-        """Requests of another length at once, `held`, by the rule of `concurrency`."""
+    def concurrency_of(self, tokens: int) -> Quantity:
+        """Requests of another length at once, by the rule of `concurrency`."""
         length = given("typical_length", tokens, Unit.TOKENS)
-        return self._concurrency(length, held, "typical_concurrency", "typical_blocks")
+        return self._concurrency(length, "typical_concurrency", "typical_blocks")
 
     @cached_property
     def bytes_per_token(self) -> Quantity:
         """Bytes per further token of one request, on a rank of the stage that is shown."""
-        return _figure("bytes_per_token", self._plan.bytes_per_token, Unit.BYTES, self._slope(), _SPECS)
+        rule, arguments = self._slope()
+        return explained("bytes_per_token", rule, *arguments, source=_SPECS)
 
     @cached_property
     def bounded_blocks(self) -> tuple[Quantity, ...]:
@@ -175,125 +246,111 @@ class KvFigures:
     @cached_property
     def request_fixed(self) -> Quantity:
         """What a request of max_model_len takes whatever its further length."""
-        formula, inputs = self._sum_of_blocks(self._bounded, self._length)
-        if not self._bounded:
-            formula, inputs = "{fixed_blocks}", (given("fixed_blocks", 0, Unit.BLOCKS),)
-        elif " + " in formula:
-            formula = f"({formula})"
-        term = (f"{formula} × {{bytes_per_block}}", (*inputs, self.bytes_per_block))
-        return _figure("request_fixed", self._plan.request_fixed_bytes, Unit.BYTES, term, _SPECS)
+        groups = self._blocks_of(self._bounded, self._length) or ((given("fixed_blocks", 0, Unit.BLOCKS),),)
+        return explained("request_fixed", fixed_bytes, groups, self.bytes_per_block, source=_SPECS)
 
     @cached_property
     def needed(self) -> Quantity:
         """What the start-up check says one request needs, on a rank of the stage that is shown."""
         check, source = self._trace.tightest, _WORKER
-        term: _Term = (_REQUEST_BYTES, (self.blocks_per_request, self.bytes_per_block))
+        terms: tuple[tuple[Quantity, ...], ...] = ((self.blocks_per_request, self.bytes_per_block),)
         if check is not None:
-            term, source = self._checked(check), _CHECKS[self._trace.demand.rules.fit_check]
-        return _figure("needed", self._plan.needed_bytes, Unit.BYTES, term, source)
+            terms, source = self._checked(check), _CHECKS[self._trace.demand.rules.fit_check]
+        return explained("needed", sum_of_products, terms, source=source)
 
     @cached_property
     def longest(self) -> Quantity:
         """The largest max_model_len that passes the check, by bisection in the engine."""
         resolved, check = self._trace.resolved, self._trace.shortest
-        limit = given(
-            "length_limit", max(resolved.max_model_len, resolved.derived_max_model_len), Unit.TOKENS
-        )
-        source = _WORKER if self._is_v0 else _LONGEST
-        term: _Term = ("{length_limit}", (limit,))
+        most_tokens = max(resolved.max_model_len, resolved.derived_max_model_len)
+        limit = given("length_limit", most_tokens, Unit.TOKENS)
+        rule: Callable[..., Any] = same
+        arguments: tuple[Quantity, ...] = (limit,)
         if check is not None:
-            term = ("max(ℓ ≤ {length_limit}: needed(ℓ) ≤ {check_budget})", (limit, self._budget(check)))
+            rule, arguments = LongestRequest(check, self._trace.demand), (limit, self._budget(check))
         elif self._groups:
-            term = ("min({tokens}, {length_limit})", (self.tokens, limit))
-        value = self._plan.longest_request_tokens
-        return _figure("longest", value, Unit.TOKENS, term, source, Scope.PER_REPLICA)
+            rule, arguments = least, (self.tokens, limit)
+        source = _WORKER if self._is_v0 else _LONGEST
+        return explained(
+            "longest", rule, *arguments, unit=Unit.TOKENS, scope=Scope.PER_REPLICA, source=source
+        )
 
     @property
     def _counted(self) -> Mapping[_Members, int]:
         """The groups of one request; V0 has one block table for all layers."""
         return Counter(group.members for group in self._groups[: 1 if self._is_v0 else None])
 
-    def _grows(self, members: _Members) -> bool:
-        return self._is_v0 or any(grows_with_length(spec, self._trace.demand) for spec in members)
-
-    def _concurrency(self, length: Quantity, held: float, name: str, blocks_name: str) -> Quantity:
-        rule = self._trace.concurrency_rule
-        term: _Term = ("", ())
-        if self._groups and rule is ReportedConcurrency.TOKENS:
+    def _concurrency(self, length: Quantity, name: str, blocks_name: str) -> Quantity:
+        kind, scope = self._trace.concurrency_rule, Scope.PER_REPLICA
+        source = _WORKER if self._is_v0 else _CONCURRENCY[kind]
+        if not self._groups:
+            return figure(name, 0.0, unit=Unit.REQUESTS, scope=scope, source=source)
+        rule: Callable[..., float]
+        arguments: tuple[Quantity, ...]
+        if kind is ReportedConcurrency.TOKENS:
             size = given("block_size", self._trace.resolved.block_size)
-            term = (f"{{blocks}} × {{block_size}} / {{{length.name}}}", (self.blocks, size, length))
-        elif self._groups:
-            divisor = self._divisor(length, blocks_name)
-            term = (f"{{blocks}} / {{{divisor.name}}}", (self.blocks, divisor))
-        source = _WORKER if self._is_v0 else _CONCURRENCY[rule]
-        return _figure(name, held, Unit.REQUESTS, term, source, Scope.PER_REPLICA)
+            rule, arguments = requests_by_tokens, (self.blocks, size, length)
+        else:
+            rule, arguments = requests_by_blocks, (self.blocks, self._divisor(length, blocks_name))
+        return explained(name, rule, *arguments, unit=Unit.REQUESTS, scope=scope, source=source)
 
     def _divisor(self, length: Quantity, name: str) -> Quantity:
         """Blocks of one request as the engine's concurrency counts them."""
         pages = [group.page_size_bytes for group in self._groups]
-        rule = self._trace.concurrency_rule
-        if rule is ReportedConcurrency.BLOCKS or len(set(pages)) == 1:
+        kind = self._trace.concurrency_rule
+        if kind is ReportedConcurrency.BLOCKS or len(set(pages)) == 1:
             is_full = length is self._length
             return self.blocks_per_request if is_full else self._request_blocks(self._counted, length, name)
-        blocks = [self._group_blocks(group.members, length) for group in self._groups]
-        formula, inputs = sum_of_products(
-            (one, given("page_size_bytes", page, Unit.BYTES)) for one, page in zip(blocks, pages, strict=True)
+        taken = tuple(
+            (self._group_blocks(group.members, length), given("page_size_bytes", page, Unit.BYTES))
+            for group, page in zip(self._groups, pages, strict=True)
         )
         first = given("first_page_bytes", pages[0], Unit.BYTES)
-        taken = sum(int(one.value) * page for one, page in zip(blocks, pages, strict=True))
-        term = (f"⌈({formula}) / {{first_page_bytes}}⌉", (*inputs, first))
-        return _figure(f"counted_{name}", ceil_div(taken, pages[0]), Unit.BLOCKS, term, _CONCURRENCY[rule])
-
-    def _slope(self) -> _Term:
-        """Groups that grow × bytes of a block / its tokens, by the size of their blocks."""
-        ranks = self._trace.demand.context_ranks
-        sizes = Counter(
-            (group.block_size, 1 if group.kind is CacheKind.MAMBA else ranks) for group in self._growing
+        return explained(
+            f"counted_{name}", counted_blocks, taken, first, unit=Unit.BLOCKS, source=_CONCURRENCY[kind]
         )
-        if self._is_v0:
-            sizes = Counter([(self._trace.resolved.block_size, 1)])
-        if not sizes:
-            return "{growing_groups} × {bytes_per_block}", (given("growing_groups", 0), self.bytes_per_block)
-        token = self.layer_token if len(sizes) == 1 else None
-        per_block = [page for _, page in self._pages]
-        terms: list[_Term] = []
-        for number, ((block_size, shared), count) in enumerate(sizes.items(), 1):
-            mark = f"_{number}" if len(sizes) > 1 else ""
-            size = given(f"block_size{mark}", block_size)
-            term = f"{{bytes_per_block}} / {{{size.name}}}"
-            inputs: tuple[Quantity, ...] = (self.bytes_per_block, size)
-            if token is not None and per_block == [block_size * token.value]:
-                term, inputs = _in_layers(token, given(self._layers, self._pages[0][0]))
-            if count > 1:
-                groups = given(f"growing_groups{mark}", count)
-                term, inputs = f"{{{groups.name}}} × {term}", (groups, *inputs)
-            if shared > 1:
-                sharing = given(f"context_ranks{mark}", shared)
-                term, inputs = f"{term} / {{{sharing.name}}}", (*inputs, sharing)
-            terms.append((term, inputs))
-        named = dict.fromkeys(one for _, inputs in terms for one in inputs)
-        return " + ".join(term for term, _ in terms), tuple(named)
 
-    def _stage_blocks(self) -> tuple[Quantity, ...]:
+    def _slope(self) -> tuple[Callable[..., float], tuple[Any, ...]]:
+        """The rule of `bytes_per_token` and its arguments: in layers where one token takes as much in each."""
+        sizes, token = self._trace.growing_sizes, self.layer_token
+        if len(sizes) == 1 and token is not None:
+            (((block_size, shared), count),) = sizes.items()
+            if [page for _, page in self._pages] == [block_size * token.value]:
+                groups = (given("growing_groups", count),) if count > 1 else ()
+                layers = given(self._layers, self._pages[0][0])
+                ranks = (given("context_ranks", shared),) if shared > 1 else ()
+                return layered_token_bytes, ((*groups, layers, Inline(token)), ranks)
+        growing = tuple(
+            (
+                given("growing_groups", count) if count > 1 else 1,
+                (
+                    given("block_size", size),
+                    *((given("context_ranks", shared),) if shared > 1 else ()),
+                ),
+            )
+            for (size, shared), count in sizes.items()
+        )
+        return further_token_bytes, (self.bytes_per_block, growing)
+
+    @cached_property
+    def stages(self) -> tuple[Quantity, ...]:
         """⌊available / block⌋ of each stage with a cache; stages that are alike count once."""
         trace, found = self._trace, {}
         for available, pages in zip(trace.available, trace.grouping.block_pages, strict=True):
             if pages_bytes(pages):
                 block = self._block_of(pages, "stage_block_bytes")
-                term = (f"⌊{{available_kv}} / {{{block.name}}}⌋", (available, block))
-                value = int(available.value) // int(block.value)
-                found[available.value, pages] = _figure("stage_blocks", value, Unit.BLOCKS, term, _BLOCKS)
-        return numbered(found.values())
+                found[available.value, pages] = explained(
+                    "stage_blocks", stage_blocks, available, block, unit=Unit.BLOCKS, source=_BLOCKS
+                )
+        return tuple(found.values())
 
     def _block_of(self, pages: BlockPages, name: str) -> Quantity:
         """A block of `pages`, as `name` where it is not the largest one."""
         return self.bytes_per_block if pages == self._pages else self._block(pages, name)
 
     def _block(self, pages: BlockPages, name: str) -> Quantity:
-        term = sum_of_products(
-            (given(self._layers, layers), self._page(size)) for layers, size in pages if layers
-        )
-        return _figure(name, pages_bytes(pages), Unit.BYTES, term, _PAGES)
+        layers = tuple((given(self._layers, layers), self._page(size)) for layers, size in pages if layers)
+        return explained(name, sum_of_products, layers, source=_PAGES)
 
     def _page(self, page_bytes: int) -> Quantity:
         """A page of that size, as one of the specs stores it."""
@@ -306,42 +363,34 @@ class KvFigures:
         """Blocks of one group, by the rule of the member that takes the most."""
         demand, tokens = self._trace.demand, int(length.value)
         if self._is_v0:
-            spec, rule = members[0], FULL_RULE
-        else:
-            spec = max(members, key=lambda spec: blocks_per_request(spec, tokens, demand))
-            rule = block_rule(spec, demand)
-        inputs = tuple(
-            length if name == "max_model_len" else given(name, getattr(spec, name, getattr(demand, name, 0)))
-            for name in placeholders(rule.formula)
-        )
-        term = (rule.formula.replace("{max_model_len}", f"{{{length.name}}}"), inputs)
-        return _figure(rule.name, rule.blocks(spec, tokens, demand), Unit.BLOCKS, term, rule.source)
+            return FULL_RULE.explained(length, members[0], demand)
+        spec = max(members, key=lambda spec: blocks_per_request(spec, tokens, demand))
+        return block_rule(spec, demand).explained(length, spec, demand)
 
-    def _sum_of_blocks(self, counts: Mapping[_Members, int], length: Quantity) -> _Term:
-        parts = []
+    def _blocks_of(
+        self, counts: Mapping[_Members, int], length: Quantity
+    ) -> tuple[tuple[Quantity, ...], ...]:
+        """The blocks of groups, behind how many groups are alike."""
+        found: list[tuple[Quantity, ...]] = []
         for members, count in counts.items():
             blocks = self._group_blocks(members, length)
-            groups = given("growing_groups" if self._grows(members) else "fixed_groups", count)
-            parts.append((groups, blocks) if count > 1 else (blocks,))
-        return sum_of_products(parts)
+            groups = given("growing_groups" if self._trace.grows(members) else "fixed_groups", count)
+            found.append((groups, blocks) if count > 1 else (blocks,))
+        return tuple(found)
 
     def _request_blocks(self, counts: Mapping[_Members, int], length: Quantity, name: str) -> Quantity:
-        term, source = self._sum_of_blocks(counts, length), _SPECS
-        if list(counts.values()) == [1]:
-            (only,) = term[1]
-            term, source = (only.formula, only.inputs), only.source
-        value = sum(
-            count * int(self._group_blocks(members, length).value) for members, count in counts.items()
-        )
-        return _figure(name, value, Unit.BLOCKS, term, source)
+        groups = self._blocks_of(counts, length)
+        if list(map(len, groups)) == [1]:
+            return replace(groups[0][0], name=name)
+        return explained(name, sum_of_products, groups, unit=Unit.BLOCKS, source=_SPECS)
 
-    def _checked(self, check: FitCheck) -> _Term:
-        """What a check counts: blocks of the groups, or layers one by one."""
+    def _checked(self, check: FitCheck) -> tuple[tuple[Quantity, ...], ...]:
+        """Blocks and bytes that a check counts: of the groups, or of layers one by one."""
         if not check.pages:
             if len(check.terms) == 1 and check.stage == self._trace.stage:
-                return _REQUEST_BYTES, (self.blocks_per_request, self.bytes_per_block)
+                return ((self.blocks_per_request, self.bytes_per_block),)
             specs = [members[0] for members, _ in check.terms]
-            return sum_of_products(
+            return tuple(
                 (self._group_blocks((spec,), self._length), given("layers", spec.layers), page_of(spec))
                 for spec in specs
             )
@@ -350,32 +399,15 @@ class KvFigures:
         blocks = self.blocks_per_request
         if counts != self._counted:
             blocks = self._request_blocks(counts, self._length, "checked_blocks")
-        return f"{{{blocks.name}}} × {{{block.name}}}", (blocks, block)
+        return ((blocks, block),)
 
     def _budget(self, check: FitCheck) -> Quantity:
-        """What a check compares with."""
+        """The memory that a check compares with."""
         trace = self._trace
         block = self._block_of(trace.grouping.block_pages[check.stage], "stage_block_bytes")
-        override, available = trace.resolved.num_gpu_blocks_override, trace.available[check.stage]
-        formula, inputs = "{available_kv}", [available]
+        override = trace.resolved.num_gpu_blocks_override
+        budget: tuple[Quantity, ...] = (trace.available[check.stage],)
         if override is not None and trace.demand.rules.override_counts_in_check:
-            formula = f"{{num_gpu_blocks_override}} × {{{block.name}}}"
-            inputs = [given("num_gpu_blocks_override", override), block]
-        if check.keeps_null_block:
-            formula = f"{formula} − {{{block.name}}}"
-            inputs = [*inputs, block]
-        inputs = list(dict.fromkeys(inputs))
-        return _figure("check_budget", check.budget_bytes, Unit.BYTES, (formula, tuple(inputs)), _LONGEST)
-
-
-def _in_layers(token: Quantity, layers: Quantity) -> _Term:
-    """One token in all layers, from what it takes in one; the two of keys and values stays in front."""
-    pair = "2 × " if token.formula.startswith("2 × ") else ""
-    return f"{pair}{{{layers.name}}} × {token.formula.removeprefix(pair)}", (layers, *token.inputs)
-
-
-def _figure(
-    name: str, value: float, unit: Unit, term: _Term, source: str, scope: Scope = Scope.PER_RANK
-) -> Quantity:
-    formula, inputs = term
-    return figure(name, value, formula, *inputs, unit=unit, scope=scope, source=source)
+            budget = (given("num_gpu_blocks_override", override), block)
+        null_block = (block,) if check.keeps_null_block else ()
+        return explained("check_budget", check_budget, budget, null_block, source=_LONGEST)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from math import ceil, prod
 from typing import Annotated, Final
 
 from msgspec import Meta
 
 from kvcore.base.errors import EngineRefusalError
-from kvcore.base.quantity import Grade, Quantity, Unit, figure, given, sum_of_products
+from kvcore.base.quantity import Grade, Quantity, Unit, explained, given
+from kvcore.base.term import added, same
 from kvcore.base.units import ceil_div, round_up
 from kvcore.flags import FLAGS
 from kvcore.tables import Record, Reviewed, Source, TableFile, one_of
@@ -60,19 +62,12 @@ class KvFormat(Record, frozen=True, kw_only=True):
         """
         head, size = given("kv_heads", heads), self.head_bytes(head_size, head_size_v)
         if not self._is_plain:
-            return layer_token(
-                heads * size, "{kv_heads} × {head_bytes}", head, given("head_bytes", size, Unit.BYTES)
-            )
+            return layer_token(prod, (head, given("head_bytes", size, Unit.BYTES)))
         element = given("element_bytes", self.key_bits // 8)
         if head_size == head_size_v:
-            formula, dimensions = (
-                "2 × {kv_heads} × {head_dim} × {element_bytes}",
-                [given("head_dim", head_size)],
-            )
-        else:
-            formula = "{kv_heads} × ({key_dim} + {value_dim}) × {element_bytes}"
-            dimensions = [given("key_dim", head_size), given("value_dim", head_size_v)]
-        return layer_token(heads * size, formula, head, *dimensions, element)
+            return layer_token(keys_and_values, head, given("head_dim", head_size), element)
+        dimensions = given("key_dim", head_size), given("value_dim", head_size_v)
+        return layer_token(keys_and_other_values, head, *dimensions, element)
 
     @property
     def _is_plain(self) -> bool:
@@ -88,17 +83,14 @@ class KvFormat(Record, frozen=True, kw_only=True):
     def latent_vector(self, rank: int, rope: int, index: int = 0) -> Quantity:
         """Bytes of one token's latent vector of `rank` numbers and `rope` for the position, in one layer; `index` of a
         key behind it."""
-        value = self.latent_vector_bytes(rank + rope + index)
         if self.latent_bytes:
-            return layer_token(value, "{packed_bytes}", given("packed_bytes", value, Unit.BYTES))
+            return layer_token(same, given("packed_bytes", self.latent_bytes, Unit.BYTES))
         dimensions = [given("latent_rank", rank), given("rope_dim", rope)]
         if index:
             dimensions.append(given("index_dim", index))
-        formula = f"({' + '.join(f'{{{each.name}}}' for each in dimensions)}) × {{element_bytes}}"
         if self.key_bits % 8:
-            formula = f"⌈{formula}⌉"
-        element = given("element_bytes", self.key_bits / 8)
-        return layer_token(value, formula, *dimensions, element)
+            return layer_token(latent_in_bits, tuple(dimensions), given("element_bytes", self.key_bits / 8))
+        return layer_token(latent, tuple(dimensions), given("element_bytes", self.key_bits // 8))
 
     def latent_vector_bytes(self, size: int) -> int:
         """Bytes of one token's latent vector of `size` elements.
@@ -127,9 +119,29 @@ class FormatTables(Reviewed, frozen=True, kw_only=True):
 FORMATS: Final = TableFile("kvcore.cache", "formats.toml", FormatTables)
 
 
-def layer_token(value: int, formula: str, *inputs: Quantity) -> Quantity:
-    """What one token takes in one layer on one rank."""
-    return figure(LAYER_TOKEN, value, formula, *inputs, grade=Grade.EXACT, source=SPECS)
+def layer_token(rule: Callable[..., int], *arguments: Quantity | tuple[Quantity, ...]) -> Quantity:
+    """Bytes that one token takes in one layer on one rank."""
+    return explained(LAYER_TOKEN, rule, *arguments, grade=Grade.EXACT, source=SPECS)
+
+
+def keys_and_values(kv_heads: int, head_dim: int, element_bytes: int) -> int:
+    """Bytes of one token in one layer, keys and values alike."""
+    return 2 * kv_heads * head_dim * element_bytes
+
+
+def keys_and_other_values(kv_heads: int, key_dim: int, value_dim: int, element_bytes: int) -> int:
+    """Bytes of one token in one layer whose values are of another size than its keys."""
+    return kv_heads * (key_dim + value_dim) * element_bytes
+
+
+def latent(dimensions: tuple[int, ...], element_bytes: int) -> int:
+    """Bytes of one token's latent vector, its position and index key behind it."""
+    return added(dimensions) * element_bytes
+
+
+def latent_in_bits(dimensions: tuple[int, ...], element_bytes: float) -> int:
+    """The same in elements that are no whole bytes."""
+    return ceil(added(dimensions) * element_bytes)
 
 
 def index_keys(dimension: int, element_bytes: int) -> Quantity:
@@ -137,45 +149,34 @@ def index_keys(dimension: int, element_bytes: int) -> Quantity:
 
     Example:
         >>> index_keys(128, 0).substituted, index_keys(128, 2).value
-        ('(128 + 4 bytes)', 256)
+        ('128 + 4 bytes', 256)
     """
     keys = given("index_dim", dimension)
     if element_bytes:
-        element = given("element_bytes", element_bytes)
-        return layer_token(dimension * element_bytes, "{index_dim} × {element_bytes}", keys, element)
+        return layer_token(prod, (keys, given("element_bytes", element_bytes)))
     scales = 4 * (dimension // INDEXER_SCALE_BLOCK)
     scale_bytes = given("scale_bytes", scales, Unit.BYTES)
-    return layer_token(dimension + scales, "({index_dim} + {scale_bytes})", keys, scale_bytes)
+    return layer_token(added, (keys, scale_bytes))
 
 
 def aligned_states(states: int, state_bytes: int, page_alignment: int) -> Quantity:
     """What a page of compressed vectors stores; an alignment of 1 leaves it as it is."""
+    stored = given("page_states", states), given("state_bytes", state_bytes, Unit.BYTES)
     if page_alignment == 1:
-        terms = (given("page_states", states), given("state_bytes", state_bytes, Unit.BYTES))
-        return figure(
-            "page_states_bytes",
-            states * state_bytes,
-            "{page_states} × {state_bytes}",
-            *terms,
-            source=SPECS,
-        )
-    return figure(
-        "aligned_states_bytes",
-        round_up(states * state_bytes, page_alignment),
-        "⌈{page_states} × {state_bytes} / {page_alignment}⌉ × {page_alignment}",
-        given("page_states", states),
-        given("state_bytes", state_bytes, Unit.BYTES),
-        given("page_alignment", page_alignment, Unit.BYTES),
-        source=SPECS,
-    )
+        return explained("page_states_bytes", prod, stored, source=SPECS)
+    alignment = given("page_alignment", page_alignment, Unit.BYTES)
+    return explained("aligned_states_bytes", aligned_bytes, *stored, alignment, source=SPECS)
+
+
+def aligned_bytes(page_states: int, state_bytes: int, page_alignment: int) -> int:
+    """Bytes of the states of a page, rounded up."""
+    return round_up(page_states * state_bytes, page_alignment)
 
 
 def state_tensors(tensor_bytes: Iterable[int]) -> Quantity:
-    """What one recurrent state of one layer stores on one rank."""
-    tensors = [given("state_tensor", size, Unit.BYTES) for size in tensor_bytes]
-    formula, inputs = sum_of_products((tensor,) for tensor in tensors)
-    value = int(sum(tensor.value for tensor in tensors))
-    return figure("layer_state_bytes", value, formula, *inputs, source=SPECS)
+    """Bytes of one recurrent state of one layer on one rank."""
+    tensors = tuple(given("state_tensor", size, Unit.BYTES) for size in tensor_bytes)
+    return explained("layer_state_bytes", added, tensors, source=SPECS)
 
 
 def kv_format(kv_cache_dtype: str) -> KvFormat:

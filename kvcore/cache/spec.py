@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final, NamedTuple, assert_never
+from inspect import signature
+from typing import Final, assert_never
 
 from msgspec import Struct
 
 from kvcore.base.errors import EngineRefusalError
-from kvcore.base.quantity import Grade, Quantity, Unit, figure, given
+from kvcore.base.quantity import Grade, Quantity, Unit, explained, given
+from kvcore.base.term import least, sum_of_products
 from kvcore.base.units import ceil_div
 from kvcore.cache.kv_formats import LAYER_TOKEN
 from kvcore.cache.rules import EncoderTokens, MambaBlocks, PlannerRules, rules_in_force
@@ -78,20 +81,18 @@ def page_of(spec: LayerSpec) -> Quantity:
         >>> made = Quantity(name="layer_state_bytes", value=900, unit=Unit.BYTES)
         >>> spec = LayerSpec(kind=CacheKind.MAMBA, layers=1, block_size=16, page_size_bytes=1000, made_of=made)
         >>> page_of(spec).formula
-        '{layer_state_bytes} + {padding}'
+        'layer_state_bytes + padding'
     """
     made, page = spec.made_of, spec.page_size_bytes
     if made is None:
         return given("page_size_bytes", page, Unit.BYTES)
-    formula, own = f"{{{made.name}}}", made.value
-    inputs: tuple[Quantity, ...] = (made,)
+    stored: tuple[Quantity, ...] = (made,)
     if made.name == LAYER_TOKEN:
-        formula, own = "{block_size} × {layer_token_bytes}", spec.block_size * made.value
-        inputs = (given("block_size", spec.block_size), made)
-    if page != own:
-        formula, inputs = f"{formula} + {{padding}}", (*inputs, given("padding", page - own, Unit.BYTES))
+        stored = given("block_size", spec.block_size), made
+    padding = page - math.prod(part.value for part in stored)
+    parts = (stored, (given("padding", padding, Unit.BYTES),)) if padding else (stored,)
     source = f"{SPECS} (0.33.0)"
-    return figure("page_size_bytes", page, formula, *inputs, grade=Grade.EXACT, source=source)
+    return explained("page_size_bytes", sum_of_products, parts, grade=Grade.EXACT, source=source)
 
 
 class Demand(Struct, frozen=True, kw_only=True):
@@ -128,83 +129,119 @@ def grows_with_length(spec: LayerSpec, demand: Demand) -> bool:
     return spec.kind in FULL_KINDS
 
 
-class BlockRule(NamedTuple):
-    """How many blocks one request takes of a spec: the formula that people read, and the same as arithmetic.
+class BlockRule:
+    """How many blocks one request takes of a spec: a rule of fields of the spec and of the demand, by their names.
 
-    The names in `formula` are fields of the spec and of the demand, and `max_model_len`.
+    The first parameter may be `max_model_len`, the length of the request.
     """
 
-    name: str
-    formula: str
-    blocks: Callable[[LayerSpec, int, Demand], int]
-    source: str
+    __slots__ = ("fields", "has_length", "name", "rule", "source")
+
+    def __init__(self, name: str, rule: Callable[..., int], source: str) -> None:
+        self.name, self.rule, self.source = name, rule, source
+        first, *rest = (*signature(rule).parameters, "")
+        self.has_length = first == "max_model_len"
+        self.fields = tuple(field for field in (rest if self.has_length else (first, *rest)) if field)
+
+    def arguments(self, spec: LayerSpec, demand: Demand) -> tuple[int, ...]:
+        """What the rule takes of these, by the names in `fields`."""
+        return tuple(
+            getattr(spec, field) if field in _SPEC_FIELDS else getattr(demand, field) for field in self.fields
+        )
+
+    def by_length(self, spec: LayerSpec, demand: Demand) -> Callable[[int], int]:
+        """Blocks of one request of a length."""
+        rule, arguments = self.rule, self.arguments(spec, demand)
+        if not self.has_length:
+            blocks = rule(*arguments)
+            return lambda length: blocks
+        return lambda length: rule(length, *arguments)
+
+    def explained(self, length: Quantity, spec: LayerSpec, demand: Demand) -> Quantity:
+        """Blocks of one request of `length`."""
+        arguments = map(given, self.fields, self.arguments(spec, demand))
+        lengths = (length,) if self.has_length else ()
+        return explained(self.name, self.rule, *lengths, *arguments, unit=Unit.BLOCKS, source=self.source)
 
 
+def growing_blocks(max_model_len: int, block_size: int) -> int:
+    """Of a cache that keeps every token."""
+    return ceil_div(max_model_len, block_size)
+
+
+def shared_growing_blocks(max_model_len: int, context_ranks: int, block_size: int) -> int:
+    """Of a cache whose tokens are divided over ranks."""
+    return ceil_div(ceil_div(max_model_len, context_ranks), block_size)
+
+
+def window_blocks(max_model_len: int, sliding_window: int, in_flight_tokens: int, block_size: int) -> int:
+    """Of a sliding window, which may begin anywhere in a block."""
+    return ceil_div(least(sliding_window - 1 + in_flight_tokens, max_model_len), block_size) + 1
+
+
+def chunk_blocks(
+    max_model_len: int, attention_chunk_size: int, in_flight_tokens: int, block_size: int
+) -> int:
+    """Of chunked local attention, whose chunks begin with a block."""
+    return ceil_div(least(attention_chunk_size + in_flight_tokens, max_model_len), block_size)
+
+
+def encoder_blocks(encoder_tokens: int, block_size: int) -> int:
+    """Of the keys and values of an encoder."""
+    return ceil_div(encoder_tokens, block_size)
+
+
+def encoder_batch_blocks(batch_tokens: int, block_size: int) -> int:
+    """Of the same, counted for a whole batch."""
+    return ceil_div(batch_tokens, block_size)
+
+
+def one_block() -> int:
+    """Of what a request keeps once."""
+    return 1
+
+
+def state_blocks(num_speculative_blocks: int) -> int:
+    """Of the current state and of those after each proposed token."""
+    return 1 + num_speculative_blocks
+
+
+def aligned_state_blocks(num_speculative_blocks: int, num_checkpoint_blocks: int) -> int:
+    """Of the current and the previous state, of proposed tokens and of checkpoints."""
+    return 2 + num_speculative_blocks + num_checkpoint_blocks
+
+
+def every_state_blocks(max_model_len: int, block_size: int, num_speculative_blocks: int) -> int:
+    """Of a state for each block of tokens, and of those after each proposed token."""
+    return ceil_div(max_model_len, block_size) + num_speculative_blocks
+
+
+_SPEC_FIELDS: Final = frozenset(LayerSpec.__dataclass_fields__)
 _STATES: Final = f"{SPECS}:MambaSpec.max_memory_usage_bytes"
 FULL_RULE: Final = BlockRule(
-    "growing_blocks",
-    "⌈{max_model_len} / {block_size}⌉",
-    lambda spec, length, demand: ceil_div(length, spec.block_size),
-    f"{SPECS}:FullAttentionSpec.max_memory_usage_bytes (0.33.0)",
+    "growing_blocks", growing_blocks, f"{SPECS}:FullAttentionSpec.max_memory_usage_bytes (0.33.0)"
 )
-_SHARED: Final = FULL_RULE._replace(
-    formula="⌈⌈{max_model_len} / {context_ranks}⌉ / {block_size}⌉",
-    blocks=lambda spec, length, demand: ceil_div(ceil_div(length, demand.context_ranks), spec.block_size),
-)
+_SHARED: Final = BlockRule("growing_blocks", shared_growing_blocks, FULL_RULE.source)
 _WINDOW: Final = BlockRule(
-    "window_blocks",
-    "⌈min({sliding_window} − 1 + {in_flight_tokens}, {max_model_len}) / {block_size}⌉ + 1",
-    lambda spec, length, demand: (
-        ceil_div(min(spec.sliding_window - 1 + demand.in_flight_tokens, length), spec.block_size) + 1
-    ),
-    f"{SPECS}:SlidingWindowSpec.max_memory_usage_bytes (0.33.0)",
+    "window_blocks", window_blocks, f"{SPECS}:SlidingWindowSpec.max_memory_usage_bytes (0.33.0)"
 )
 _CHUNK: Final = BlockRule(
-    "window_blocks",
-    "⌈min({attention_chunk_size} + {in_flight_tokens}, {max_model_len}) / {block_size}⌉",
-    lambda spec, length, demand: ceil_div(
-        min(spec.attention_chunk_size + demand.in_flight_tokens, length), spec.block_size
-    ),
-    f"{SPECS}:ChunkedLocalAttentionSpec.max_memory_usage_bytes (0.33.0)",
+    "window_blocks", chunk_blocks, f"{SPECS}:ChunkedLocalAttentionSpec.max_memory_usage_bytes (0.33.0)"
 )
 _RING: Final = BlockRule(
-    "ring_blocks",
-    "1",
-    lambda spec, length, demand: 1,
-    f"{SPECS}:CircularBufferSpec.max_memory_usage_bytes (0.33.0)",
+    "ring_blocks", one_block, f"{SPECS}:CircularBufferSpec.max_memory_usage_bytes (0.33.0)"
 )
 _ENCODER: Final = BlockRule(
-    "encoder_blocks",
-    "⌈{encoder_tokens} / {block_size}⌉",
-    lambda spec, length, demand: ceil_div(spec.encoder_tokens, spec.block_size),
-    f"{SPECS}:CrossAttentionSpec.max_memory_usage_bytes (0.10.2)",
+    "encoder_blocks", encoder_blocks, f"{SPECS}:CrossAttentionSpec.max_memory_usage_bytes (0.10.2)"
 )
 _ENCODER_BATCH: Final = BlockRule(
-    "encoder_blocks",
-    "⌈{batch_tokens} / {block_size}⌉",
-    lambda spec, length, demand: ceil_div(demand.batch_tokens, spec.block_size),
-    "vllm/config/scheduler.py:max_num_encoder_input_tokens (0.13.0)",
+    "encoder_blocks", encoder_batch_blocks, "vllm/config/scheduler.py:max_num_encoder_input_tokens (0.13.0)"
 )
-_ONE_STATE: Final = BlockRule("state_blocks", "1", lambda spec, length, demand: 1, f"{_STATES} (0.11.0)")
-_STATE: Final = BlockRule(
-    "state_blocks",
-    "1 + {num_speculative_blocks}",
-    lambda spec, length, demand: 1 + spec.num_speculative_blocks,
-    f"{_STATES} (0.15.1)",
-)
-_ALIGNED_STATES: Final = BlockRule(
-    "state_blocks",
-    "2 + {num_speculative_blocks} + {num_checkpoint_blocks}",
-    lambda spec, length, demand: 2 + spec.num_speculative_blocks + spec.num_checkpoint_blocks,
-    f"{_STATES} (0.15.1)",
-)
-_EVERY_STATE: Final = FULL_RULE._replace(source=f"{_STATES} (0.15.1)")
-_EVERY_STATE_AND_DRAFTS: Final = BlockRule(
-    "growing_blocks",
-    "⌈{max_model_len} / {block_size}⌉ + {num_speculative_blocks}",
-    lambda spec, length, demand: ceil_div(length, spec.block_size) + spec.num_speculative_blocks,
-    f"{_STATES} (0.22.1)",
-)
+_ONE_STATE: Final = BlockRule("state_blocks", one_block, f"{_STATES} (0.11.0)")
+_STATE: Final = BlockRule("state_blocks", state_blocks, f"{_STATES} (0.15.1)")
+_ALIGNED_STATES: Final = BlockRule("state_blocks", aligned_state_blocks, f"{_STATES} (0.15.1)")
+_EVERY_STATE: Final = BlockRule("growing_blocks", growing_blocks, f"{_STATES} (0.15.1)")
+_EVERY_STATE_AND_DRAFTS: Final = BlockRule("growing_blocks", every_state_blocks, f"{_STATES} (0.22.1)")
 _NEVER_EVERY_STATE: Final = (MambaBlocks.ONE, MambaBlocks.MODE_WITHOUT_ALL)
 
 
@@ -267,4 +304,4 @@ def blocks_per_request(spec: LayerSpec, length: int, demand: Demand) -> int:
         >>> blocks_per_request(window, 131_072, demand)
         1089
     """
-    return block_rule(spec, demand).blocks(spec, length, demand)
+    return block_rule(spec, demand).by_length(spec, demand)(length)

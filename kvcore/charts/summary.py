@@ -244,7 +244,7 @@ def _help(card: str, quantity: Quantity | None, plan: Plan, t: Words) -> str:
     meaning = t(LABELS["card-help"][card], seats=count(plan.resolved.max_num_seqs))
     if quantity is None or not quantity.formula:
         return meaning
-    return f"{meaning}\n\n`{quantity.symbolic}`\n\n`= {quantity.substituted}`"
+    return f"{meaning}\n\n`{quantity.formula}`\n\n`= {quantity.substituted}`"
 
 
 _COUNTED: Final = ("max_model_len", "max_num_batched_tokens", "max_cudagraph_capture_size")

@@ -26,13 +26,8 @@ RESOLVED: Final = (
     "max_model_len", "max_num_seqs", "max_num_batched_tokens", "block_size", "dtype", "kv_cache_dtype",
     "max_cudagraph_capture_size", "cudagraph_mode", "mamba_cache_mode", "gpu_memory_utilization", "engine_version",
 )  # fmt: skip
-FIGURES: Final = {
-    "bytes_per_token": "bytes_per_token",
-    "num_blocks": "blocks",
-    "tokens": "tokens",
-    "max_concurrency": "concurrency",
-}
-"""Figures of the cache in a result, and their names in a plan."""
+POOL: Final = ("bytes_per_token", "num_blocks", "tokens", "max_concurrency")
+"""Figures of the cache in a result."""
 GROUP: Final = ("kind", "layers", "block_size", "page_size_bytes", "blocks_per_request")
 MESSAGE: Final = ("code", "field", "message", "next_step")
 
@@ -75,11 +70,10 @@ def result_of(plan: Plan, request_id: object = None, fixes: tuple[Fix, ...] = ()
         parts = {name: rounded_gib(getattr(memory, name).value) for name in (*RANK_PARTS, *own)}
     kv: dict[str, Any] = {"available_bytes": plan.available_kv_bytes}
     if cache is not None:
-        figures = cache.figures
-        kv |= {name: getattr(figures, own).value for name, own in FIGURES.items()}
+        kv |= _facts(cache, POOL)
         kv["groups"] = [_facts(group, GROUP) for group in cache.groups]
-        kv["request_fixed_bytes"] = figures.request_fixed.value
-        kv["longest_request_tokens"] = figures.longest.value
+        kv["request_fixed_bytes"] = cache.request_fixed_bytes
+        kv["longest_request_tokens"] = cache.longest_request_tokens
     origins = {part: given.origin(part).value for part in given.values()}
     return {
         "id": request_id,

@@ -177,8 +177,8 @@ def pool_content(lesson: Lesson) -> Content:
             return replace(content, missing=say("no-card"))
         return replace(content.answered(answer=0.0), missing=say("pool-no-block", size=gib_text(available)))
     blocks, tokens = held.figures.blocks, held.figures.tokens
-    padded = (page for page in per_block.inputs if "{padding}" in page.formula)
-    stages = blocks.inputs if blocks.formula.startswith("min(") else ()
+    padded = (page for page in per_block.inputs if any(one.name == "padding" for one in page.inputs))
+    stages = blocks.inputs if len(held.figures.stages) > 1 else ()
     ranks = base.scenario.parallel.tensor_parallel_size
     slips = [lesson.slip(float(held.num_blocks), "pool-slip-blocks")]
     if ranks > 1:
@@ -207,7 +207,11 @@ def pool_content(lesson: Lesson) -> Content:
 def is_counted_in_requests(cache: CachePlan) -> bool:
     """Whether the tokens of the pool are requests × full length, and no product of blocks and their size."""
     has_parts = len(cache.groups) > 1 or bool(cache.request_fixed_bytes)
-    return has_parts and "max_model_len" in cache.figures.tokens.formula
+    return has_parts and _depends_on_length(cache.figures.tokens)
+
+
+def _depends_on_length(quantity: Quantity) -> bool:
+    return any(part.name == "max_model_len" for part in quantity.inputs)
 
 
 def blocks_of_a_request(cache: CachePlan) -> tuple[Quantity, ...]:
@@ -250,11 +254,11 @@ def _pool_points(lesson: Lesson, cache: CachePlan) -> Iterator[str]:
 
 def _pool_remarks(lesson: Lesson, cache: CachePlan, available: int) -> Iterator[str]:
     say, block_bytes = lesson.say, cache.bytes_per_block
-    if cache.figures.blocks.formula.startswith("⌊"):
+    if lesson.plan.resolved.num_gpu_blocks_override is None and len(cache.figures.stages) == 1:
         dropped = available - cache.num_blocks * block_bytes
         yield say("pool-rest", size=format_bytes(dropped), block=format_bytes(block_bytes))
     yield say("pool-printed", tokens=count(cache.tokens))
     if is_counted_in_requests(cache):
         yield say("pool-printed-requests")
-    elif "max_model_len" in cache.figures.tokens.formula:
+    elif _depends_on_length(cache.figures.tokens):
         yield say("pool-printed-product", size=count(lesson.plan.resolved.block_size))

@@ -1,6 +1,6 @@
 """A quantity as an equation: with letters, with today's numbers, and its value.
 
-The formula is the quantity's own, so that the derivation and the table of all numbers cannot disagree.
+The formula is the term of the quantity's own rule.
 """
 
 from __future__ import annotations
@@ -10,20 +10,12 @@ from typing import Final
 
 from msgspec import Struct
 
-from kvcore.base.quantity import Grade, Quantity, Scope, Unit, placeholders
+from kvcore.base.quantity import Grade, Quantity, Scope, Unit
+from kvcore.base.term import Sign
 from kvcore.base.units import GIB, KIB, MIB
 from kvcore.base.words import Words
 from kvcore.texts import LETTERS
 
-_PLACEHOLDER: Final = re.compile(r"\{(\w+)\}")
-_FRACTION: Final = re.compile(
-    r"(?P<opened>[⌊⌈]?)(?P<top>[^/⌊⌈⌉⌋]+) / (?P<bottom>\{\w+\})(?P<closed>[⌉⌋]?)(?P<more>( [+×] .+)?)"
-)
-"""One fraction, bare or in brackets, and what follows it."""
-_PAIR: Final = re.compile(r"\{(\w+)\} / \{(\w+)\}")
-_SIGNS: Final = {"×": r"\times", "−": "-", "⌊": r"\left\lfloor ", "⌋": r"\right\rfloor", "⌈": r"\left\lceil ",
-                 "⌉": r"\right\rceil", "max(": r"\max(", "min(": r"\min("}  # fmt: skip
-_BRACKETS: Final = {"⌊": "⌋", "⌈": "⌉"}
 LINE_LENGTH: Final = 34
 """A sum is broken before it has more signs in a line, for a phone."""
 TALL: Final = r"\\[6pt]"
@@ -73,7 +65,7 @@ class Equation(Struct, frozen=True, kw_only=True):
 
 
 def equations(t: Words, *quantities: Quantity) -> tuple[Equation, ...]:
-    """Of each quantity."""
+    """`equation` of each quantity."""
     return tuple(equation(quantity, t) for quantity in quantities)
 
 
@@ -81,13 +73,13 @@ def equation(quantity: Quantity, t: Words) -> Equation:
     """`quantity` with its formula in letters and in today's numbers."""
     own = symbol_of(quantity, "", t)
     letters = {part.name: symbol_of(part, quantity.name, t) for part in quantity.inputs}
-    used = placeholders(quantity.formula)
+    term = quantity.term
+    used = () if term is None else term.names
     formula = rf"\texttt{{{escaped(quantity.formula)}}}" if quantity.formula else ""
     substituted = ""
-    if used:
-        formula = _latex(quantity.formula, {name: letter.latex for name, letter in letters.items()})
-        numbers = {part.name: number(part, context=quantity) for part in quantity.inputs}
-        substituted = _latex(quantity.formula, numbers)
+    if term is not None and used:
+        formula = term.latex({name: letter.latex for name, letter in letters.items()})
+        substituted = term.latex({part.name: number(part, context=quantity) for part in quantity.inputs})
     return Equation(
         name=quantity.name,
         symbol=own.latex,
@@ -101,7 +93,7 @@ def equation(quantity: Quantity, t: Words) -> Equation:
         source=quantity.source,
         interval=quantity.interval,
         result=_result(quantity),
-        terms=tuple(letters[name] for name in used if name in letters),
+        terms=tuple(letters[name] for name in used),
     )
 
 
@@ -168,8 +160,9 @@ def number(quantity: Quantity, context: Quantity | None = None) -> str:
         block_bytes = next(part.value for part in context.inputs if part.name in _BLOCKS_OF_BYTES)
         return _exact(quantity.value, block_bytes)
     if quantity.unit is Unit.BYTES:
-        in_gib = context is not None and context.unit is Unit.BYTES and abs(context.value) >= GIB
-        return _size(quantity.value, in_gib=in_gib and "×" not in (context.formula if context else ""))
+        whole = context if context is not None and context.unit is Unit.BYTES else None
+        in_gib = whole is not None and abs(whole.value) >= GIB and not _multiplies(whole)
+        return _size(quantity.value, in_gib=in_gib)
     if quantity.name.endswith("parameter_count"):
         scale, power = (BILLION, 9) if quantity.value >= BILLION else (MILLION, 6)
         return rf"{quantity.value / scale:,.2f}\times 10^{{{power}}}"
@@ -180,6 +173,10 @@ def number(quantity: Quantity, context: Quantity | None = None) -> str:
     if quantity.unit is Unit.REQUESTS:
         return _grouped(f"{quantity.value:,.2f}")
     return _grouped(f"{quantity.value:,.4g}")
+
+
+def _multiplies(quantity: Quantity) -> bool:
+    return quantity.term is not None and quantity.term.uses(Sign.PRODUCT)
 
 
 def _exact(size_bytes: float, block_bytes: float) -> str:
@@ -207,36 +204,6 @@ def _bytes(size_bytes: float) -> str:
 
 def _grouped(text: str) -> str:
     return text.replace(",", "{,}")
-
-
-def _latex(formula: str, values: dict[str, str]) -> str:
-    """A formula with its names replaced; one fraction, bare or in one pair of brackets."""
-    fraction = _FRACTION.fullmatch(formula)
-    if (
-        fraction
-        and _is_product(fraction["top"])
-        and fraction["closed"] == _BRACKETS.get(fraction["opened"], "")
-    ):
-        middle = rf"\frac{{{_latex(fraction['top'], values)}}}{{{_latex(fraction['bottom'], values)}}}"
-        opened, closed = _SIGNS.get(fraction["opened"], ""), _SIGNS.get(fraction["closed"], "")
-        return f"{opened.strip()} {middle} {closed}".strip() + _latex(fraction["more"], values)
-    text = _PAIR.sub(r"\\frac<{\1}><{\2}>", formula)
-    text = _PLACEHOLDER.sub(lambda match: _bracketed(values.get(match[1], escaped(match[1])), formula), text)
-    text = text.replace("<", "{").replace(">", "}")
-    for sign, latex in _SIGNS.items():
-        text = text.replace(sign, latex)
-    return text
-
-
-def _is_product(top: str) -> bool:
-    """Whether all of it is above the line: of a sum only the last term would be."""
-    outside = re.sub(r"\([^()]*\)", "", top)
-    return " + " not in outside and " − " not in outside
-
-
-def _bracketed(value: str, formula: str) -> str:
-    """A negative number inside a formula stands in brackets."""
-    return f"({value})" if value.startswith("-") and ("−" in formula or "+" in formula) else value
 
 
 def _lines(side: str) -> list[str]:

@@ -137,6 +137,8 @@ def _drawn_facts(seed: int) -> Iterator[Quantity]:
     yield given("example_file", drawn(seed, "file", GIGABYTES) * GB, Unit.BYTES)
     yield given("example_bandwidth", drawn(seed, "bandwidth", GIGABYTES_A_SECOND) * GB, Unit.BYTES)
     yield given("bits_of_a_byte", 8)
+    yield given("latent_rank", 512)
+    yield given("rope_dim", 64)
     score = drawn(seed, "score", [row for row in published_scores() if row.kept == WEIGHTS])
     yield given("score_before", score.before, grade=Grade.MEASURED)
     yield given("score_after", score.after, grade=Grade.MEASURED)
@@ -164,5 +166,5 @@ def _facts_of(base: Plan) -> Iterator[Quantity]:
     held = base.cache
     if held is not None and held.num_blocks > 0 and held.groups:
         yield held.figures.blocks
-        if "{blocks_per_request}" in held.figures.concurrency.formula:
+        if any(part.name == "blocks_per_request" for part in held.figures.concurrency.inputs):
             yield held.figures.blocks_per_request

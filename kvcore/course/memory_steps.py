@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
+from math import trunc
 from typing import Any, Final
 
 from msgspec.structs import replace
@@ -10,13 +12,16 @@ from msgspec.structs import replace
 from kvcore.base.errors import KvPlannerError
 from kvcore.base.numbers import count, exact_gib_text, gib_text
 from kvcore.base.parts import PARTS
-from kvcore.base.quantity import Grade, Quantity, Unit, figure, given
+from kvcore.base.quantity import Grade, Quantity, Unit, explained, figure, given
+from kvcore.base.term import added, left_of
 from kvcore.base.units import GB, MIB, gib
 from kvcore.course.equation import equations
 from kvcore.course.lesson import Content, Lesson, Option, StepName
 from kvcore.engine import stage_layers
 from kvcore.engine.memory_rules import GraphApi
 from kvcore.engine.rank_memory import RankMemory
+from kvcore.memory.activations import peak_bytes
+from kvcore.memory.graphs import graph_bytes
 from kvcore.memory.shares import WeightShares, weight_shares
 from kvcore.memory.stages import loaded_architecture
 from kvcore.model.quantization import NOT_QUANTIZED
@@ -39,8 +44,7 @@ def parts_content(lesson: Lesson) -> Content:
     if memory.unaccounted.value:
         held.insert(-2, memory.unaccounted)
     total = memory.total
-    formula = " + ".join("{" + quantity.name + "}" for quantity in held)
-    whole = figure("total", total.value, formula, *held, grade=total.grade, source=total.source)
+    whole = explained("total", added, tuple(held), grade=total.grade, source=total.source)
     largest = max(PARTS, key=lambda one: getattr(memory, one.name).value)
     is_over = memory.unused.value < 0
     return replace(
@@ -62,7 +66,7 @@ def budget_content(lesson: Lesson) -> Content:
         return replace(content, missing=say("no-card"))
     total, budget, system = memory.total, memory.budget, memory.system.value
     grade = budget.grade if budget.grade is not Grade.EXACT else Grade.DERIVED
-    outside = figure("outside", total.value - budget.value, "{total} − {budget}", total, budget, grade=grade)
+    outside = explained("outside", left_of, total, (budget,), grade=grade)
     content = content.answered(
         question=say(
             "budget-guess-of-card",
@@ -108,24 +112,31 @@ def weights_content(lesson: Lesson) -> Content:
 
 
 def _weights_quantities(base: Plan, shares: WeightShares) -> tuple[Quantity, ...]:
-    def exact(name: str, value: float, formula: str, *inputs: Quantity) -> Quantity:
-        return figure(name, value, formula, *inputs, grade=Grade.EXACT, source=_MODELS)
-
+    exact = partial(explained, grade=Grade.EXACT, source=_MODELS)
     staged = base.scenario.parallel.pipeline_parallel_size > 1
     number = given("stage_parameter_count" if staged else "parameter_count", shares.count)
     each = given("bytes_per_parameter", shares.whole / shares.count, grade=Grade.DERIVED)
-    product = f"{{{number.name}}} × {{bytes_per_parameter}}"
     if shares.ranks == 1:
-        return (exact("parameters", shares.whole, product, number, each),)
-    whole = exact("whole_parameters", shares.whole, product, number, each)
+        return (exact("parameters", parameter_bytes, number, each),)
+    whole = exact("whole_parameters", parameter_bytes, number, each)
     replicated = given("replicated", shares.replicated, Unit.BYTES)
-    rest = "" if shares.otherwise else "{whole_parameters} − {replicated}"
-    divided = exact("divided", shares.divided, rest, whole, replicated)
+    divided = figure("divided", shares.divided, source=_MODELS)
+    if not shares.otherwise:
+        divided = exact("divided", left_of, whole, (replicated,))
     ranks = given("tensor_parallel_size", shares.ranks)
-    otherwise = given("otherwise", shares.otherwise, Unit.BYTES)
-    total = "{divided} / {tensor_parallel_size} + {replicated}" + " + {otherwise}" * bool(shares.otherwise)
-    per_rank = exact("parameters", shares.per_rank, total, divided, ranks, replicated, otherwise)
+    others = (given("otherwise", shares.otherwise, Unit.BYTES),) if shares.otherwise else ()
+    per_rank = exact("parameters", rank_bytes, divided, ranks, (replicated, *others))
     return (whole, divided, per_rank)
+
+
+def parameter_bytes(parameter_count: int, bytes_per_parameter: float) -> int:
+    """Bytes of all parameters."""
+    return round(parameter_count * bytes_per_parameter)
+
+
+def rank_bytes(divided: int, tensor_parallel_size: int, whole: tuple[int, ...]) -> int:
+    """Bytes of one rank: its share of what is divided, and what it stores whole."""
+    return trunc(divided / tensor_parallel_size) + added(whole)
 
 
 def _weights_points(lesson: Lesson, shares: WeightShares) -> Iterator[str]:
@@ -232,9 +243,9 @@ def _activations_remarks(lesson: Lesson, memory: RankMemory, effect: str) -> Ite
     say = lesson.say
     if effect in (SAME, FALL):
         yield say("activations-why-same" if effect == SAME else "activations-why-fall")
-    if memory.activations.formula.startswith("max("):
+    if memory.activations.rule is peak_bytes:
         yield say("activations-peaks")
-    if "{compiling}" in memory.activations.formula:
+    if any(part.name == "compiling" for part in memory.activations.inputs):
         yield say("activations-compiling")
     if lesson.plan.scenario.measured.peak_activation_gib is not None:
         yield say("activations-given", size=exact_gib_text(memory.activations.value))
@@ -267,7 +278,7 @@ def _framework_reasons(lesson: Lesson, memory: RankMemory, effect: str) -> Itera
     say = lesson.say
     if effect in (SAME, RISE):
         yield say("framework-why-same" if effect == SAME else "framework-why-rise")
-    if "{graphs}" in memory.cuda_graphs.formula and memory.cuda_graphs.value:
+    if memory.cuda_graphs.rule is graph_bytes and memory.cuda_graphs.value:
         yield say("framework-graphs")
         if lesson.plan.resolved.engine.facts.memory.graphs is GraphApi.ACL:
             yield say("framework-acl")

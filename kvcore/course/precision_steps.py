@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from operator import truediv
 from typing import Final
 
 from msgspec.structs import replace
 
 from kvcore.base.numbers import concurrency_text, count, gib_text, kib_text
-from kvcore.base.quantity import Grade, Quantity, Scope, Unit, figure, given
+from kvcore.base.quantity import Grade, Quantity, Scope, Unit, explained, given
+from kvcore.base.term import sum_of_products
 from kvcore.base.units import KIB
 from kvcore.course.equation import equations
 from kvcore.course.experiments import changed, with_fp8_weights
@@ -46,10 +48,9 @@ def weight_bits_content(lesson: Lesson) -> Content:
         given(name, value)
         for name, value in (("weight_bits", FEW_BITS), ("scale_bits", SCALE_BITS), ("group_size", GROUP))
     ]
-    average = figure(
+    average = explained(
         "average_bits",
-        FEW_BITS + SCALE_BITS / GROUP,
-        "{weight_bits} + {scale_bits} / {group_size}",
+        average_bits,
         *bits,
         unit=Unit.NONE,
         scope=Scope.TOTAL,
@@ -67,10 +68,9 @@ def weight_bits_content(lesson: Lesson) -> Content:
         given("parameter_count", shares.count), average, given("bits_of_a_byte", BITS_OF_A_BYTE),
         given("tensor_parallel_size", ranks),
     )  # fmt: skip
-    least = figure(
+    least = explained(
         "least_weights",
-        shares.count * average.value / BITS_OF_A_BYTE / ranks,
-        "{parameter_count} × {average_bits} / {bits_of_a_byte} / {tensor_parallel_size}",
+        least_weight_bytes,
         *parts,
         grade=Grade.DERIVED,
     )
@@ -84,6 +84,18 @@ def weight_bits_content(lesson: Lesson) -> Content:
         equations=equations(lesson.t, average, least),
         remarks=tuple(_weight_bits_remarks(lesson)),
     )
+
+
+def average_bits(weight_bits: int, scale_bits: int, group_size: int) -> float:
+    """Bits of a weight with its share of a scale."""
+    return weight_bits + scale_bits / group_size
+
+
+def least_weight_bytes(
+    parameter_count: int, average_bits: float, bits_of_a_byte: int, tensor_parallel_size: int
+) -> float:
+    """Bytes of one rank if all parameters were stored so."""
+    return parameter_count * average_bits / bits_of_a_byte / tensor_parallel_size
 
 
 def _weight_bits_remarks(lesson: Lesson) -> Iterator[str]:
@@ -138,10 +150,9 @@ def quality_content(lesson: Lesson) -> Content:
     say, loss = lesson.say, largest_loss(BITS_OF_A_BYTE)
     content = lesson.content(StepName.QUALITY, options=(UNDER, SOME, MANY))
     first = published_scores()[0]
-    recovery = figure(
+    recovery = explained(
         "recovery",
-        first.after / first.before,
-        "{score_after} / {score_before}",
+        truediv,
         given("score_after", first.after, grade=Grade.MEASURED),
         given("score_before", first.before, grade=Grade.MEASURED),
         unit=Unit.NONE,
@@ -164,10 +175,9 @@ def draft_content(lesson: Lesson) -> Content:
     base, say, proposed = lesson.plan, lesson.say, proposed_tokens(lesson.plan)
     seats = base.resolved.max_num_seqs
     content = lesson.content(StepName.DRAFT, unit=say("tokens"), seats=count(seats), proposed=count(proposed))
-    tokens = figure(
+    tokens = explained(
         "speculative_step",
-        seats * (proposed + 1),
-        "{max_num_seqs} × ({num_speculative_tokens} + 1)",
+        speculative_step_tokens,
         given("max_num_seqs", seats),
         given("num_speculative_tokens", proposed),
         unit=Unit.TOKENS,
@@ -184,6 +194,11 @@ def draft_content(lesson: Lesson) -> Content:
         equations=equations(lesson.t, tokens),
         remarks=tuple(_draft_remarks(lesson, tokens)),
     )
+
+
+def speculative_step_tokens(max_num_seqs: int, num_speculative_tokens: int) -> int:
+    """Tokens of a step: of each sequence its own and the proposed ones."""
+    return max_num_seqs * (num_speculative_tokens + 1)
 
 
 def _draft_remarks(lesson: Lesson, tokens: Quantity) -> Iterator[str]:
@@ -224,13 +239,11 @@ def gain_content(lesson: Lesson) -> Content:
     share = f"{ACCEPTANCE:.0%}".replace("%", " %")
     content = lesson.content(StepName.GAIN, unit=say("tokens"), proposed=count(proposed), share=share)
     acceptance, one = given("acceptance", ACCEPTANCE, grade=Grade.ASSUMED), given("own_token", 1)
-    terms = ("{acceptance}" + " × {acceptance}" * more for more in range(proposed))
-    expected = figure(
+    runs = tuple((acceptance,) * length for length in range(1, proposed + 1))
+    expected = explained(
         "tokens_per_step",
-        (1 - ACCEPTANCE ** (proposed + 1)) / (1 - ACCEPTANCE),
-        " + ".join(("{own_token}", *terms)),
-        one,
-        acceptance,
+        sum_of_products,
+        ((one,), *runs),
         unit=Unit.NONE,
         scope=Scope.TOTAL,
         grade=Grade.ASSUMED,

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import ast
 import math
-import operator
-import re
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Iterator, Mapping
+from string import Formatter
+from typing import Final
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from kvcore.base.numbers import answer_text, count, exact_gib_text, format_bytes
-from kvcore.base.quantity import Grade, Quantity, Scope, Unit, figure, placeholders
+from kvcore.base.quantity import Grade, Quantity, Scope, Unit, explained
 from kvcore.base.units import GB, GIB, KIB, MIB
 from kvcore.base.words import Words
+from kvcore.course.answers import ANSWERS, Answer, Facts
 from kvcore.course.equation import Equation, equation
 from kvcore.course.facts import facts, parameter_count
 from kvcore.course.lesson import CLOSE, Lesson, Prediction, Slip, StepName
@@ -31,20 +30,6 @@ SMALL: Final = GIB
 """Sizes below it are shown in MiB or KiB."""
 BILLION: Final = 10**9
 IN_GB: Final = ("example_file", "example_bandwidth")
-_SIGNS: Final = str.maketrans({"×": "*", "−": "-"})
-_BRACKETS: Final = {"⌊": "floor(", "⌋": ")", "⌈": "ceil(", "⌉": ")"}
-_OPERATIONS: Final[dict[type[ast.operator], Callable[[Any, Any], Any]]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-}
-_FUNCTIONS: Final[dict[str, Callable[..., Any]]] = {
-    "floor": math.floor,
-    "ceil": math.ceil,
-    "min": min,
-    "max": max,
-}
 
 
 class Asked(Struct, frozen=True, kw_only=True):
@@ -72,63 +57,56 @@ def questions(base: Plan, name: StepName, seed: int, t: Words) -> tuple[Asked, .
     lesson = Lesson(plan=base, t=t)
     found: list[Asked] = []
     for key, one in QUESTIONS.items():
-        if one.step == name.value and len(found) < ASKED and _has_answer(one, values):
-            found.append(_asked(lesson, key, one, known, values))
+        if one.step == name.value and len(found) < ASKED and _has_answer(one, ANSWERS[key], values):
+            found.append(_asked(lesson, key, known, values))
     return tuple(found)
 
 
-def _has_answer(one: Question, values: Mapping[str, float]) -> bool:
-    """Whether the plan has all that a question names, and the answer is no nothing."""
-    if not set(placeholders(one.answer)) | set(placeholders(one.text)) <= values.keys():
+def _has_answer(one: Question, answer: Answer, values: Mapping[str, float]) -> bool:
+    """Whether the plan has all that a question names, and the answer is above 0."""
+    if not {*answer.term.names, *_named(one.text)} <= values.keys():
         return False
     try:
-        return value_of(one.answer, values) > 0
+        return bool(answer.rule(Facts(values)) > 0)
     except ZeroDivisionError:
         return False
 
 
-def _asked(
-    lesson: Lesson, key: str, one: Question, known: Mapping[str, Quantity], values: Mapping[str, float]
-) -> Asked:
-    result, scale = value_of(one.answer, values), SCALES.get(one.unit, 1)
-    shown = {name: _text(known[name]) for name in placeholders(one.text)}
-    prediction = Prediction(
-        question=lesson.t(one.text, **shown),
-        unit=lesson.t(LESSONS[one.unit].text) if one.unit in LESSONS else one.unit,
-        answer=result / scale,
-    )
-    slips = [
-        *(_slip(lesson, text, values, scale) for text in one.slips),
-        *_everywhere(lesson, one, result / scale),
-    ]
-    solved = figure(
+def _named(text: str) -> list[str]:
+    """The facts that a text has places for."""
+    return [name for _, name, _, _ in Formatter().parse(text) if name]
+
+
+def _asked(lesson: Lesson, key: str, known: Mapping[str, Quantity], values: Mapping[str, float]) -> Asked:
+    one, answer = QUESTIONS[key], ANSWERS[key]
+    scale = SCALES.get(one.unit, 1)
+    solved = explained(
         "asked",
-        result,
-        one.answer,
-        *(known[name] for name in placeholders(one.answer)),
+        answer.computed,
+        *(known[name] for name in answer.term.names),
         unit=Unit.BYTES if one.unit in SCALES else Unit.NONE,
         scope=Scope.TOTAL,
         grade=Grade.DERIVED,
     )
+    prediction = Prediction(
+        question=lesson.t(one.text, **{name: _text(known[name]) for name in _named(one.text)}),
+        unit=lesson.t(LESSONS[one.unit].text) if one.unit in LESSONS else one.unit,
+        answer=solved.value / scale,
+    )
+    slips = [
+        *(lesson.slip(rule(Facts(values)) / scale, reason) for reason, rule in answer.slips),
+        *_everywhere(lesson, one, answer, solved.value / scale),
+    ]
+    numbers = answer.term.text({part.name: _text(part) for part in solved.inputs})
     return Asked(
         name=key,
-        prediction=replace(prediction, slips=_apart(slips, result / scale)),
+        prediction=replace(prediction, slips=_apart(slips, solved.value / scale)),
         solution=equation(solved, lesson.t),
-        worked=_worked(one, known, prediction),
+        worked=f"{numbers} = {answer_text(prediction.answer or 0)} {prediction.unit}",
     )
 
 
-def _worked(one: Question, known: Mapping[str, Quantity], prediction: Prediction) -> str:
-    numbers = re.sub(r"\{(\w+)\}", lambda match: _text(known[match[1]]), one.answer)
-    return f"{numbers} = {answer_text(prediction.answer or 0)} {prediction.unit}"
-
-
-def _slip(lesson: Lesson, text: str, values: Mapping[str, float], scale: float) -> Slip:
-    formula, _, reason = text.partition(" => ")
-    return lesson.slip(value_of(formula, values) / scale, reason)
-
-
-def _everywhere(lesson: Lesson, one: Question, answer: float) -> Iterator[Slip]:
+def _everywhere(lesson: Lesson, one: Question, by: Answer, answer: float) -> Iterator[Slip]:
     """Slips of units and of cards, which every question may have."""
     if one.unit == "GiB":
         yield lesson.slip(answer * GIB / GB, "gigabytes")
@@ -140,7 +118,7 @@ def _everywhere(lesson: Lesson, one: Question, answer: float) -> Iterator[Slip]:
             for factor in (STEP_OF_UNITS, 1 / STEP_OF_UNITS, STEP_OF_UNITS**2, STEP_OF_UNITS**3)
         )
     ranks = lesson.plan.scenario.parallel.tensor_parallel_size
-    if "tensor_parallel_size" in one.answer and ranks > 1:
+    if "tensor_parallel_size" in by.term.names and ranks > 1:
         reason = {"ranks": str(ranks)}
         yield from (lesson.slip(wrong, "slip-cards", **reason) for wrong in (answer * ranks, answer / ranks))
 
@@ -164,31 +142,3 @@ def _text(fact: Quantity) -> str:
     if fact.name == "parameter_count":
         return f"{fact.value / BILLION:.4g} × 10⁹"
     return count(int(fact.value)) if float(fact.value).is_integer() else f"{fact.value:g}"
-
-
-def value_of(formula: str, values: Mapping[str, float]) -> float:
-    """The value of `formula`, which has numbers, {names}, + − × /, brackets, ⌊⌋ ⌈⌉, min and max.
-
-    Raises KeyError for a name that has no value, ZeroDivisionError, ValueError for any other sign.
-
-    Example:
-        >>> value_of("⌈{tokens} / {size}⌉ × {size} − {tokens}", {"tokens": 1000, "size": 16})
-        8.0
-    """
-    text = re.sub(r"\{(\w+)\}", r"\1", formula.translate(_SIGNS))
-    for sign, python in _BRACKETS.items():
-        text = text.replace(sign, python)
-    return float(_value(ast.parse(text, mode="eval").body, values))
-
-
-def _value(node: ast.expr, values: Mapping[str, float]) -> float:
-    match node:
-        case ast.Constant(value=int() | float() as number):
-            return number
-        case ast.Name(id=name):
-            return values[name]
-        case ast.BinOp(left=left, op=sign, right=right) if type(sign) in _OPERATIONS:
-            return float(_OPERATIONS[type(sign)](_value(left, values), _value(right, values)))
-        case ast.Call(func=ast.Name(id=name), args=arguments) if name in _FUNCTIONS:
-            return float(_FUNCTIONS[name](*(_value(one, values) for one in arguments)))
-    raise ValueError(f"a formula has what is none of its signs: {ast.dump(node)[:80]}")

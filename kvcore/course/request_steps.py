@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
+from math import floor, prod
 from typing import Final
 
 from msgspec.structs import replace
 
 from kvcore.base.numbers import concurrency_text, count, gib_text, kib_text
-from kvcore.base.quantity import Grade, Quantity, Scope, Unit, figure, given
+from kvcore.base.quantity import Grade, Quantity, Scope, Unit, explained, given
+from kvcore.base.term import least, left_of
 from kvcore.cache.capacity import CachePlan
 from kvcore.course.cache_steps import blocks_of_a_request, filled_from
 from kvcore.course.equation import equations
@@ -72,10 +73,9 @@ def _requests_quantities(base: Plan, cache: CachePlan) -> tuple[Quantity, ...]:
     """Blocks of a request of full length, how many such fit in the pool, and how many shorter ones run."""
     full, shorter = cache.figures.concurrency, cache.concurrency_at(_shorter_length(base))
     seats = given("max_num_seqs", base.resolved.max_num_seqs)
-    running = figure(
+    running = explained(
         "running",
-        min(math.floor(shorter.value), base.resolved.max_num_seqs),
-        "min(⌊{typical_concurrency}⌋, {max_num_seqs})",
+        running_requests,
         shorter,
         seats,
         unit=Unit.REQUESTS,
@@ -84,6 +84,11 @@ def _requests_quantities(base: Plan, cache: CachePlan) -> tuple[Quantity, ...]:
         source="vllm/v1/core/sched/scheduler.py (0.32.0)",
     )
     return (*blocks_of_a_request(cache), full, shorter, running)
+
+
+def running_requests(concurrency: float, max_num_seqs: int) -> int:
+    """Whole requests that fit at once, up to the seats."""
+    return least(floor(concurrency), max_num_seqs)
 
 
 def _requests_remarks(lesson: Lesson, cache: CachePlan) -> Iterator[str]:
@@ -129,20 +134,11 @@ def first_limit(base: Plan) -> str:
 def _limits_quantities(base: Plan, cache: CachePlan) -> tuple[Quantity, ...]:
     needed, request = cache.figures.needed, cache.figures.blocks_per_request
     available, seats = base.stage_kv[base.stage], given("max_num_seqs", base.resolved.max_num_seqs)
-    spare = figure(
-        "spare",
-        available.value - needed.value,
-        "{available_kv} − {needed}",
-        available,
-        needed,
-        source=needed.source,
-    )
-    wanted = figure(
+    spare = explained("spare", left_of, available, (needed,), source=needed.source)
+    wanted = explained(
         "wanted_blocks",
-        seats.value * request.value,
-        "{max_num_seqs} × {blocks_per_request}",
-        seats,
-        request,
+        prod,
+        (seats, request),
         unit=Unit.BLOCKS,
         scope=Scope.PER_REPLICA,
         grade=Grade.EXACT,

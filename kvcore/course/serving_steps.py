@@ -7,7 +7,8 @@ from typing import Final
 from msgspec.structs import replace
 
 from kvcore.base.numbers import count
-from kvcore.base.quantity import Grade, Quantity, Scope, Unit, figure, given
+from kvcore.base.quantity import Grade, Quantity, Scope, Unit, explained, given
+from kvcore.base.term import most
 from kvcore.base.units import ceil_div
 from kvcore.cache.spec import demand_of
 from kvcore.course.equation import equations
@@ -31,20 +32,18 @@ def blocks_content(lesson: Lesson) -> Content:
     if not size:
         return replace(content, missing=say("no-cache"))
     tokens = given("example_tokens", EXAMPLE_TOKENS, Unit.TOKENS)
-    blocks = figure(
+    blocks = explained(
         "example_blocks",
-        ceil_div(EXAMPLE_TOKENS, size),
-        "⌈{example_tokens} / {block_size}⌉",
+        ceil_div,
         tokens,
         given("block_size", size),
         unit=Unit.BLOCKS,
         scope=Scope.PER_REPLICA,
         grade=Grade.EXACT,
     )
-    empty = figure(
+    empty = explained(
         "empty_slots",
-        blocks.value * size - EXAMPLE_TOKENS,
-        "{example_blocks} × {block_size} − {example_tokens}",
+        empty_slots,
         blocks,
         given("block_size", size),
         tokens,
@@ -63,15 +62,19 @@ def blocks_content(lesson: Lesson) -> Content:
     )
 
 
+def empty_slots(example_blocks: int, block_size: int, example_tokens: int) -> int:
+    """Slots of the last block that stay empty."""
+    return example_blocks * block_size - example_tokens
+
+
 def batching_content(lesson: Lesson) -> Content:
     """Steps of a prompt of full length that comes alone, and who goes first when a step is full."""
     base, say = lesson.plan, lesson.say
     batch, length = base.resolved.max_num_batched_tokens, base.resolved.max_model_len
     content = lesson.content(StepName.BATCHING, unit=say("steps"), batch=count(batch), tokens=count(length))
-    steps = figure(
+    steps = explained(
         "prefill_steps",
-        ceil_div(length, batch),
-        "⌈{max_model_len} / {max_num_batched_tokens}⌉",
+        ceil_div,
         given("max_model_len", length, Unit.TOKENS),
         given("max_num_batched_tokens", batch, Unit.TOKENS),
         unit=Unit.NONE,
@@ -113,10 +116,9 @@ def cards_content(lesson: Lesson) -> Content:
     content = lesson.content(StepName.CARDS, unit=say("heads"), ranks=str(ranks), heads=count(heads))
     if not heads:
         return replace(content, missing=say("cards-no-heads"))
-    kept = figure(
+    kept = explained(
         "kv_heads_per_rank",
-        max(1, heads // ranks),
-        "max(1, {num_kv_heads} / {tensor_parallel_size})",
+        kv_heads_per_rank,
         given("num_kv_heads", heads),
         given("tensor_parallel_size", ranks),
         unit=Unit.NONE,
@@ -132,6 +134,11 @@ def cards_content(lesson: Lesson) -> Content:
         points=(say("cards-exchange"),),
         equations=equations(lesson.t, kept),
     )
+
+
+def kv_heads_per_rank(num_kv_heads: int, tensor_parallel_size: int) -> int:
+    """KV heads of one card; where there are fewer heads than cards, they are copied."""
+    return most(1, num_kv_heads // tensor_parallel_size)
 
 
 def log_content(lesson: Lesson) -> Content:

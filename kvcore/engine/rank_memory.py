@@ -10,7 +10,8 @@ from msgspec.structs import asdict, replace
 
 from kvcore.base.errors import Notice
 from kvcore.base.parts import KV_CACHE, MACHINE_FIELDS
-from kvcore.base.quantity import Grade, Quantity, Unit, figure
+from kvcore.base.quantity import Grade, Quantity, Unit, explained, figure
+from kvcore.base.term import left_of, most, same
 from kvcore.base.units import GIB, gib
 from kvcore.scenario import Measured, Origin
 
@@ -65,7 +66,7 @@ class RankMemory(Parts, frozen=True, kw_only=True):
     def least_room(self) -> float:
         """Bytes that stay free at the least once the start has taken all it takes; negative where it may run out."""
         # A flag that sets the memory of the cache leaves what the parts are unsure of to the rest of the card.
-        inside = () if self.remainder.inputs else (self.framework, self.activations)
+        inside = () if self.remainder.rule is not None else (self.framework, self.activations)
         return least_room(self.unused.value, self.after_pool, (self.cuda_graphs, self.system, *inside))
 
     def with_cache(
@@ -123,13 +124,12 @@ def rank_parts(parts: Parts, measured: Measured, notices: tuple[Notice, ...] = (
     remainder, available_kv = parts.remainder, given_kv(measured, parts.remainder)
     inside = parts.framework, parts.weights, parts.activations, parts.counted_graphs
     unaccounted = unaccounted_of(remainder, available_kv, sum(part.value for part in inside))
-    pool = replace(
+    pool = explained(
+        "kv_cache",
+        same if available_kv.value >= 0 else not_negative,
         available_kv,
-        name="kv_cache",
-        value=max(0, available_kv.value),
-        inputs=(available_kv,),
-        formula="{available_kv}",
-        interval=None,
+        scope=available_kv.scope,
+        source=available_kv.source,
     )
     memory = RankMemory(
         **asdict(parts),
@@ -140,6 +140,11 @@ def rank_parts(parts: Parts, measured: Measured, notices: tuple[Notice, ...] = (
         notices=(*notices, *_unaccounted_notices(unaccounted, remainder, available_kv)),
     )
     return replace(memory, unused=unused_of(memory.total, memory._parts(pool)))
+
+
+def not_negative(size_bytes: int) -> int:
+    """The size, or 0 where it is below that."""
+    return most(0, size_bytes)
 
 
 def given_kv(measured: Measured, remainder: Quantity) -> Quantity:
@@ -166,19 +171,18 @@ def given_kv(measured: Measured, remainder: Quantity) -> Quantity:
 def unaccounted_of(remainder: Quantity, available_kv: Quantity, inside_bytes: float) -> Quantity:
     """What the parts leave of the budget less the KV memory that is given; 0 where none is.
 
-    A remainder without inputs is none: a flag sets it, whatever the parts. Parts of `inside_bytes` cannot be estimated
+    A remainder without a rule is none: a flag sets it, whatever the parts. Parts of `inside_bytes` cannot be estimated
     too high by more than all of them.
     """
-    is_known = available_kv is not remainder and remainder.inputs
+    is_known = available_kv is not remainder and remainder.rule is not None
     value = max(remainder.value - available_kv.value, -inside_bytes) if is_known else 0
     is_difference = value != 0 and value == remainder.value - available_kv.value
-    found = figure(
-        "unaccounted",
-        value,
-        "{remainder} − {available_kv}" if is_difference else "",
-        *((replace(remainder, name="remainder"), available_kv) if is_difference else ()),
-        grade=remainder.grade,
-    )
+    found = figure("unaccounted", value, grade=remainder.grade)
+    if is_difference:
+        parts = (available_kv,)
+        found = explained(
+            "unaccounted", left_of, replace(remainder, name="remainder"), parts, grade=remainder.grade
+        )
     below, above = reaches(remainder)
     return replace(found, interval=(value - below, value + above)) if value and (below or above) else found
 
@@ -201,9 +205,7 @@ def _unaccounted_notices(
 
 def unused_of(total: Quantity, parts: tuple[Quantity, ...]) -> Quantity:
     """total − all parts."""
-    formula = " − ".join("{" + part.name + "}" for part in (total, *parts))
-    left = total.value - sum(part.value for part in parts)
-    return figure("unused", left, formula, total, *parts, grade=Grade.DERIVED)
+    return explained("unused", left_of, total, parts, grade=Grade.DERIVED)
 
 
 CARRIED_SHARE: Final = 0.01

@@ -24,7 +24,8 @@ from kvcore.base.parts import (
     UNUSED,
     WEIGHTS,
 )
-from kvcore.base.quantity import Grade, Quantity, Scope, Unit, given, numbered, weakest
+from kvcore.base.quantity import Grade, Quantity, Scope, Unit, explained, given
+from kvcore.base.term import added
 from kvcore.base.units import GB
 from kvcore.base.words import Words, msg
 from kvcore.cache.capacity import CachePlan, plan_cache
@@ -96,19 +97,19 @@ def any_cache(plan: Plan) -> CachePlan | None:
 
 def bytes_per_token_in_all(plan: Plan) -> Quantity:
     """Bytes per further token of one request on all ranks of a replica, copies of KV heads included."""
-    stages = numbered(stage.figures.bytes_per_token for stage in _stages(plan))
-    ranks = given("tensor_parallel_size", plan.scenario.parallel.tensor_parallel_size)
-    formula = " + ".join(f"{{{stage.name}}}" for stage in stages) or "0"
-    return Quantity(
-        name="bytes_per_token_in_all",
-        value=sum(stage.value for stage in stages) * ranks.value,
-        unit=Unit.BYTES,
+    return explained(
+        "bytes_per_token_in_all",
+        bytes_of_all_ranks,
+        tuple(stage.figures.bytes_per_token for stage in _stages(plan)),
+        given("tensor_parallel_size", plan.scenario.parallel.tensor_parallel_size),
         scope=Scope.PER_REPLICA,
-        formula=f"({formula}) × {{{ranks.name}}}" if len(stages) > 1 else f"{formula} × {{{ranks.name}}}",
-        inputs=(*stages, ranks),
-        grade=weakest(stages),
         source="vllm/v1/kv_cache_interface.py (0.33.0)",
     )
+
+
+def bytes_of_all_ranks(stages: tuple[float, ...], tensor_parallel_size: int) -> float:
+    """Bytes on all ranks, from those of a rank of each stage."""
+    return added(stages) * tensor_parallel_size
 
 
 def needed_bytes_in_all(plan: Plan) -> int:
@@ -142,7 +143,7 @@ def quantities(plan: Plan, t: Words) -> Iterator[tuple[str, Quantity]]:
         for part in memory.weights.inputs:
             if part.name == "dropped_head":
                 yield t("Output head that the pooling runner drops"), part
-            if part.name == "loading" and part.formula:
+            if part.name == "loading" and part.rule is not None:
                 yield (
                     t("Loading: the card's kernel keeps the experts in other sizes than they are counted in"),
                     part,
@@ -177,7 +178,7 @@ def number_rows(plan: Plan, t: Words) -> tuple[NumberRow, ...]:
             value=_value_text(quantity),
             gigabytes=_gigabytes_text(quantity),
             scope=_scope_text(quantity.scope, plan, t),
-            formula=quantity.symbolic,
+            formula=quantity.formula,
             substituted=quantity.substituted,
             grade=t(GRADES[quantity.grade]),
             source=quantity.source,
@@ -195,7 +196,7 @@ def numbers_csv(plan: Plan, t: Words) -> str:
     for label, quantity in quantities(plan, t):
         low, high = quantity.interval or ("", "")
         writer.writerow(
-            (quantity.name, label, quantity.value, quantity.unit.value, quantity.scope.value, quantity.symbolic,
+            (quantity.name, label, quantity.value, quantity.unit.value, quantity.scope.value, quantity.formula,
              quantity.substituted, quantity.grade.value, quantity.source, low, high)
         )  # fmt: skip
     return out.getvalue()

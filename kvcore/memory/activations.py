@@ -11,7 +11,8 @@ from msgspec.structs import replace
 from packaging.version import Version
 
 from kvcore.base.kept import kept
-from kvcore.base.quantity import Grade, Quantity, figure
+from kvcore.base.quantity import Grade, Quantity, explained, figure
+from kvcore.base.term import most
 from kvcore.base.units import GIB, MIB, ceil_div
 from kvcore.catalogue.accelerators import Accelerator, Vendor
 from kvcore.engine.memory_rules import SamplerRow
@@ -160,7 +161,16 @@ def _peak_with(setting: Setting, row: SamplerRow) -> Quantity:
     sizes = {"layers": layers, "pooling" if pools else "sampling": sampler, "encoder": encoder}
     if compiling:
         sizes["compiling"] = compiling
-    value = max(sizes.values()) + kept
+    parts = {name: figure(name, size, grade=Grade.FITTED) for name, size in sizes.items()}
+    found = explained(
+        "activations",
+        peak_bytes,
+        tuple(parts.values()),
+        figure("kept", kept, grade=Grade.FITTED),
+        grade=Grade.FITTED,
+        source=row.source,
+    )
+    value = found.value
     share = row.spread_share
     if setting.engine.facts.memory.streams is not None and value == streams.value + kept:
         share = setting.engine.facts.memory.streams.spread_share
@@ -174,12 +184,12 @@ def _peak_with(setting: Setting, row: SamplerRow) -> Quantity:
         low = value - spread if is_bounded else max(layers, sampler, compiling) + kept - outputs
         spread = max(spread, unexplained_share(setting, tables.encoder) * value)
     high = value + spread
-    parts = [figure(name, size, grade=Grade.FITTED) for name, size in (*sizes.items(), ("kept", kept))]
-    peaks = ", ".join(f"{{{name}}}" for name in sizes)
-    found = figure(
-        "activations", value, f"max({peaks}) + {{kept}}", *parts, grade=Grade.FITTED, source=row.source
-    )
     return replace(found, interval=(max(0.0, low), high))
+
+
+def peak_bytes(peaks: tuple[int, ...], kept: int) -> int:
+    """The largest of the peaks, which come one after the other, and what is kept throughout."""
+    return most(*peaks) + kept
 
 
 def sampler_rows(setting: Setting) -> tuple[SamplerRow, ...]:

@@ -7,8 +7,10 @@ from functools import lru_cache
 from typing import Annotated, Final, NamedTuple
 
 from msgspec import Meta
+from msgspec.structs import replace
 
-from kvcore.base.quantity import Grade, Quantity, figure
+from kvcore.base.quantity import Grade, Quantity, explained, figure
+from kvcore.base.term import added
 from kvcore.base.units import GIB
 from kvcore.engine.memory_rules import RunnerKind
 from kvcore.engine.protocol import Setting
@@ -117,16 +119,9 @@ def after_pool_bytes(setting: Setting, activations: Quantity, pool_bytes: float)
 @lru_cache(maxsize=1024)
 def _in_all(parts: tuple[_Part, ...]) -> Quantity:
     quantities = [part.quantity for part in parts]
-    value = sum(part.value for part in quantities)
+    found = explained("after_pool", added, tuple(quantities), source="; ".join(part.source for part in parts))
     less, more = (math.hypot(*(part.value - part.bounds[end] for part in quantities)) for end in (0, 1))
-    return figure(
-        "after_pool",
-        value,
-        " + ".join(f"{{{part.name}}}" for part in parts),
-        *quantities,
-        source="; ".join(part.source for part in parts),
-        interval=(max(0.0, value - less), value + more),
-    )
+    return replace(found, interval=(max(0.0, found.value - less), found.value + more))
 
 
 def _major_capability(setting: Setting) -> int:

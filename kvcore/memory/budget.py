@@ -7,9 +7,11 @@ from collections.abc import Hashable, Sequence
 from typing import Final, NamedTuple
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from kvcore.base.errors import Notice
-from kvcore.base.quantity import Grade, Quantity, figure, given
+from kvcore.base.quantity import Grade, Quantity, explained, figure, given
+from kvcore.base.term import left_of, rounded_up
 from kvcore.base.units import GIB, gib
 from kvcore.catalogue.accelerators import Accelerator
 from kvcore.engine import stage_layers
@@ -183,16 +185,14 @@ def budget_of(total: Quantity, utilization: float, *, rounds_up: bool) -> Quanti
     Source: vllm/v1/worker/utils.py:request_memory (0.14.1).
     """
     share = given("gpu_memory_utilization", utilization)
-    budget, spread = share.value * total.value, share.value * half_width(total)
-    return figure(
+    return explained(
         "budget",
-        math.ceil(budget) if rounds_up else int(budget),
-        "{total} × {gpu_memory_utilization}",
+        rounded_budget_bytes if rounds_up else whole_budget_bytes,
         total,
         share,
         grade=total.grade,
         source="vllm/v1/worker/utils.py:request_memory (0.32.0)",
-        spread=spread or None,
+        spread=share.value * half_width(total) or None,
     )
 
 
@@ -201,6 +201,16 @@ def setting_budget(setting: Setting, total: Quantity) -> Quantity:
     return budget_of(
         total, setting.resolved.gpu_memory_utilization, rounds_up=setting.switches.rounds_budget_up
     )
+
+
+def rounded_budget_bytes(total: int, gpu_memory_utilization: float) -> int:
+    """What the engine may spend: rounded up from 0.14.1 on."""
+    return rounded_up(total * gpu_memory_utilization)
+
+
+def whole_budget_bytes(total: int, gpu_memory_utilization: float) -> int:
+    """The same below 0.14.1, rounded down."""
+    return math.trunc(total * gpu_memory_utilization)
 
 
 class Remainder(NamedTuple):
@@ -214,7 +224,17 @@ class Remainder(NamedTuple):
     @property
     def available(self) -> int:
         """What the KV cache is planned in."""
-        return self.left // self.share
+        return shared_bytes(self.left, self.share)
+
+
+def available_bytes(budget: int, parts: tuple[int, ...], share: int) -> int:
+    """What the parts leave of the budget, divided by `share`."""
+    return shared_bytes(left_of(budget, parts), share)
+
+
+def shared_bytes(left: int, share: int) -> int:
+    """One pool's share of what is left, where the engine allots the pool `share` times."""
+    return left if share == 1 else left // share
 
 
 def remainder_of(
@@ -286,21 +306,16 @@ def available_of(
     """
     fixed = setting.scenario.kv_cache_memory_bytes
     if fixed is not None and setting.switches.kv_cache_memory_bytes:
-        return figure(
-            "available_kv",
-            fixed,
-            "--kv-cache-memory-bytes",
-            source="vllm/config/cache.py:CacheConfig.kv_cache_memory_bytes (0.10.2)",
-        )
+        source = "vllm/config/cache.py:CacheConfig.kv_cache_memory_bytes (0.10.2)"
+        return replace(figure("available_kv", fixed, source=source), set_by="--kv-cache-memory-bytes")
     parts = weights, activations, framework, counted
     found = remainder_of(setting, budget.value, *parts)
-    what = "{budget} − {weights} − {activations} − {framework} − {counted_graphs}"
-    return figure(
+    return explained(
         "available_kv",
-        found.available,
-        what if found.share == 1 else f"({what}) / {found.share}",
+        available_bytes,
         budget,
-        *parts,
+        parts,
+        found.share,
         grade=Grade.ASSUMED if weights.grade is Grade.ASSUMED else Grade.FITTED,
         source="vllm/v1/worker/gpu_worker.py:Worker.determine_available_memory (0.32.0)",
         interval=found.ends,

@@ -13,7 +13,8 @@ from typing import Final, NamedTuple
 from msgspec.structs import replace
 from packaging.version import Version
 
-from kvcore.base.quantity import Grade, Quantity, Unit, figure, given
+from kvcore.base.quantity import Grade, Quantity, Unit, explained, figure, given
+from kvcore.base.term import added
 from kvcore.base.units import GIB, ceil_div
 from kvcore.catalogue.accelerators import Vendor
 from kvcore.engine.memory_rules import OverheadRow
@@ -291,14 +292,7 @@ def _case(
         "taken": given("taken", taken, Unit.BYTES, Grade.MEASURED),
     }
     used = [part for part in parts.values() if part.value or part.name in ("measured", "buffers")]
-    value = sum(part.value for part in used)
+    found = explained(name, added, tuple(used), source="; ".join(row.source for row in rows))
     less = math.hypot(*(row.spread_gib * GIB for row in rows), spread[0])
     more = math.hypot(*(max(row.spread_gib, getattr(row, "more_gib", 0.0)) * GIB for row in rows), spread[1])
-    return figure(
-        name,
-        value,
-        " + ".join(f"{{{part.name}}}" for part in used),
-        *used,
-        source="; ".join(row.source for row in rows),
-        interval=(value - less, value + more),
-    )
+    return replace(found, interval=(found.value - less, found.value + more))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from typing import Annotated, Final, TypeAlias, get_args
 
@@ -10,7 +11,7 @@ from msgspec.structs import replace
 from packaging.version import Version
 
 from kvcore.base.kept import kept
-from kvcore.base.quantity import Grade, Quantity, Unit, figure, given
+from kvcore.base.quantity import Grade, Quantity, Unit, explained, figure, given
 from kvcore.base.units import KIB, ceil_div
 from kvcore.engine.memory_rules import GraphRate, Layers
 from kvcore.engine.protocol import Setting
@@ -116,6 +117,19 @@ class GraphTables(Reviewed, frozen=True, kw_only=True):
 GRAPHS: Final = TableFile("kvcore.memory", "graphs.toml", GraphTables)
 
 
+def graph_bytes(
+    graphs: int,
+    layers: int,
+    bytes_per_graph_and_layer: float,
+    largest_batch: int,
+    attention_splits: int,
+    workspaces: int,
+) -> int:
+    """A rate for each graph and layer, and what all graphs share."""
+    own = math.trunc(graphs * layers * bytes_per_graph_and_layer)
+    return own + largest_batch + attention_splits + workspaces
+
+
 class CapturedGraphs(Struct, frozen=True, kw_only=True):
     """What captured graphs take on one rank, in bytes but for `count`."""
 
@@ -132,17 +146,22 @@ class CapturedGraphs(Struct, frozen=True, kw_only=True):
 
     def bytes_of(self, layers: int) -> int:
         """count × layers × rate + what all graphs share."""
-        shared = self.largest_batch + self.attention_splits + self.workspaces
-        return int(self.count * layers * self.bytes_per_graph_and_layer) + shared
+        return graph_bytes(
+            self.count,
+            layers,
+            self.bytes_per_graph_and_layer,
+            self.largest_batch,
+            self.attention_splits,
+            self.workspaces,
+        )
 
     def quantity(self, name: str, layers: int, spread_share: float, source: str) -> Quantity:
         """`bytes_of` with what it is made of."""
         value, rate = self.bytes_of(layers), self.bytes_per_graph_and_layer
         more = max(spread_share * value, self.perhaps)
-        return figure(
+        return explained(
             name,
-            value,
-            "{graphs} × {layers} × {bytes_per_graph_and_layer} + {largest_batch} + {attention_splits} + {workspaces}",
+            graph_bytes,
             given("graphs", self.count, grade=Grade.DERIVED),
             given("layers", layers, Unit.LAYERS, Grade.DERIVED),
             given("bytes_per_graph_and_layer", rate, Unit.BYTES, Grade.FITTED),

@@ -11,7 +11,8 @@ from packaging.version import Version
 
 from kvcore.base.errors import Notice
 from kvcore.base.kept import kept
-from kvcore.base.quantity import Grade, Quantity, figure
+from kvcore.base.quantity import Grade, Quantity, explained, figure
+from kvcore.base.term import added, left_of
 from kvcore.base.units import GIB, gib
 from kvcore.engine import stage_layers
 from kvcore.engine.cards import CardView
@@ -198,17 +199,13 @@ def loaded_quantity(weights: WeightBytes) -> Quantity:
             source=weights.experts_kernel_source,
         )
         rest = figure("otherwise", weights.loading - weights.experts_kernel, grade=parts[place].grade)
-        loading = figure("loading", weights.loading, "{experts_kernel} + {otherwise}", kernel, rest,
-                         grade=parts[place].grade, source=weights.experts_kernel_source)  # fmt: skip
-        parts[place] = loading
-    added = " + ".join(f"{{{part.name}}}" for part in parts if part.name not in SUBTRACTED)
-    taken = "".join(f" − {{{part.name}}}" for part in parts if part.name in SUBTRACTED)
+        parts[place] = explained("loading", added, (kernel, rest), source=weights.experts_kernel_source)
     share = max(weights.spread, ASSUMED_CLASS_SPREAD if weights.is_assumed else 0.0)
-    found = figure(
+    found = explained(
         "weights",
-        weights.total,
-        added + taken,
-        *parts,
+        stored_bytes,
+        tuple(part for part in parts if part.name not in SUBTRACTED),
+        tuple(part for part in parts if part.name in SUBTRACTED),
         grade=Grade.ASSUMED if share else Grade.DERIVED,
         spread=share * weights.total if share else None,
         source="vllm/v1/worker/gpu_model_runner.py:GPUModelRunner.load_model (0.32.0)",
@@ -217,6 +214,11 @@ def loaded_quantity(weights: WeightBytes) -> Quantity:
         return found
     low, high = found.interval
     return replace(found, interval=(low - weights.unsure, high))
+
+
+def stored_bytes(stored: tuple[int, ...], taken: tuple[int, ...]) -> int:
+    """All that is stored, without what is taken off again."""
+    return left_of(added(stored), taken)
 
 
 @kept

@@ -110,13 +110,11 @@ class Path(Struct, frozen=True, kw_only=True):
 
 
 class Question(Struct, frozen=True, kw_only=True):
-    """A question of a step; its formulas and its text name facts of a plan (kvcore/course/facts.py)."""
+    """A question of a step, whose text names facts of a plan (course/facts.py); course/answers.py answers it."""
 
     step: str
     text: Text
     unit: str
-    answer: str
-    slips: tuple[str, ...] = ()
 
 
 class Letter(Struct, frozen=True, kw_only=True):

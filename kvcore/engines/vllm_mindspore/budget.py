@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
+from msgspec.structs import replace
 
 from kvcore.base.errors import Notice, invalid
-from kvcore.base.quantity import Grade, Quantity, Unit
+from kvcore.base.quantity import Grade, Quantity, explained, figure, given
+from kvcore.base.term import left_of, most
 from kvcore.base.units import GIB
 from kvcore.engine.memory_rules import MemoryVariables, written_gb
 from kvcore.engine.protocol import Setting
 from kvcore.engine.rank_memory import Parts, RankMemory, measured_or, rank_parts
+from kvcore.memory.budget import whole_budget_bytes
 from kvcore.memory.graphs import counted_graph_bytes
 
 
@@ -22,33 +23,26 @@ def declared_memory(setting: Setting, weights: Quantity, variables: MemoryVariab
     Raises ScenarioError `invalid-value` for a variable that is no positive number.
     """
     measured, resolved = setting.scenario.measured, setting.resolved
-    source, share = variables.source, resolved.gpu_memory_utilization
-    figure = partial(Quantity, unit=Unit.BYTES, source=source)
-    assumed = partial(figure, grade=Grade.ASSUMED)
-    total = _given("total", setting, variables.total, variables.default_total_gb, figure)
-    allotted = _given("model_memory", setting, variables.model, variables.default_model_gb, figure)
-    most = min(variables.framework_gib * GIB, max(0.0, allotted.value - weights.value))
-    framework = measured_or(measured, "non_torch_gib", assumed(name="framework", value=int(most)))
-    rest = assumed(
-        name="activations",
-        value=max(0, int(allotted.value - weights.value - framework.value)),
-        formula="{model_memory} − {weights} − {framework}",
-        inputs=(allotted, weights, framework),
+    source = variables.source
+    total = _given("total", setting, variables.total, variables.default_total_gb, source)
+    allotted = _given("model_memory", setting, variables.model, variables.default_model_gb, source)
+    framework_bytes = int(min(variables.framework_gib * GIB, max(0.0, allotted.value - weights.value)))
+    framework = figure("framework", framework_bytes, grade=Grade.ASSUMED, source=source)
+    framework = measured_or(measured, "non_torch_gib", framework)
+    rest = explained(
+        "activations", activation_bytes, allotted, weights, framework, grade=Grade.ASSUMED, source=source
     )
-    system = assumed(name="system", value=int(variables.system_gib * GIB))
-    budget = figure(
-        name="budget",
-        value=int(total.value * share),
-        formula="{total} × {gpu_memory_utilization}",
-        inputs=(total, Quantity(name="gpu_memory_utilization", value=share, grade=Grade.EXACT)),
+    system = figure("system", int(variables.system_gib * GIB), grade=Grade.ASSUMED, source=source)
+    budget = explained(
+        "budget",
+        whole_budget_bytes,
+        total,
+        given("gpu_memory_utilization", resolved.gpu_memory_utilization),
+        grade=Grade.DERIVED,
+        source=source,
     )
-    available = figure(
-        name="available_kv",
-        value=int(budget.value - allotted.value),
-        formula="{budget} − {model_memory}",
-        inputs=(budget, allotted),
-    )
-    graphs = figure(name="cuda_graphs", value=0, grade=Grade.EXACT)
+    available = explained("available_kv", left_of, budget, (allotted,), grade=Grade.DERIVED, source=source)
+    graphs = figure("cuda_graphs", 0, source=source)
     parts = Parts(
         total=total,
         system=measured_or(measured, "system_gib", system),
@@ -59,9 +53,14 @@ def declared_memory(setting: Setting, weights: Quantity, variables: MemoryVariab
         counted_graphs=counted_graph_bytes(setting, graphs),
         budget=budget,
         remainder=available,
-        after_pool=figure(name="after_pool", value=0, grade=Grade.ASSUMED),
+        after_pool=figure("after_pool", 0, grade=Grade.ASSUMED, source=source),
     )
     return rank_parts(parts, measured, _guard(variables, total, allotted, budget))
+
+
+def activation_bytes(model_memory: int, weights: int, framework: int) -> int:
+    """What the model may use next to its weights and the framework; 0 where they take more."""
+    return most(0, model_memory - weights - framework)
 
 
 def _guard(
@@ -82,13 +81,11 @@ def _guard(
     return (Notice(code="model-memory-above-budget", field="available_kv", params=params),)
 
 
-def _given(
-    name: str, setting: Setting, variable: str, default: float, figure: Callable[..., Quantity]
-) -> Quantity:
+def _given(name: str, setting: Setting, variable: str, default: float, source: str) -> Quantity:
     """An environment variable in GB of 2**30 bytes, as a quantity of bytes."""
     text = setting.scenario.env.get(variable)
     value = default if text is None else written_gb(text)
     if value is None:
         raise invalid(f"env.{variable}", text, "it must be a positive number")
     grade = Grade.ASSUMED if text is None else Grade.MEASURED
-    return figure(name=name, value=int(value * GIB), formula=variable, grade=grade)
+    return replace(figure(name, int(value * GIB), grade=grade, source=source), set_by=variable)

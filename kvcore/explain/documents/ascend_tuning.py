@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Final
 
-from kvcore.base.quantity import Unit, given
+from kvcore.base.quantity import Unit, explained, given
+from kvcore.base.term import left_of
 from kvcore.base.units import GIB, MIB
 from kvcore.engine.setting import DTYPE_BYTES
 from kvcore.evidence.prerun import (
@@ -15,7 +17,7 @@ from kvcore.evidence.prerun import (
     documented_bytes_per_token,
     out_of_memory_remedies,
 )
-from kvcore.explain.documents.recomputed import Recomputed, bytes_of, cache_of, number, planned
+from kvcore.explain.documents.recomputed import Recomputed, bytes_of, cache_of, number, planned, whole_tokens
 from kvcore.explain.reference import LATENT_POOL_GIB
 from kvcore.scenario import Parallel
 
@@ -45,10 +47,10 @@ def figures() -> dict[str, Recomputed]:
         given("share", prerun.gpu_memory_utilization),
         given("model", prerun.model_gb * GIB, Unit.BYTES),
     )
-    budget = bytes_of("budget", prerun.budget_gb * GIB, "{total} × {share}", total, share)
-    pool = bytes_of("pool", prerun.kv_gb * GIB, "{total} × {share} − {model}", total, share, model)
+    budget = explained("budget", prod, (total, share))
+    pool = explained("pool", pool_bytes, total, share, model)
     peak = given("peak", result.peak_gb * GIB, Unit.BYTES)
-    weights = bytes_of("weights", result.model_gb * GIB, "{peak} − {pool}", peak, pool)
+    weights = explained("weights", left_of, peak, (pool,))
     return {
         "total": Recomputed(bytes_of("total", VARIABLES.default_total_gb * GIB)),
         "system": Recomputed(bytes_of("system", VARIABLES.system_gib * GIB)),
@@ -68,20 +70,25 @@ def figures() -> dict[str, Recomputed]:
         "weights": Recomputed(weights),
         "model-weights": Recomputed(None, final.loaded_weights),
         "final-pool": Recomputed(
-            bytes_of("final", result.kv_gb * GIB, "{budget} − {weights}", budget, weights),
+            explained("final", left_of, budget, (weights,)),
             bytes_of("final", result.final_kv_gb * GIB),
         ),
         "token": Recomputed(bytes_of("token", by_heads), bytes_of("token", cache.bytes_per_token)),
         "eight-gib": Recomputed(bytes_of("pool", eight.value)),
         "tokens-of-eight": Recomputed(
-            number("tokens", eight.value // token.value, "{pool} / {token}", eight, token, unit=Unit.TOKENS),
-            number("tokens", eight.value // latent.value, "{pool} / {token}", eight, latent, unit=Unit.TOKENS),
+            explained("tokens", whole_tokens, eight, token, unit=Unit.TOKENS),
+            explained("tokens", whole_tokens, eight, latent, unit=Unit.TOKENS),
         ),
         "final-share": Recomputed(None, bytes_of("share", result.final_model_gb * GIB)),
         "final-tokens": Recomputed(None, number("tokens", result.final_tokens, unit=Unit.TOKENS)),
         "final-seats": Recomputed(None, number("seats", result.max_num_seqs)),
         "final-batch": Recomputed(None, number("batch", result.max_num_batched_tokens, unit=Unit.TOKENS)),
     }  # fmt: skip
+
+
+def pool_bytes(total: float, share: float, model: float) -> float:
+    """The guide's KV cache: the share of the NPU that the model leaves."""
+    return total * share - model
 
 
 def _remedies(prerun: PreRun) -> dict[str, Recomputed]:

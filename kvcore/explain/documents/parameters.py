@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from kvcore.base.quantity import Unit, given
+from kvcore.base.quantity import Unit, explained, given
+from kvcore.base.term import left_of
 from kvcore.explain.documents.recomputed import Recomputed, cache_of, memory_of, number, oldest, planned
 from kvcore.explain.reference import NGRAM
 
@@ -24,8 +25,8 @@ def figures() -> dict[str, Recomputed]:
         "max-tokens": Recomputed(number("max_tokens", MAX_TOKENS, unit=Unit.TOKENS)),
         "draft-tokens": Recomputed(number("tokens", NGRAM.num_speculative_tokens or 0, unit=Unit.TOKENS)),
         "room": Recomputed(
-            number("room", CONTEXT - MAX_TOKENS, "{context} − {max_tokens}", given("context", CONTEXT),
-                    given("max_tokens", MAX_TOKENS), unit=Unit.TOKENS)
+            explained("room", left_of, given("context", CONTEXT), (given("max_tokens", MAX_TOKENS),),
+                      unit=Unit.TOKENS)
         ),
         "graphs": Recomputed(None, memory_of(new).cuda_graphs),
         "tokens-without": Recomputed(None, number("tokens", cache_of(new).tokens, unit=Unit.TOKENS)),

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import math
+from math import prod
+from operator import truediv
 from typing import Final
 
 from msgspec.structs import replace
 
 from kvcore.advice.vary import decode_bound
-from kvcore.base.quantity import Quantity, Unit, given
+from kvcore.base.quantity import Quantity, Unit, explained, given
+from kvcore.base.term import added
 from kvcore.base.units import GIB, ceil_div
 from kvcore.deploy.going_live import FIRST_TOKEN_SECONDS, OVERLOAD_PERCENT, SECONDS
 from kvcore.deploy.launch import PORT
@@ -42,11 +44,9 @@ def figures() -> dict[str, Recomputed]:
         ("layers", shape.num_layers),
         ("hidden_size", shape.hidden_size),
         ("length", length),
-        ("bytes", width),
+        ("element_bytes", width),
     )
-    inputs = [given(name, value) for name, value in names]
-    request = bytes_of("request", 2 * math.prod(int(one.value) for one in inputs),
-                     "{layers} × 2 × {hidden_size} × {length} × {bytes}", *inputs)  # fmt: skip
+    request = explained("request", request_bytes, *(given(name, value) for name, value in names))
     per_request = bytes_of("request", cache.bytes_per_token * cards * length)
     batch = given("batch", BATCH)
     share = given("share", long.resolved.gpu_memory_utilization)
@@ -70,12 +70,11 @@ def figures() -> dict[str, Recomputed]:
         "weights": Recomputed(None, long.loaded_weights),
         "request": Recomputed(request, per_request),
         "batch": Recomputed(
-            bytes_of("batch", BATCH * request.value, "{batch} × {request}", batch, request),
-            bytes_of("batch", BATCH * per_request.value, "{batch} × {request}", batch, per_request),
+            explained("batch", prod, (batch, request)),
+            explained("batch", prod, (batch, per_request)),
         ),
         "budget": Recomputed(
-            bytes_of("budget", share.value * CARD_GB * GIB, "{share} × {card}", share,
-                   given("card", CARD_GB * GIB, Unit.BYTES)),
+            explained("budget", prod, (share, given("card", CARD_GB * GIB, Unit.BYTES))),
             memory.budget,
         ),
         "short-budget": Recomputed(None, memory_of(short).budget),
@@ -87,8 +86,7 @@ def figures() -> dict[str, Recomputed]:
         },
         "model-limit": Recomputed(None, number("limit", long.resolved.derived_max_model_len, unit=Unit.TOKENS)),
         "needed": Recomputed(
-            number("needed", PROMPTS[1] + ANSWER, "{prompt} + {answer}", given("prompt", PROMPTS[1]),
-                    given("answer", ANSWER), unit=Unit.TOKENS)
+            explained("needed", added, (given("prompt", PROMPTS[1]), given("answer", ANSWER)), unit=Unit.TOKENS)
         ),
         "block": Recomputed(number("block", long.resolved.block_size)),
         "prompt-blocks": Recomputed(None, number("blocks", ceil_div(PROMPT_TOKENS, long.resolved.block_size))),
@@ -103,12 +101,11 @@ def figures() -> dict[str, Recomputed]:
         ),
         **{name: Recomputed(None, _speed(long, at_once)) for name, at_once in (("speed-one", 1), ("speed-four", 4))},
         "seconds": Recomputed(
-            number("seconds", stay.seconds_in_system, "{answer} / {speed}", given("answer", ANSWER),
-                    given("speed", ANSWER_SPEED))
+            explained("seconds", truediv, given("answer", ANSWER), given("speed", ANSWER_SPEED), unit=Unit.NONE)
         ),
         "at-once": Recomputed(
             None,
-            number("at_once", stay.requests_at_once, "{arrivals} × {seconds}", given("arrivals", PER_SECOND), seconds),
+            explained("at_once", prod, (given("arrivals", PER_SECOND), seconds), unit=Unit.NONE),
         ),
         **{
             name: Recomputed(number(name, value, unit=Unit.TOKENS))
@@ -130,6 +127,11 @@ def figures() -> dict[str, Recomputed]:
         "minutes": Recomputed(number("minutes", SECONDS / 60)),
         "seconds-of-load": Recomputed(number("seconds", SECONDS)),
     }  # fmt: skip
+
+
+def request_bytes(layers: int, hidden_size: int, length: int, element_bytes: int) -> int:
+    """The post-mortem's KV cache of a request: keys and values as wide as the hidden size."""
+    return layers * 2 * hidden_size * length * element_bytes
 
 
 def _speed(plan: Plan, at_once: int) -> Quantity | None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
+from math import prod, trunc
 from typing import Any, Final, NamedTuple
 
-from kvcore.base.quantity import Quantity, Unit, figure, given
+from kvcore.base.quantity import Quantity, Unit, explained, figure, given
 from kvcore.cache.capacity import CachePlan
 from kvcore.engine.rank_memory import RankMemory
 from kvcore.evidence.prerun import DEFAULT_LENGTH, DEFAULT_UTILIZATION
@@ -96,14 +97,19 @@ def oldest() -> Plan:
     return plan(link.decode({**LLAMA, "engine_version": OLDEST}).scenario)
 
 
-def bytes_of(name: str, value: float, formula: str = "", *inputs: Quantity) -> Quantity:
+def bytes_of(name: str, value: float) -> Quantity:
     """A size."""
-    return figure(name, value, formula, *inputs)
+    return figure(name, value)
 
 
-def number(name: str, value: float, formula: str = "", *inputs: Quantity, unit: Unit = Unit.NONE) -> Quantity:
+def number(name: str, value: float, unit: Unit = Unit.NONE) -> Quantity:
     """Anything else."""
-    return figure(name, value, formula, *inputs, unit=unit)
+    return figure(name, value, unit=unit)
+
+
+def whole_tokens(pool: float, token: float) -> int:
+    """Tokens that a pool has room for; the documents round down without saying so."""
+    return trunc(pool / token)
 
 
 def memory_of(plan: Plan) -> RankMemory:
@@ -124,4 +130,4 @@ def all_ranks(plan: Plan, part: str) -> Quantity:
     """A part of the memory of every card together."""
     cards = plan.scenario.parallel.tensor_parallel_size
     one = given("one", getattr(memory_of(plan), part).value, Unit.BYTES)
-    return bytes_of(part, one.value * cards, "{one} × {cards}", one, given("cards", cards))
+    return explained(part, prod, (one, given("cards", cards)))

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from math import prod
+from operator import truediv
 from typing import Final
 
-from kvcore.base.quantity import Quantity, Unit, given
+from kvcore.base.quantity import Quantity, Unit, explained, given
+from kvcore.base.term import left_of
 from kvcore.base.units import GB
+from kvcore.cache.kv_formats import keys_and_values
 from kvcore.engine.setting import DTYPE_BYTES
 from kvcore.explain.documents.recomputed import (
     Recomputed,
@@ -16,6 +20,7 @@ from kvcore.explain.documents.recomputed import (
     number,
     oldest,
     planned,
+    whole_tokens,
 )
 from kvcore.planning import Plan
 
@@ -34,15 +39,13 @@ def figures() -> dict[str, Recomputed]:
     total, usable = all_ranks(thumb, "total"), all_ranks(thumb, "budget")
     share = given("share", thumb.resolved.gpu_memory_utilization)
     weights, fixed, kv = (all_ranks(thumb, part) for part in ("weights", "framework", "remainder"))
-    usable = bytes_of("usable", usable.value, "{total} × {share}", total, share)
-    kv = bytes_of("kv", kv.value, "{usable} − {weights} − {framework}", usable, weights, fixed)
+    usable = explained("usable", prod, (total, share))
+    kv = explained("kv", left_of, usable, (weights, fixed))
     parts = {name: given(name, value) for name, value in
              (("kv_heads", kv_heads), ("head_dim", head), ("bytes", width), ("layers", layers))}  # fmt: skip
-    layer = bytes_of(
-        "layer", 2 * kv_heads * head * width, "2 × {kv_heads} × {head_dim} × {bytes}", *parts.values()
-    )
-    token = bytes_of("token", layers * layer.value, "{layers} × {layer}", parts["layers"], layer)
-    tokens = number("tokens", kv.value // token.value, "{kv} / {token}", kv, token, unit=Unit.TOKENS)
+    layer = explained("layer", keys_and_values, parts["kv_heads"], parts["head_dim"], parts["bytes"])
+    token = explained("token", prod, (parts["layers"], layer))
+    tokens = explained("tokens", whole_tokens, kv, token, unit=Unit.TOKENS)
     length = given("length", thumb.resolved.max_model_len, Unit.TOKENS)
     return {
         "cards": Recomputed(number("cards", cards)),
@@ -57,8 +60,7 @@ def figures() -> dict[str, Recomputed]:
         "total": Recomputed(total, all_ranks(real, "total")),
         "usable": Recomputed(usable, all_ranks(real, "budget")),
         "parameters": Recomputed(
-            bytes_of("product", PARAMETERS_BILLION * GB * width, "{parameters} × {bytes}",
-                   given("parameters", PARAMETERS_BILLION * GB), parts["bytes"])
+            explained("product", prod, (given("parameters", PARAMETERS_BILLION * GB), parts["bytes"]))
         ),
         "weights": Recomputed(weights, all_ranks(real, "weights")),
         "fixed-card": Recomputed(bytes_of("fixed", fixed.value / cards), _fixed(real)),
@@ -71,7 +73,7 @@ def figures() -> dict[str, Recomputed]:
         "token": Recomputed(token, bytes_of("token", cache.bytes_per_token * cards)),
         "tokens": Recomputed(tokens, number("tokens", cache.tokens, unit=Unit.TOKENS)),
         "requests": Recomputed(
-            number("requests", tokens.value / length.value, "{tokens} / {length}", tokens, length),
+            explained("requests", truediv, tokens, length, unit=Unit.NONE),
             number("requests", cache.max_concurrency),
         ),
     }  # fmt: skip
