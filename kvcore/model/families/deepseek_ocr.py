@@ -12,26 +12,7 @@ from kvcore.model.config import ModelConfig, Section
 from kvcore.model.families import decoder, deepseek
 from kvcore.model.families.multimodal import behind_encoders
 from kvcore.model.parts import blocks
-from kvcore.model.parts.encoder import (
-    CLIP,
-    TIMM,
-    Encoder,
-    Modules,
-    attention,
-    behind,
-    block,
-    convolution,
-    images,
-    mlp,
-    never_sharded,
-    norm,
-    norms,
-    read_merge,
-    read_sizes,
-    repeated,
-    tensor,
-    whole,
-)
+from kvcore.model.parts import encoder as enc
 
 PLAIN_ATTENTION: Final = replace(decoder.DECODERS["deepseek"], qkv_bias=False, reads_head_dim=False)
 """The config class names a head_dim that only latent attention means.
@@ -58,19 +39,19 @@ def read_deepseek(config: ModelConfig) -> Architecture:
     return decoder.read_decoder(PLAIN_ATTENTION, config, section)
 
 
-def projector(section: Section) -> Modules:
+def projector(section: Section) -> enc.Modules:
     """One linear layer, or several behind a square of patches.
 
     Source: vllm/model_executor/models/deepseek_vl2.py:MlpProjector; transformers_utils/configs/deepseek_vl2.py (0.32).
     """
     width, out = section.integer("input_dim", 1152), section.integer("n_embed", 2048)
     if section.string("projector_type", PROJECTORS[0]) == "linear":
-        return behind("layers", (whole("", width, out),))
-    merge, inside = read_merge(section, "downsample_ratio", 2), out * section.integer("mlp_ratio", 1)
+        return enc.behind("layers", (enc.whole("", width, out),))
+    merge, inside = enc.read_merge(section, "downsample_ratio", 2), out * section.integer("mlp_ratio", 1)
     depth = section.integer("depth", 2, minimum=2, maximum=64)
     sizes = (width * merge**2, *(inside,) * (depth - 1), out)
-    layers = (whole(f"{2 * at}", sizes[at], sizes[at + 1]) for at in range(depth))
-    return behind("layers", layers)
+    layers = (enc.whole(f"{2 * at}", sizes[at], sizes[at + 1]) for at in range(depth))
+    return enc.behind("layers", layers)
 
 
 SAM_SIDE: Final = 64
@@ -78,37 +59,37 @@ SAM_SIDE: Final = 64
 SAM_WINDOW: Final = 14
 
 
-def sam(root: Section, out: int, tokens: int) -> Encoder:
+def sam(root: Section, out: int, tokens: int) -> enc.Encoder:
     """SAM's ViT-B for images of 1,024 pixels and the convolutions behind it, the last `out` wide; whole on every rank.
 
     It has relative positions, global attention in every third block and windows of 14 patches in the others.
 
     Source: vllm/model_executor/models/deepencoder.py:build_sam_vit_b, ImageEncoderViT (0.32).
     """
-    own = read_sizes(root, 768, 3072, 12, 12)
-    width, names = own.width, replace(TIMM, up="mlp.lin1", down="mlp.lin2")
-    layer = never_sharded(block(own, names))
+    own = enc.read_sizes(root, 768, 3072, 12, 12)
+    width, names = own.width, replace(enc.TIMM, up="mlp.lin1", down="mlp.lin2")
+    layer = enc.never_sharded(enc.block(own, names))
 
-    def positions(index: int) -> Modules:
+    def positions(index: int) -> enc.Modules:
         rows = 2 * (SAM_SIDE if index % 3 == 2 else SAM_WINDOW) - 1
-        return tensor("attn.rel_pos_h", rows, own.head), tensor("attn.rel_pos_w", rows, own.head)
+        return enc.tensor("attn.rel_pos_h", rows, own.head), enc.tensor("attn.rel_pos_w", rows, own.head)
 
-    layers = (behind(f"blocks.{at}", (*layer, *positions(at))) for at in range(own.layers))
+    layers = (enc.behind(f"blocks.{at}", (*layer, *positions(at))) for at in range(own.layers))
     modules = (
-        convolution("patch_embed.proj", 3, width, 16, 16),
-        tensor("pos_embed", SAM_SIDE, SAM_SIDE, width),
+        enc.convolution("patch_embed.proj", 3, width, 16, 16),
+        enc.tensor("pos_embed", SAM_SIDE, SAM_SIDE, width),
         *(module for layer in layers for module in layer),
-        convolution("neck.0", width, 256, bias=False),
-        norm("neck.1", 256),
-        convolution("neck.2", 256, 256, 3, 3, bias=False),
-        norm("neck.3", 256),
-        convolution("net_2", 256, 512, 3, 3, bias=False),
-        convolution("net_3", 512, out, 3, 3, bias=False),
+        enc.convolution("neck.0", width, 256, bias=False),
+        enc.norm("neck.1", 256),
+        enc.convolution("neck.2", 256, 256, 3, 3, bias=False),
+        enc.norm("neck.3", 256),
+        enc.convolution("net_2", 256, 512, 3, 3, bias=False),
+        enc.convolution("net_3", 512, out, 3, 3, bias=False),
     )
-    return Encoder(modules=behind("model.sam_model", modules), vision=images(own, tokens, 16))
+    return enc.Encoder(modules=enc.behind("model.sam_model", modules), vision=enc.images(own, tokens, 16))
 
 
-def deepseek_ocr(config: ModelConfig, text: int) -> Encoder:
+def deepseek_ocr(config: ModelConfig, text: int) -> enc.Encoder:
     """DeepSeek-OCR: SAM, then CLIP.
 
     The largest image, 1,280 pixels square, is 16 x 17 tokens for the whole, 20 x 21 for 2 x 2 tiles, and one
@@ -117,25 +98,25 @@ def deepseek_ocr(config: ModelConfig, text: int) -> Encoder:
     Source: vllm/model_executor/models/deepseek_ocr.py:DeepseekOCRForCausalLM (0.32).
     """
     root = config.root
-    own, seen = read_sizes(root, 1024, 4096, 16, 24), sam(root, 1024, 16 * 17 + 20 * 21 + 1)
+    own, seen = enc.read_sizes(root, 1024, 4096, 16, 24), sam(root, 1024, 16 * 17 + 20 * 21 + 1)
     clip = (
-        tensor("embeddings.class_embedding", own.width),
-        convolution("embeddings.patch_embedding", 3, own.width, 14, 14, bias=False),
-        tensor("embeddings.position_embedding", (224 // 14) ** 2 + 1, own.width),
-        norm("pre_layrnorm", own.width),
-        *repeated("transformer.layers", own.layers, block(own, CLIP)),
+        enc.tensor("embeddings.class_embedding", own.width),
+        enc.convolution("embeddings.patch_embedding", 3, own.width, 14, 14, bias=False),
+        enc.tensor("embeddings.position_embedding", (224 // 14) ** 2 + 1, own.width),
+        enc.norm("pre_layrnorm", own.width),
+        *enc.repeated("transformer.layers", own.layers, enc.block(own, enc.CLIP)),
     )
     modules = (
         *seen.modules,
-        *behind("model.vision_model", clip),
-        *behind("model.projector", projector(root.section("projector_config"))),
-        tensor("model.image_newline", text),
-        tensor("model.view_seperator", text),
+        *enc.behind("model.vision_model", clip),
+        *enc.behind("model.projector", projector(root.section("projector_config"))),
+        enc.tensor("model.image_newline", text),
+        enc.tensor("model.view_seperator", text),
     )
     return replace(seen, modules=modules)
 
 
-def deepseek_ocr2(config: ModelConfig, text: int) -> Encoder:
+def deepseek_ocr2(config: ModelConfig, text: int) -> enc.Encoder:
     """DeepSeek-OCR 2: SAM, then a Qwen2 that reads patches and queries, whole on every rank.
 
     The largest image is 256 tokens for the whole, 144 for each of six tiles, and one (get_num_image_tokens).
@@ -144,27 +125,27 @@ def deepseek_ocr2(config: ModelConfig, text: int) -> Encoder:
     """
     root, width, inner = config.root, 896, 4864
     seen = sam(root, width, 256 + 6 * 144 + 1)
-    layer: Modules = (
-        whole("self_attn.q_proj", width, width),
-        whole("self_attn.k_proj", width, 128),
-        whole("self_attn.v_proj", width, 128),
-        whole("self_attn.o_proj", width, width, bias=False),
-        whole("mlp.gate_proj", width, inner, bias=False),
-        whole("mlp.up_proj", width, inner, bias=False),
-        whole("mlp.down_proj", inner, width, bias=False),
-        *(tensor(name, width) for name in blocks.TWO_NORMS),
+    layer: enc.Modules = (
+        enc.whole("self_attn.q_proj", width, width),
+        enc.whole("self_attn.k_proj", width, 128),
+        enc.whole("self_attn.v_proj", width, 128),
+        enc.whole("self_attn.o_proj", width, width, bias=False),
+        enc.whole("mlp.gate_proj", width, inner, bias=False),
+        enc.whole("mlp.up_proj", width, inner, bias=False),
+        enc.whole("mlp.down_proj", inner, width, bias=False),
+        *(enc.tensor(name, width) for name in blocks.TWO_NORMS),
     )
     reader = (
-        tensor("model.model.norm", width),
-        tensor("query_768", 144, width),
-        tensor("query_1024", 256, width),
-        *repeated("model.model.layers", 24, layer),
+        enc.tensor("model.model.norm", width),
+        enc.tensor("query_768", 144, width),
+        enc.tensor("query_1024", 256, width),
+        *enc.repeated("model.model.layers", 24, layer),
     )
     modules = (
         *seen.modules,
-        *behind("model.qwen2_model", reader),
-        *behind("model.projector", projector(root.section("projector_config"))),
-        tensor("model.view_seperator", text),
+        *enc.behind("model.qwen2_model", reader),
+        *enc.behind("model.projector", projector(root.section("projector_config"))),
+        enc.tensor("model.view_seperator", text),
     )
     return replace(seen, modules=modules)
 
@@ -188,51 +169,50 @@ def largest_image_tokens(root: Section, merge: int) -> int:
     return side * (side + 1) + largest + 1
 
 
-def deepseek_vl2(config: ModelConfig, text: int) -> Encoder:
+def deepseek_vl2(config: ModelConfig, text: int) -> enc.Encoder:
     """DeepSeek-VL2: vit_so400m_patch14_siglip_384.webli of timm with its pooling head; the ranks shard only the MLPs.
 
     Source: vllm/model_executor/models/deepseek_vl2.py:_init_vision_module, patch_vit_for_tp (0.32); timm
     vision_transformer.py.
     """
     root, section = config.root, config.root.section("projector_config")
-    own, merge = read_sizes(root, 1152, 4304, 16, 27), read_merge(section, "downsample_ratio", 2)
+    own, merge = enc.read_sizes(root, 1152, 4304, 16, 27), enc.read_merge(section, "downsample_ratio", 2)
     width = own.width
-    layer = (*never_sharded(attention(own, TIMM)), *mlp(own, TIMM), *norms(own, TIMM))
+    layer = (
+        *enc.never_sharded(enc.attention(own, enc.TIMM)),
+        *enc.mlp(own, enc.TIMM),
+        *enc.norms(own, enc.TIMM),
+    )
     vision = (
-        convolution("patch_embed.proj", 3, width, SIGLIP_PATCH, SIGLIP_PATCH),
-        tensor("pos_embed", SIGLIP_SIDE**2, width),
-        *repeated("blocks", own.layers, layer),
-        norm("norm", width),
-        tensor("attn_pool.latent", width),
-        whole("attn_pool.q", width, width),
-        whole("attn_pool.kv", width, 2 * width),
-        whole("attn_pool.proj", width, width),
-        norm("attn_pool.norm", width),
-        *behind("attn_pool", mlp(own, TIMM)),
+        enc.convolution("patch_embed.proj", 3, width, SIGLIP_PATCH, SIGLIP_PATCH),
+        enc.tensor("pos_embed", SIGLIP_SIDE**2, width),
+        *enc.repeated("blocks", own.layers, layer),
+        enc.norm("norm", width),
+        enc.tensor("attn_pool.latent", width),
+        enc.whole("attn_pool.q", width, width),
+        enc.whole("attn_pool.kv", width, 2 * width),
+        enc.whole("attn_pool.proj", width, width),
+        enc.norm("attn_pool.norm", width),
+        *enc.behind("attn_pool", enc.mlp(own, enc.TIMM)),
     )
     modules = (
-        *behind("vision", vision),
-        *behind("projector", projector(section)),
-        tensor("image_newline", text),
-        tensor("view_seperator", text),
+        *enc.behind("vision", vision),
+        *enc.behind("projector", projector(section)),
+        enc.tensor("image_newline", text),
+        enc.tensor("view_seperator", text),
     )
-    return Encoder(modules=modules, vision=images(own, largest_image_tokens(root, merge), merge**2))
+    return enc.Encoder(modules=modules, vision=enc.images(own, largest_image_tokens(root, merge), merge**2))
 
 
 READERS: Final = blocks.named(
     (
         behind_encoders(deepseek_ocr, read_deepseek, "model.layers"),
-        "DeepseekOCRForCausalLM",
-        "DeepseekOCR",
-        "deepseek_ocr",
-        "UnlimitedOCRForCausalLM",
-        "unlimited-ocr",
+        "DeepseekOCRForCausalLM DeepseekOCR deepseek_ocr UnlimitedOCRForCausalLM unlimited-ocr",
         "unlimited_ocr",
     ),
     (behind_encoders(deepseek_ocr2, read_deepseek, "model.layers"), "DeepseekOCR2ForCausalLM"),
     (
         behind_encoders(deepseek_vl2, read_deepseek, "language.model.layers"),
-        "DeepseekVLV2ForCausalLM",
-        "deepseek_vl_v2",
+        "DeepseekVLV2ForCausalLM deepseek_vl_v2",
     ),
 )

@@ -9,27 +9,7 @@ from msgspec.structs import replace
 from kvcore.model import architecture as arch
 from kvcore.model.config import ModelConfig, Section
 from kvcore.model.parts import blocks
-from kvcore.model.parts.encoder import (
-    MAX_PATCH,
-    TIMM,
-    Encoder,
-    Modules,
-    behind,
-    block,
-    column,
-    images,
-    norm,
-    read_channels,
-    read_merge,
-    read_sizes,
-    repeated,
-    share,
-    tensor,
-    under,
-    when,
-    whole,
-    with_encoders,
-)
+from kvcore.model.parts import encoder as enc
 
 POSITIONS_PER_TOKEN: Final = 4
 """By how much the table is longer than the context.
@@ -81,10 +61,10 @@ def read(config: ModelConfig) -> arch.Architecture:
     )
     seen = image_encoder(config.root.section("vision_config"))
     modules = (*seen.modules, *resampler(config.root, heads.hidden_size))
-    return with_encoders(built, replace(seen, modules=modules))
+    return enc.with_encoders(built, replace(seen, modules=modules))
 
 
-def image_encoder(section: Section) -> Encoder:
+def image_encoder(section: Section) -> enc.Encoder:
     """Plain blocks behind a linear patch embedding.
 
     The largest image is as preprocessor_config.json of ERNIE-4.5-VL-28B-A3B-PT says: max_pixels / 28².
@@ -92,38 +72,42 @@ def image_encoder(section: Section) -> Encoder:
     Source: vllm/model_executor/models/ernie45_vl.py:Ernie4_5_VisionTransformer (0.32).
     """
     width = section.integer("embed_dim", section.optional_integer("hidden_size"))
-    own = read_sizes(section, width, share(section, width, 4), "num_heads", "depth")
-    pixels = read_channels(section, "in_channels") * section.integer("patch_size", maximum=MAX_PATCH) ** 2
-    modules = (
-        whole("patch_embed.proj", pixels, width, bias=False),
-        norm("ln", width),
-        *repeated("blocks", own.layers, block(own, TIMM)),
+    own = enc.read_sizes(section, width, enc.share(section, width, 4), "num_heads", "depth")
+    pixels = (
+        enc.read_channels(section, "in_channels") * section.integer("patch_size", maximum=enc.MAX_PATCH) ** 2
     )
-    seen = Encoder(modules=modules, vision=images(own, 16384, read_merge(section, default=2) ** 2))
-    return under("vision_model", seen)
+    modules = (
+        enc.whole("patch_embed.proj", pixels, width, bias=False),
+        enc.norm("ln", width),
+        *enc.repeated("blocks", own.layers, enc.block(own, enc.TIMM)),
+    )
+    seen = enc.Encoder(
+        modules=modules, vision=enc.images(own, 16384, enc.read_merge(section, default=2) ** 2)
+    )
+    return enc.under("vision_model", seen)
 
 
-def resampler(root: Section, text: int) -> Modules:
+def resampler(root: Section, text: int) -> enc.Modules:
     """From a square of patches, and two moments of a video, to one token.
 
     Source: vllm/model_executor/models/ernie45_vl.py:VariableResolutionResamplerModel (0.32).
     """
-    space, time = read_merge(root, "spatial_conv_size", 2), read_merge(root, "temporal_conv_size", 2)
+    space, time = enc.read_merge(root, "spatial_conv_size", 2), enc.read_merge(root, "temporal_conv_size", 2)
     width, prefix = root.integer("pixel_hidden_size") * space**2, "model.resampler_model"
     temporal = (
-        column("temporal_linear.0", width * time, width),
-        column("temporal_linear.2", width, width),
-        norm("temporal_linear.3", width),
+        enc.column("temporal_linear.0", width * time, width),
+        enc.column("temporal_linear.2", width, width),
+        enc.norm("temporal_linear.3", width),
     )
     modules = (
-        column("spatial_linear.0", width, width),
-        column("spatial_linear.2", width, width),
-        norm("spatial_linear.3", width),
-        column("mlp", width, text),
-        tensor("after_norm", text),
-        *when(root.boolean("use_temporal_conv", True), *temporal),
+        enc.column("spatial_linear.0", width, width),
+        enc.column("spatial_linear.2", width, width),
+        enc.norm("spatial_linear.3", width),
+        enc.column("mlp", width, text),
+        enc.tensor("after_norm", text),
+        *enc.when(root.boolean("use_temporal_conv", True), *temporal),
     )
-    return behind(prefix, modules)
+    return enc.behind(prefix, modules)
 
 
 def pair(section: Section, name: str, default: int | None = None) -> tuple[int, int]:
@@ -185,5 +169,5 @@ def which_layers_are_sparse(section: Section, count: int) -> tuple[bool, ...]:
 
 
 READERS: Final = blocks.named(
-    (read, "Ernie4_5_VLMoeForConditionalGeneration", "ernie4_5_moe_vl", "ernie4_5_vl_moe"),
+    (read, "Ernie4_5_VLMoeForConditionalGeneration ernie4_5_moe_vl ernie4_5_vl_moe"),
 )

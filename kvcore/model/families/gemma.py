@@ -15,17 +15,7 @@ from kvcore.model import architecture as arch
 from kvcore.model.config import ModelConfig, Section
 from kvcore.model.families.decoder import DECODERS, attention, by_row, experts_of, read_decoder
 from kvcore.model.parts import blocks
-from kvcore.model.parts.encoder import (
-    MAX_PATCH,
-    Encoder,
-    Modules,
-    images,
-    pair,
-    read_sizes,
-    repeated,
-    tensor,
-    with_encoders,
-)
+from kvcore.model.parts import encoder as enc
 from kvcore.model.parts.experts import optional_moe, routed_experts
 from kvcore.model.parts.image_encoders import read_siglip
 from kvcore.model.parts.pattern import by_kind
@@ -96,12 +86,12 @@ def read_gemma3(config: ModelConfig) -> arch.Architecture:
     if vision is None:
         return built
     tokens = config.root.integer("mm_tokens_per_image", 256)
-    return with_encoders(
+    return enc.with_encoders(
         built, gemma3_images(vision, built.hidden_size, tokens), "language_model.model.layers"
     )
 
 
-def gemma3_images(section: Section, text: int, tokens: int) -> Encoder:
+def gemma3_images(section: Section, text: int, tokens: int) -> enc.Encoder:
     """SigLIP and the projector. One image is always `tokens` tokens.
 
     Source: vllm/model_executor/models/gemma3_mm.py:Gemma3MultiModalProjector (0.32).
@@ -109,32 +99,34 @@ def gemma3_images(section: Section, text: int, tokens: int) -> Encoder:
     seen, projector = read_siglip(section, "vision_tower.vision_model"), "multi_modal_projector"
     modules = (
         *seen.modules,
-        tensor(f"{projector}.mm_input_projection_weight", seen.own.width, text),
-        tensor(f"{projector}.mm_soft_emb_norm", seen.own.width),
+        enc.tensor(f"{projector}.mm_input_projection_weight", seen.own.width, text),
+        enc.tensor(f"{projector}.mm_soft_emb_norm", seen.own.width),
     )
-    return Encoder(modules=modules, vision=images(seen.own, tokens, max(1, seen.side**2 // tokens)))
+    return enc.Encoder(modules=modules, vision=enc.images(seen.own, tokens, max(1, seen.side**2 // tokens)))
 
 
-def gemma4_images(section: Section, text: int) -> Encoder:
+def gemma4_images(section: Section, text: int) -> enc.Encoder:
     """Gemma 4's encoder of images, whole on every rank, with its projection.
 
     Source: transformers 5.19, models/gemma4/modeling_gemma4.py:Gemma4VisionModel;
     vllm/model_executor/models/gemma4_mm.py (0.32).
     """
-    own = read_sizes(section, head=section.integer("head_dim"))
+    own = enc.read_sizes(section, head=section.integer("head_dim"))
     width, heads, kv_heads = own.width, own.heads, section.integer("num_key_value_heads", own.heads)
     size = 2 * width * own.head * (heads + kv_heads) + 3 * width * own.inner + 4 * width + 2 * own.head
     pixels = section.integer("num_channels", 3) * section.integer("patch_size") ** 2
     modules = (
-        tensor("vision_tower.patch_embedder", pixels + 2 * section.integer("position_embedding_size"), width),
-        *repeated("vision_tower.encoder.layers", own.layers, (tensor("", size),)),
+        enc.tensor(
+            "vision_tower.patch_embedder", pixels + 2 * section.integer("position_embedding_size"), width
+        ),
+        *enc.repeated("vision_tower.encoder.layers", own.layers, (enc.tensor("", size),)),
         blocks.replicated("embed_vision.embedding_projection", width, text),
     )
     tokens, pooled = section.integer("default_output_length", 280), section.integer("pooling_kernel_size", 3)
-    return Encoder(modules=modules, vision=images(own, tokens, pooled**2))
+    return enc.Encoder(modules=modules, vision=enc.images(own, tokens, pooled**2))
 
 
-def gemma4_audio(section: Section, text: int) -> Modules:
+def gemma4_audio(section: Section, text: int) -> enc.Modules:
     """A Conformer, whole on every rank, with its projection.
 
     A layer is attention with relative positions, two MLPs of four times the width, and a light convolution.
@@ -143,15 +135,15 @@ def gemma4_audio(section: Section, text: int) -> Modules:
     vllm/model_executor/models/gemma4_mm.py (0.32).
     """
     width, heads = section.integer("hidden_size"), section.integer("num_attention_heads")
-    first, further = pair(section, "subsampling_conv_channels")
+    first, further = enc.pair(section, "subsampling_conv_channels")
     kernel, projected = section.integer("conv_kernel_size"), section.integer("output_proj_dims")
     size = (5 + 2 * 8 + 3) * width**2 + (kernel + 2 * 2 + 2 + 3) * width + width // heads
     start = "audio_tower.subsample_conv_projection"
     return (
-        tensor(start, (9 + 1) * first + (9 * first + 1) * further),
-        tensor(f"{start}.input_proj_linear", first // 4 * further, width),
-        *repeated("audio_tower.layers", section.layers(), (tensor("", size),)),
-        tensor("audio_tower.output_proj", width + 1, projected),
+        enc.tensor(start, (9 + 1) * first + (9 * first + 1) * further),
+        enc.tensor(f"{start}.input_proj_linear", first // 4 * further, width),
+        *enc.repeated("audio_tower.layers", section.layers(), (enc.tensor("", size),)),
+        enc.tensor("audio_tower.output_proj", width + 1, projected),
         blocks.replicated("embed_audio.embedding_projection", projected, text),
     )
 
@@ -373,12 +365,12 @@ def read_gemma4_unified(config: ModelConfig) -> arch.Architecture:
     root, text = config.root, config.language.integer("hidden_size")
     section = root.section("vision_config", "gemma4_unified_vision")
     width, pooled = section.integer("mm_embed_dim"), section.integer("pooling_kernel_size", maximum=64)
-    pixels = 3 * (section.integer("patch_size", maximum=MAX_PATCH) * pooled) ** 2
+    pixels = 3 * (section.integer("patch_size", maximum=enc.MAX_PATCH) * pooled) ** 2
     modules: list[arch.Module] = [
         blocks.norm("vision_embedder.patch_ln1", pixels, bias=True),
         blocks.column("vision_embedder.patch_dense", pixels, width, bias=True),
         *blocks.norms(width, "vision_embedder.patch_ln2", "vision_embedder.pos_norm", bias=True),
-        tensor("vision_embedder.pos_embedding", 2 * section.integer("mm_posemb_size"), width),
+        enc.tensor("vision_embedder.pos_embedding", 2 * section.integer("mm_posemb_size"), width),
         blocks.replicated("embed_vision.embedding_projection", width, text),
     ]
     audio = root.optional_section("audio_config", "gemma4_unified_audio")
@@ -386,7 +378,9 @@ def read_gemma4_unified(config: ModelConfig) -> arch.Architecture:
         heard = audio.integer("audio_embed_dim", audio.optional_integer("hidden_size"))
         modules.append(blocks.replicated("embed_audio.embedding_projection", heard, text))
     limits = arch.VisionEncoder(hidden_size=width, intermediate_size=width, max_tokens_per_item=280)
-    return with_encoders(read_gemma4(config, tuple(modules)), Encoder(modules=tuple(modules), vision=limits))
+    return enc.with_encoders(
+        read_gemma4(config, tuple(modules)), enc.Encoder(modules=tuple(modules), vision=limits)
+    )
 
 
 READERS: Final = by_row(

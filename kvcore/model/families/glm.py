@@ -102,11 +102,9 @@ def linear_attention(section: Section, hidden: int) -> arch.Layer:
 
     Source: vllm/models/glm5next/common/kda.py:Glm5NextLinearAttention (0.33).
     """
-    prefix, heads, width = (
-        "self_attn",
-        section.integer("linear_num_heads"),
-        section.integer("linear_head_dim"),
-    )
+    prefix = "self_attn"
+    heads = section.integer("linear_num_heads")
+    width = section.integer("linear_head_dim")
     each, down = arch.Output(units=heads, width=width), arch.Output(units=1, width=width, replicable=True)
     names = tuple(f"{prefix}.{name}_proj" for name in ("q", "k", "v", "b", "f_a", "g_a"))
     outputs = (each, each, each, arch.Output(units=heads), down, down)

@@ -22,20 +22,7 @@ from kvcore.model.families.decoder import (
     with_everywhere,
 )
 from kvcore.model.parts import blocks
-from kvcore.model.parts.encoder import (
-    MAX_PATCH,
-    Encoder,
-    Names,
-    block,
-    convolution,
-    images,
-    merged,
-    read_sizes,
-    repeated,
-    tensor,
-    under,
-    with_encoders,
-)
+from kvcore.model.parts import encoder as enc
 from kvcore.model.parts.experts import MAX_EXPERTS
 from kvcore.model.parts.pattern import by_kind
 from kvcore.model.rope import Rope
@@ -112,10 +99,8 @@ def read_opt(config: ModelConfig) -> arch.Architecture:
         raise section.contradicting("word_embed_proj_dim", f"an embedding of {width} in a model of {hidden}")
     if not section.boolean("layer_norm_elementwise_affine", True):
         traits = replace(traits, layer_norms=())
-    before, removed = (
-        section.boolean("do_layer_norm_before", True),
-        section.boolean("_remove_final_layer_norm", False),
-    )
+    before = section.boolean("do_layer_norm_before", True)
+    removed = section.boolean("_remove_final_layer_norm", False)
     if removed or not before:
         traits = replace(traits, names=replace(traits.names, final_norm=""))
     return read_decoder(traits, config)
@@ -185,7 +170,7 @@ def read_glm(config: ModelConfig) -> arch.Architecture:
     return read_decoder(replace(traits, qkv_bias=qkv_bias), config, heads=heads, rotary_tables=(table,))
 
 
-GLM_VISION: Final = Names(
+GLM_VISION: Final = enc.Names(
     "attention.query_key_value", "attention.dense", "mlp.fc1", "mlp.fc2", blocks.TWO_NORMS
 )
 
@@ -197,24 +182,25 @@ def read_glm_vision(config: ModelConfig) -> arch.Architecture:
     """
     built, section = read_glm(config), config.root.section("vision_config")
     hidden, wide = built.hidden_size, built.intermediate_size
-    own, patch = read_sizes(section, heads="num_heads"), section.integer("patch_size", maximum=MAX_PATCH)
+    own = enc.read_sizes(section, heads="num_heads")
+    patch = section.integer("patch_size", maximum=enc.MAX_PATCH)
     width, positions = own.width, section.integer("num_positions")
     gate = ("linear_proj.gate_proj", "linear_proj.dense_h_to_4h")
     modules = (
-        tensor("boi", hidden),
-        tensor("eoi", hidden),
-        tensor("patch_embedding.cls_embedding", width),
-        convolution("patch_embedding.proj", section.integer("in_channels", 3), width, patch, patch),
-        tensor("patch_embedding.position_embedding", positions, width),
-        convolution("conv", width, hidden, 2, 2),
+        enc.tensor("boi", hidden),
+        enc.tensor("eoi", hidden),
+        enc.tensor("patch_embedding.cls_embedding", width),
+        enc.convolution("patch_embedding.proj", section.integer("in_channels", 3), width, patch, patch),
+        enc.tensor("patch_embedding.position_embedding", positions, width),
+        enc.convolution("conv", width, hidden, 2, 2),
         blocks.replicated("linear_proj.linear_proj", hidden, hidden),
         blocks.norm("linear_proj.norm1", hidden, bias=True),
-        merged("linear_proj.merged_proj", hidden, wide, gate, bias=False),
+        enc.merged("linear_proj.merged_proj", hidden, wide, gate, bias=False),
         blocks.row("linear_proj.dense_4h_to_h", wide, hidden),
-        *repeated("transformer.layers", own.layers, block(own, GLM_VISION)),
+        *enc.repeated("transformer.layers", own.layers, enc.block(own, GLM_VISION)),
     )
-    seen = Encoder(modules=modules, vision=images(own, (positions - 1) // 4 + 2, 4))
-    return with_encoders(built, under("transformer.vision", seen))
+    seen = enc.Encoder(modules=modules, vision=enc.images(own, (positions - 1) // 4 + 2, 4))
+    return enc.with_encoders(built, enc.under("transformer.vision", seen))
 
 
 def read_qwen(config: ModelConfig) -> arch.Architecture:

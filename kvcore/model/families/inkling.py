@@ -269,5 +269,5 @@ def prime_factors(number: int) -> list[int]:
 
 
 READERS: Final = blocks.named(
-    (read, "InklingForCausalLM", "InklingForConditionalGeneration", "inkling_model", "inkling_mm_model")
+    (read, "InklingForCausalLM InklingForConditionalGeneration inkling_model inkling_mm_model"),
 )

@@ -12,17 +12,7 @@ from kvcore.model.config import ModelConfig, Section
 from kvcore.model.families.decoder import DECODERS, by_row, read_decoder
 from kvcore.model.families.qwen import FULL, LINEAR, gated_attention
 from kvcore.model.parts import blocks
-from kvcore.model.parts.encoder import (
-    MOONVIT,
-    attention,
-    changed,
-    mlp,
-    norms,
-    pair,
-    read_sizes,
-    repeated,
-    tensor,
-)
+from kvcore.model.parts import encoder as enc
 from kvcore.model.parts.experts import ExpertTraits, optional_moe, read_moe
 from kvcore.model.parts.latent import as_heads, heads_column, latent_experts, latent_layer, read_latent
 from kvcore.model.parts.mixers import kda
@@ -155,32 +145,30 @@ def image_encoder(section: Section, text_hidden_size: int) -> tuple[arch.Module,
     if attended % count:
         raise section.contradicting("qkv_hidden_size", f"{attended} is not divisible by {count} heads")
     keys = ("vt_hidden_size", "vt_intermediate_size", "vt_num_attention_heads", "vt_num_hidden_layers")
-    own, (rows, columns) = (
-        read_sizes(section, *keys, head=attended // count),
-        pair(section, "merge_kernel_size", 2),
-    )
+    own = enc.read_sizes(section, *keys, head=attended // count)
+    rows, columns = enc.pair(section, "merge_kernel_size", 2)
     width, grouped = own.width, own.width * rows * columns
-    bias, is_layer_norm = (
-        section.boolean("linear_bias", False),
-        section.string("norm_type", "rmsnorm") == "layernorm",
-    )
+    bias = section.boolean("linear_bias", False)
+    is_layer_norm = section.string("norm_type", "rmsnorm") == "layernorm"
     qkv_bias = section.boolean("attn_bias", False)
-    names = replace(MOONVIT, qkv="wqkv", parts=())
+    names = replace(enc.MOONVIT, qkv="wqkv", parts=())
     layers = (
-        *attention(own, names, bias=qkv_bias, out_bias=qkv_bias),
-        *mlp(own, names, bias=bias),
-        *norms(own, names, bias=is_layer_norm),
+        *enc.attention(own, names, bias=qkv_bias, out_bias=qkv_bias),
+        *enc.mlp(own, names, bias=bias),
+        *enc.norms(own, names, bias=is_layer_norm),
     )
     height, breadth = (section.integer(f"init_pos_emb_{side}", 64) for side in ("height", "width"))
     patch = 3 * section.integer("patch_size") ** 2 + section.boolean("patch_embed_proj_bias", False)
     return (
-        tensor("vision_tower.patch_embed.proj", patch, width),
-        tensor("vision_tower.patch_embed.pos_emb", height, breadth, width),
+        enc.tensor("vision_tower.patch_embed.proj", patch, width),
+        enc.tensor("vision_tower.patch_embed.pos_emb", height, breadth, width),
         blocks.norm("vision_tower.encoder.final_layernorm", width, bias=is_layer_norm),
         blocks.replicated("mm_projector.linear_1", grouped, grouped),
         blocks.replicated("mm_projector.linear_2", grouped, text_hidden_size),
-        tensor("mm_projector.post_norm", text_hidden_size),
-        *repeated("vision_tower.encoder.blocks", own.layers, changed(layers, whole_unless_divided=own.heads)),
+        enc.tensor("mm_projector.post_norm", text_hidden_size),
+        *enc.repeated(
+            "vision_tower.encoder.blocks", own.layers, enc.changed(layers, whole_unless_divided=own.heads)
+        ),
     )
 
 

@@ -21,20 +21,7 @@ from kvcore.model.families.decoder import (
 from kvcore.model.families.deepseek import rotary_tables, which_layers_index
 from kvcore.model.families.windows import step_sparse_layers
 from kvcore.model.parts import blocks
-from kvcore.model.parts.encoder import (
-    CLIP,
-    Encoder,
-    block,
-    convolution,
-    images,
-    read_channels,
-    read_patches,
-    read_sizes,
-    repeated,
-    tensor,
-    whole,
-    with_encoders,
-)
+from kvcore.model.parts import encoder as enc
 from kvcore.model.parts.experts import MAX_EXPERTS, expert_modules, read_moe, routed_experts
 from kvcore.model.parts.latent import (
     Latent,
@@ -349,10 +336,10 @@ def read_step3(config: ModelConfig) -> arch.Architecture:
     if encoder is None:
         return built
     biased = config.root.boolean("projector_bias", True)
-    return with_encoders(built, step3_images(encoder, heads.hidden_size, bias=biased))
+    return enc.with_encoders(built, step3_images(encoder, heads.hidden_size, bias=biased))
 
 
-def step3_images(section: Section, text: int, *, bias: bool) -> Encoder:
+def step3_images(section: Section, text: int, *, bias: bool) -> enc.Encoder:
     """CLIP with two convolutions that each take a square of patches to one, and a linear layer.
 
     The largest image is a whole one and six tiles of it:
@@ -360,18 +347,20 @@ def step3_images(section: Section, text: int, *, bias: bool) -> Encoder:
 
     Source: vllm/model_executor/models/step3_vl.py:Step3VisionTransformer, Step3VLForConditionalGeneration (0.32).
     """
-    own, (patch, side) = read_sizes(section), read_patches(section)
+    own, (patch, side) = enc.read_sizes(section), enc.read_patches(section)
     width, out = own.width, section.integer("output_hidden_size")
     modules = (
-        tensor("vision_model.embeddings.class_embedding", width),
-        convolution("vision_model.embeddings.patch_embedding", read_channels(section), width, patch, patch),
-        tensor("vision_model.embeddings.position_embedding", side**2 + 1, width),
-        *repeated("vision_model.transformer.layers", own.layers, block(own, CLIP)),
-        convolution("vit_downsampler", width, out, 2, 2),
-        convolution("vit_downsampler2", out, 2 * out, 3, 3),
-        whole("vit_large_projector", 2 * out, text, bias=bias),
+        enc.tensor("vision_model.embeddings.class_embedding", width),
+        enc.convolution(
+            "vision_model.embeddings.patch_embedding", enc.read_channels(section), width, patch, patch
+        ),
+        enc.tensor("vision_model.embeddings.position_embedding", side**2 + 1, width),
+        *enc.repeated("vision_model.transformer.layers", own.layers, enc.block(own, enc.CLIP)),
+        enc.convolution("vit_downsampler", width, out, 2, 2),
+        enc.convolution("vit_downsampler2", out, 2 * out, 3, 3),
+        enc.whole("vit_large_projector", 2 * out, text, bias=bias),
     )
-    return Encoder(modules=modules, vision=images(own, ((side + 3) // 4) ** 2 * (6 + 1), 16))
+    return enc.Encoder(modules=modules, vision=enc.images(own, ((side + 3) // 4) ** 2 * (6 + 1), 16))
 
 
 def step3_layer(

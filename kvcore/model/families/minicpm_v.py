@@ -13,20 +13,8 @@ from kvcore.model.config import ModelConfig
 from kvcore.model.families import qwen
 from kvcore.model.families.multimodal import behind_encoders, read_root_as
 from kvcore.model.parts import blocks
+from kvcore.model.parts import encoder as enc
 from kvcore.model.parts.audio_encoders import whisper
-from kvcore.model.parts.encoder import (
-    CLIP,
-    Encoder,
-    Modules,
-    attention,
-    behind,
-    images,
-    norm,
-    read_sizes,
-    tensor,
-    when,
-    whole,
-)
 from kvcore.model.parts.image_encoders import Seen, read_siglip
 
 MINICPM_LANGUAGES: Final[Mapping[str, str]] = {
@@ -59,26 +47,26 @@ def read_vpm(config: ModelConfig, model_type: str | None = None) -> Seen:
     section = config.root.section("vision_config", model_type)
     is_dropped = config.root.boolean("drop_vision_last_layer", False)
     seen = read_siglip(section, "vpm", section.layers() - is_dropped)
-    last = when(is_dropped, norm("vpm.post_layernorm", seen.own.width))
+    last = enc.when(is_dropped, enc.norm("vpm.post_layernorm", seen.own.width))
     return replace(seen, modules=(*seen.modules, *last))
 
 
-def resampler(width: int, queries: int, text: int) -> Modules:
+def resampler(width: int, queries: int, text: int) -> enc.Modules:
     """Queries, one attention layer and a projection, whole on every rank.
 
     Source: vllm/model_executor/layers/resampler.py:BaseResampler (0.32).
     """
     return (
-        tensor("query", queries, text),
+        enc.tensor("query", queries, text),
         blocks.replicated("kv_proj", width, text),
-        tensor("attn.in_proj", 3, text, text + 1),
-        tensor("attn.out_proj", text, text + 1),
+        enc.tensor("attn.in_proj", 3, text, text + 1),
+        enc.tensor("attn.out_proj", text, text + 1),
         *blocks.norms(text, "ln_q", "ln_kv", "ln_post", bias=True),
-        tensor("proj", text, text),
+        enc.tensor("proj", text, text),
     )
 
 
-def minicpm_v(config: ModelConfig, text: int) -> Encoder:
+def minicpm_v(config: ModelConfig, text: int) -> enc.Encoder:
     """MiniCPM-V from 2.5 on: SigLIP in Idefics 2's variant and a resampler.
 
     Source: vllm/model_executor/models/minicpmv.py:MiniCPMV2_6 (0.32).
@@ -88,11 +76,11 @@ def minicpm_v(config: ModelConfig, text: int) -> Encoder:
     slices = (root.optional_section("slice_config") or root).integer("max_slice_nums", 9, maximum=1024)
     patch = root.section("vision_config").integer("patch_size")
     patches = max(1, (largest // patch) ** 2 // queries)
-    modules = (*seen.modules, *behind("resampler", resampler(seen.own.width, queries, text)))
-    return Encoder(modules=modules, vision=images(seen.own, queries * (slices + 1), patches))
+    modules = (*seen.modules, *enc.behind("resampler", resampler(seen.own.width, queries, text)))
+    return enc.Encoder(modules=modules, vision=enc.images(seen.own, queries * (slices + 1), patches))
 
 
-def minicpm_o(config: ModelConfig, text: int) -> Encoder:
+def minicpm_o(config: ModelConfig, text: int) -> enc.Encoder:
     """MiniCPM-o 2.6 and 4.5: MiniCPM-V with a replicated Whisper encoder and two linear layers.
 
     30 seconds are drawn: minicpmo.py:MiniCPMOProcessingInfo.get_max_audio_tokens (0.33.0).
@@ -106,11 +94,11 @@ def minicpm_o(config: ModelConfig, text: int) -> Encoder:
     pooled = root.integer("audio_pool_step", 2, maximum=50)
     heard = whisper(section, 30 * ((50 - pooled) // pooled + 1), is_whole=True)
     projection = (
-        whole("audio_projection_layer.linear1", section.integer("hidden_size"), text),
-        whole("audio_projection_layer.linear2", text, text),
+        enc.whole("audio_projection_layer.linear1", section.integer("hidden_size"), text),
+        enc.whole("audio_projection_layer.linear2", text, text),
     )
     return replace(
-        seen, modules=(*seen.modules, *behind("apm", heard.modules), *projection), audio=heard.audio
+        seen, modules=(*seen.modules, *enc.behind("apm", heard.modules), *projection), audio=heard.audio
     )
 
 
@@ -118,7 +106,7 @@ SLICES: Final = 9
 """Of the largest image: the default of `max_slice_nums`."""
 
 
-def minicpm_v4_6(config: ModelConfig, text: int) -> Encoder:
+def minicpm_v4_6(config: ModelConfig, text: int) -> enc.Encoder:
     """MiniCPM-V 4.6: two mergers, each of windows of 2 x 2 patches; one attends over its windows.
 
     The last of several mergers behind the encoder gives what the language part takes.
@@ -129,37 +117,35 @@ def minicpm_v4_6(config: ModelConfig, text: int) -> Encoder:
     own, width = seen.own, seen.own.width
     times = root.integer("merger_times", 1, maximum=16)
 
-    def merger(between: int, out: int) -> Modules:
-        layers = (whole("linear_1", 4 * width, between), whole("linear_2", between, out))
-        return (norm("pre_norm", 4 * width), *layers)
+    def merger(between: int, out: int) -> enc.Modules:
+        layers = (enc.whole("linear_1", 4 * width, between), enc.whole("linear_2", between, out))
+        return (enc.norm("pre_norm", 4 * width), *layers)
 
     section = root.section("vision_config", "minicpmv4_6_vision")
     window = (
-        *attention(read_sizes(section, layers=1), CLIP),
-        norm("layer_norm1", width),
+        *enc.attention(enc.read_sizes(section, layers=1), enc.CLIP),
+        enc.norm("layer_norm1", width),
         *merger(4 * own.inner, width),
     )
     mergers = (
-        behind(f"merger.mlp.{at}", merger(4 * width, text if at == times - 1 else width))
+        enc.behind(f"merger.mlp.{at}", merger(4 * width, text if at == times - 1 else width))
         for at in range(times)
     )
     modules = (
         *seen.modules,
-        *behind("vit_merger", window),
+        *enc.behind("vit_merger", window),
         *(module for each in mergers for module in each),
     )
     tokens = (root.integer("image_size", 448) // section.integer("patch_size") // 4) ** 2 * (SLICES + 1)
-    return Encoder(modules=modules, vision=images(own, tokens, 16))
+    return enc.Encoder(modules=modules, vision=enc.images(own, tokens, 16))
 
 
 READERS: Final = blocks.named(
     (behind_encoders(minicpm_v, read_minicpm, "llm.model.layers"), "MiniCPMV"),
-    (behind_encoders(minicpm_o, read_minicpm, "llm.model.layers"), "MiniCPMO", "minicpmo"),
+    (behind_encoders(minicpm_o, read_minicpm, "llm.model.layers"), "MiniCPMO minicpmo"),
     (
         behind_encoders(minicpm_v4_6, qwen.read_text, "{}"),
-        "MiniCPMV4_6ForConditionalGeneration",
-        "minicpmv4_6",
-        "MiniCPMV4_7ForConditionalGeneration",
+        "MiniCPMV4_6ForConditionalGeneration minicpmv4_6 MiniCPMV4_7ForConditionalGeneration",
         "minicpmv4_7",
     ),
 )

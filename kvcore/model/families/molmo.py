@@ -9,27 +9,7 @@ from msgspec.structs import replace
 from kvcore.model import architecture as arch
 from kvcore.model.config import ModelConfig, Section
 from kvcore.model.parts import blocks
-from kvcore.model.parts.encoder import (
-    MAX_PATCH,
-    Encoder,
-    Modules,
-    Names,
-    Sizes,
-    behind,
-    block,
-    column,
-    images,
-    merged,
-    mlp,
-    norm,
-    norms,
-    read_sizes,
-    repeated,
-    row,
-    sharded_table,
-    tensor,
-    whole,
-)
+from kvcore.model.parts import encoder as enc
 
 EXTRA_VOCABULARY: Final = 128
 """Source: vllm/model_executor/models/molmo.py:ADDITIONAL_VOCAB_SIZE (0.32)."""
@@ -38,7 +18,7 @@ MAX_CROPS_2: Final = 8
 """Source: preprocessor_config.json of Molmo2-8B, max_crops."""
 
 PREFIX: Final = "vision_backbone"
-BLOCK: Final = Names(
+BLOCK: Final = enc.Names(
     "attention.merged_qkv",
     "attention.wo",
     "feed_forward.w1",
@@ -78,7 +58,7 @@ def read(config: ModelConfig) -> arch.Architecture:
         heads=heads,
         layers=(arch.Layer(modules=tuple(modules), caches=(blocks.cache_of(heads),)),) * section.layers(),
         intermediate_size=double // 2,
-        first=(sharded_table("model.embed_tokens", vocabulary + EXTRA_VOCABULARY, hidden),),
+        first=(enc.sharded_table("model.embed_tokens", vocabulary + EXTRA_VOCABULARY, hidden),),
         last=(final,) if tied else (final, output),
         tied=tied,
         every=image.modules,
@@ -121,70 +101,72 @@ def read_molmo2(config: ModelConfig) -> arch.Architecture:
         heads=heads,
         layers=(arch.Layer(modules=tuple(modules), caches=(blocks.cache_of(heads),)),) * section.layers(),
         intermediate_size=intermediate,
-        first=(sharded_table("model.transformer.wte", vocabulary, hidden),),
-        every=behind(PREFIX, (*behind("image_vit", image_encoder2(vit, own)), *pooling(adapter, wide))),
+        first=(enc.sharded_table("model.transformer.wte", vocabulary, hidden),),
+        every=enc.behind(
+            PREFIX, (*enc.behind("image_vit", image_encoder2(vit, own)), *pooling(adapter, wide))
+        ),
         tied=section.boolean("tie_word_embeddings", False),
-        vision=images(own, tokens, 4),
+        vision=enc.images(own, tokens, 4),
         is_multimodal=True,
         layer_prefix="model.transformer.blocks",
     )
 
 
-def image_encoder(root: Section, gate: int, text: int) -> Encoder:
+def image_encoder(root: Section, gate: int, text: int) -> enc.Encoder:
     """Molmo's ViT, pooling attention over two of its layers, and a projector as wide as the language part's MLP.
 
     Source: vllm/model_executor/models/molmo.py:VisionBackboneConfig, VIT_LAYERS (0.32).
     """
-    own, positions, crops = read_sizes(root, 1024, 4096, 1, 23), 577, 12
+    own, positions, crops = enc.read_sizes(root, 1024, 4096, 1, 23), 577, 12
     width = own.width
     vit = (
-        tensor("class_embedding", width),
-        tensor("positional_embedding", positions, width),
-        tensor("patch_embedding", 3 * 14**2, width),
-        norm("pre_ln", width),
-        *repeated(
+        enc.tensor("class_embedding", width),
+        enc.tensor("positional_embedding", positions, width),
+        enc.tensor("patch_embedding", 3 * 14**2, width),
+        enc.norm("pre_ln", width),
+        *enc.repeated(
             "transformer.resblocks",
             own.layers,
-            (*separate("attention", width, width), *mlp(own, BLOCK), *norms(own, BLOCK)),
+            (*separate("attention", width, width), *enc.mlp(own, BLOCK), *enc.norms(own, BLOCK)),
         ),
     )
     modules = (
-        *behind("image_vit", vit),
+        *enc.behind("image_vit", vit),
         *separate("image_pooling_2d", 2 * width, width),
-        merged("image_projector.merged_linear", width, gate, bias=False),
-        row("image_projector.down_proj", gate, text, bias=False),
-        tensor("pad_embed", 2 * 2, width),
+        enc.merged("image_projector.merged_linear", width, gate, bias=False),
+        enc.row("image_projector.down_proj", gate, text, bias=False),
+        enc.tensor("pad_embed", 2 * 2, width),
     )
     tokens = (positions - 1) // 4 * (crops + 1)
-    return Encoder(modules=behind(PREFIX, modules), vision=images(own, tokens, 4))
+    return enc.Encoder(modules=enc.behind(PREFIX, modules), vision=enc.images(own, tokens, 4))
 
 
-def separate(prefix: str, sources: int, width: int) -> Modules:
+def separate(prefix: str, sources: int, width: int) -> enc.Modules:
     """Attention whose projections are not fused."""
-    layers = (column(f"{prefix}.w{name}", sources, width) for name in "qkv")
-    return (*layers, row(f"{prefix}.wo", width, width))
+    layers = (enc.column(f"{prefix}.w{name}", sources, width) for name in "qkv")
+    return (*layers, enc.row(f"{prefix}.wo", width, width))
 
 
-def with_heads(section: Section) -> Sizes:
+def with_heads(section: Section) -> enc.Sizes:
     """Sizes of Molmo 2's ViT and of its pooling, which both name the size of a head."""
-    own = read_sizes(section, head=section.integer("head_dim"), layers=1)
+    own = enc.read_sizes(section, head=section.integer("head_dim"), layers=1)
     return replace(own, kv_heads=section.integer("num_key_value_heads", own.heads))
 
 
-def image_encoder2(section: Section, own: Sizes) -> Modules:
+def image_encoder2(section: Section, own: enc.Sizes) -> enc.Modules:
     """Molmo 2's ViT up to the deepest block that is looked at.
 
     Source: vllm/model_executor/models/molmo2.py:Molmo2VisionTransformer (0.32).
     """
-    patch = section.integer("image_patch_size", maximum=MAX_PATCH)
+    patch = section.integer("image_patch_size", maximum=enc.MAX_PATCH)
     return (
-        tensor("positional_embedding", section.integer("image_num_pos"), own.width),
-        whole("patch_embedding", 3 * patch**2, own.width),
-        *repeated("transformer.resblocks", own.layers, block(own, BLOCK)),
+        enc.tensor("positional_embedding", section.integer("image_num_pos"), own.width),
+        enc.whole("patch_embedding", 3 * patch**2, own.width),
+        *enc.repeated("transformer.resblocks", own.layers, enc.block(own, BLOCK)),
     )
 
 
-def pooling(section: Section, wide: int) -> Modules:
+def pooling(section: Section, wide: int) -> enc.Modules:
     """Attention of a square of patches over some of the encoder's blocks, `wide` together, and a gated projector.
 
     Source: vllm/model_executor/models/molmo2.py:ImagePoolingAttention, ImageProjectorMLP (0.32).
@@ -201,11 +183,11 @@ def pooling(section: Section, wide: int) -> Modules:
     )
     gates = ("image_projector.w1", "image_projector.w3")
     return (
-        column("image_pooling_2d.wq", wide, own.attended),
+        enc.column("image_pooling_2d.wq", wide, own.attended),
         merged_kv,
-        row("image_pooling_2d.wo", own.attended, own.width),
-        merged("image_projector.merged_linear", own.width, own.inner, gates, bias=False),
-        row("image_projector.w2", own.inner, section.integer("text_hidden_size"), bias=False),
+        enc.row("image_pooling_2d.wo", own.attended, own.width),
+        enc.merged("image_projector.merged_linear", own.width, own.inner, gates, bias=False),
+        enc.row("image_projector.w2", own.inner, section.integer("text_hidden_size"), bias=False),
     )
 
 
@@ -221,6 +203,6 @@ def feature_layers(vit: Section, adapter: Section) -> tuple[int, ...]:
 
 
 READERS: Final = blocks.named(
-    (read, "MolmoForCausalLM", "molmo"),
-    (read_molmo2, "Molmo2ForConditionalGeneration", "molmo2"),
+    (read, "MolmoForCausalLM molmo"),
+    (read_molmo2, "Molmo2ForConditionalGeneration molmo2"),
 )

@@ -12,33 +12,9 @@ from kvcore.model.config import MAX_LAYERS, ModelConfig, Section
 from kvcore.model.families import decoder
 from kvcore.model.families.multimodal import behind_encoders
 from kvcore.model.parts import blocks
+from kvcore.model.parts import encoder as enc
 from kvcore.model.parts.audio_encoders import halved, spectrogram, whisper
 from kvcore.model.parts.blocks import Heads
-from kvcore.model.parts.encoder import (
-    LLAMA,
-    MAX_PATCH,
-    TIMM,
-    WHISPER,
-    Encoder,
-    Modules,
-    Sizes,
-    behind,
-    block,
-    column,
-    convolution,
-    merged,
-    norm,
-    read_merge,
-    read_sizes,
-    repeated,
-    row,
-    share,
-    sound,
-    tensor,
-    when,
-    whole,
-    with_kv_heads,
-)
 from kvcore.model.parts.image_encoders import q_former
 
 
@@ -52,7 +28,7 @@ def read_whisper(config: ModelConfig) -> Architecture:
     count = section.integer("decoder_attention_heads")
     heads = Heads(hidden_size=width, num_heads=count, num_kv_heads=count, head_dim=width // count)
     frames, positions = section.integer("max_source_positions"), section.integer("max_target_positions")
-    own = read_sizes(section, width, inner, count, 1, is_checked=False)
+    own = enc.read_sizes(section, width, inner, count, 1, is_checked=False)
     across = CrossAttention(num_kv_heads=heads.num_kv_heads, head_size=heads.head_dim, encoder_tokens=frames)
     layer = Layer(modules=whisper_decoder_block(own), caches=(blocks.cache_of(heads), across))
     encoder = whisper(section, items_per_prompt=1)
@@ -62,9 +38,9 @@ def read_whisper(config: ModelConfig) -> Architecture:
         layers=(layer,) * section.layers("decoder_layers"),
         intermediate_size=inner,
         first=(
-            tensor("model.decoder.embed_tokens", section.integer("vocab_size"), width),
-            tensor("model.decoder.embed_positions", positions, width),
-            *behind("model.encoder", encoder.modules),
+            enc.tensor("model.decoder.embed_tokens", section.integer("vocab_size"), width),
+            enc.tensor("model.decoder.embed_positions", positions, width),
+            *enc.behind("model.encoder", encoder.modules),
         ),
         last=(blocks.norm("model.decoder.layer_norm", width, bias=True),),
         tied=True,
@@ -75,30 +51,30 @@ def read_whisper(config: ModelConfig) -> Architecture:
     return dataclasses.replace(built, audio=encoder.audio)
 
 
-def whisper_decoder_block(own: Sizes) -> Modules:
+def whisper_decoder_block(own: enc.Sizes) -> enc.Modules:
     """A block with attention to the encoder's output."""
     width = own.width
     return (
-        *block(own, WHISPER),
-        column("encoder_attn.q_proj", width, width),
-        merged("encoder_attn.kv_proj", width, width, ("encoder_attn.k_proj", "encoder_attn.v_proj")),
-        row("encoder_attn.out_proj", width, width),
-        norm("encoder_attn_layer_norm", width),
+        *enc.block(own, enc.WHISPER),
+        enc.column("encoder_attn.q_proj", width, width),
+        enc.merged("encoder_attn.kv_proj", width, width, ("encoder_attn.k_proj", "encoder_attn.v_proj")),
+        enc.row("encoder_attn.out_proj", width, width),
+        enc.norm("encoder_attn_layer_norm", width),
     )
 
 
-def qwen2_audio(config: ModelConfig, text: int) -> Encoder:
+def qwen2_audio(config: ModelConfig, text: int) -> enc.Encoder:
     """Qwen2-Audio: a replicated Whisper encoder and one linear layer.
 
     Source: vllm/model_executor/models/qwen2_audio.py (0.32).
     """
     section = config.root.section("audio_config")
     heard = whisper(section, halved(section.integer("max_source_positions")), is_whole=True)
-    projector = whole("multi_modal_projector.linear", section.integer("hidden_size"), text)
-    return replace(heard, modules=(*behind("audio_tower", heard.modules), projector))
+    projector = enc.whole("multi_modal_projector.linear", section.integer("hidden_size"), text)
+    return replace(heard, modules=(*enc.behind("audio_tower", heard.modules), projector))
 
 
-def audio_flamingo(config: ModelConfig, text: int) -> Encoder:
+def audio_flamingo(config: ModelConfig, text: int) -> enc.Encoder:
     """Audio Flamingo 3 and Music Flamingo.
 
     The longest recording has 600 seconds: max_audio_len of the processors (transformers 5.19).
@@ -112,11 +88,11 @@ def audio_flamingo(config: ModelConfig, text: int) -> Encoder:
         blocks.replicated("linear_1", section.integer("hidden_size"), text, bias=bias),
         blocks.replicated("linear_2", text, text, bias=bias),
     )
-    modules = (*behind("audio_tower", heard.modules), *behind("multi_modal_projector", projector))
+    modules = (*enc.behind("audio_tower", heard.modules), *enc.behind("multi_modal_projector", projector))
     return replace(heard, modules=modules)
 
 
-def voxtral(config: ModelConfig, text: int) -> Encoder:
+def voxtral(config: ModelConfig, text: int) -> enc.Encoder:
     """Voxtral: four positions of the encoder become one token: params.json of Voxtral-Mini-3B-2507.
 
     The recording that is drawn fills the context: voxtral.py:VoxtralProcessingInfo.get_max_audio_tokens (0.11.0,
@@ -125,19 +101,19 @@ def voxtral(config: ModelConfig, text: int) -> Encoder:
     Source: vllm/model_executor/models/voxtral.py (0.32).
     """
     section = config.root.section("audio_config")
-    stacked = read_merge(section, "downsample_factor", 4)
+    stacked = enc.read_merge(section, "downsample_factor", 4)
     tokens = section.integer("max_source_positions") // stacked
     heard = whisper(
         section, tokens, table_dtype="float32", columns=2 * 160, chunks_per_item=0, items_per_prompt=5
     )
     adapter = (
-        whole("audio_language_adapter.w_in", section.integer("hidden_size") * stacked, text, bias=False),
-        whole("audio_language_adapter.w_out", text, text, bias=False),
+        enc.whole("audio_language_adapter.w_in", section.integer("hidden_size") * stacked, text, bias=False),
+        enc.whole("audio_language_adapter.w_out", text, text, bias=False),
     )
-    return replace(heard, modules=(*behind("audio_tower", heard.modules), *adapter))
+    return replace(heard, modules=(*enc.behind("audio_tower", heard.modules), *adapter))
 
 
-def ultravox(config: ModelConfig, text: int) -> Encoder:
+def ultravox(config: ModelConfig, text: int) -> enc.Encoder:
     """Ultravox: frames are stacked; a gated projector of two layers with a norm before or behind it.
 
     A recording of 16 chunks is drawn, and as many run at once: ultravox.py:_MAX_ENCODER_BATCH_SIZE (0.11.0, 0.33.0).
@@ -157,12 +133,12 @@ def ultravox(config: ModelConfig, text: int) -> Encoder:
     is_normed_inside = root.boolean("projector_ln_mid", False)
     width = section.integer("hidden_size") * stacked
     projector = (
-        tensor("ln_pre", width),
-        whole("linear_1", width, inside, bias=False),
-        whole("linear_2", half, text, bias=False),
-        tensor("ln_mid", half) if is_normed_inside else tensor("ln_post", text),
+        enc.tensor("ln_pre", width),
+        enc.whole("linear_1", width, inside, bias=False),
+        enc.whole("linear_2", half, text, bias=False),
+        enc.tensor("ln_mid", half) if is_normed_inside else enc.tensor("ln_post", text),
     )
-    modules = (*behind("audio_tower", heard.modules), *behind("multi_modal_projector", projector))
+    modules = (*enc.behind("audio_tower", heard.modules), *enc.behind("multi_modal_projector", projector))
     return replace(heard, modules=modules)
 
 
@@ -172,7 +148,7 @@ POSITIONS_DRAWN: Final = 25_000
 Source: granite_speech.py:GraniteSpeechMultiModalProcessingInfo.get_max_audio_len (0.11.0, 0.33.0)."""
 
 
-def granite_audio(section: Section, tokens: int) -> Encoder:
+def granite_audio(section: Section, tokens: int) -> enc.Encoder:
     """A Conformer; the ranks shard its MLPs and the two layers in the middle.
 
     Source: vllm/model_executor/models/granite_speech.py:GraniteSpeechCTCEncoder (0.32).
@@ -180,35 +156,37 @@ def granite_audio(section: Section, tokens: int) -> Encoder:
     width, out = section.integer("hidden_dim"), section.integer("output_dim")
     heads, head = section.integer("num_heads"), section.integer("dim_head")
     wide, mels = width * section.integer("feedforward_mult", 4), section.integer("input_dim")
-    channels, kernel = (
-        width * section.integer("conv_expansion_factor", 2),
-        section.integer("conv_kernel_size", 15),
+    channels = width * section.integer("conv_expansion_factor", 2)
+    kernel = section.integer("conv_kernel_size", 15)
+    own = enc.read_sizes(section, width, wide, heads, "num_layers", head=head)
+    half = (
+        enc.norm("pre_norm", width),
+        enc.column("up_proj", width, wide),
+        enc.row("down_proj", wide, width),
     )
-    own = read_sizes(section, width, wide, heads, "num_layers", head=head)
-    half = (norm("pre_norm", width), column("up_proj", width, wide), row("down_proj", wide, width))
     layer = (
-        *behind("ff1", half),
-        *behind("ff2", half),
-        norm("attn.pre_norm", width),
-        norm("conv.norm", width),
-        norm("post_norm", width),
-        whole("attn.to_q", width, heads * head, bias=False),
-        whole("attn.to_kv", width, 2 * heads * head, bias=False),
-        whole("attn.to_out", heads * head, width),
-        tensor("attn.rel_pos_emb", 2 * section.integer("max_pos_emb", 512) + 1, head),
-        convolution("conv.up_conv", width, 2 * channels),
-        convolution("conv.depth_conv.conv", 1, channels, kernel, bias=False),
-        norm("conv.batch_norm", channels),
-        convolution("conv.down_conv", channels, width),
+        *enc.behind("ff1", half),
+        *enc.behind("ff2", half),
+        enc.norm("attn.pre_norm", width),
+        enc.norm("conv.norm", width),
+        enc.norm("post_norm", width),
+        enc.whole("attn.to_q", width, heads * head, bias=False),
+        enc.whole("attn.to_kv", width, 2 * heads * head, bias=False),
+        enc.whole("attn.to_out", heads * head, width),
+        enc.tensor("attn.rel_pos_emb", 2 * section.integer("max_pos_emb", 512) + 1, head),
+        enc.convolution("conv.up_conv", width, 2 * channels),
+        enc.convolution("conv.depth_conv.conv", 1, channels, kernel, bias=False),
+        enc.norm("conv.batch_norm", channels),
+        enc.convolution("conv.down_conv", channels, width),
     )
-    return Encoder(
+    return enc.Encoder(
         modules=(
-            whole("input_linear", mels, width),
-            column("out", width, out),
-            row("out_mid", out, width),
-            *repeated("layers", own.layers, layer),
+            enc.whole("input_linear", mels, width),
+            enc.column("out", width, out),
+            enc.row("out_mid", out, width),
+            *enc.repeated("layers", own.layers, layer),
         ),
-        audio=sound(
+        audio=enc.sound(
             own,
             tokens,
             POSITIONS_DRAWN,
@@ -219,7 +197,7 @@ def granite_audio(section: Section, tokens: int) -> Encoder:
     )
 
 
-def granite_speech(config: ModelConfig, text: int) -> Encoder:
+def granite_speech(config: ModelConfig, text: int) -> enc.Encoder:
     """Granite Speech: a Conformer, a Q-Former over windows, and Granite.
 
     Source: vllm/model_executor/models/granite_speech.py (0.32).
@@ -229,15 +207,15 @@ def granite_speech(config: ModelConfig, text: int) -> Encoder:
     heard = granite_audio(root.section("encoder_config"), -(-POSITIONS_DRAWN // window) * (window // rate))
     width = section.integer("hidden_size")
     modules = (
-        *behind("encoder", heard.modules),
-        tensor("projector.query", window // rate, width),
-        *behind("projector.qformer", q_former(section)),
-        whole("projector.linear", width, text),
+        *enc.behind("encoder", heard.modules),
+        enc.tensor("projector.query", window // rate, width),
+        *enc.behind("projector.qformer", q_former(section)),
+        enc.whole("projector.linear", width, text),
     )
     return replace(heard, modules=modules)
 
 
-def dasheng(section: Section, subsampling: int) -> Encoder:
+def dasheng(section: Section, subsampling: int) -> enc.Encoder:
     """Patches of a spectrogram, tables of times and frequencies, sharded blocks.
 
     Ten seconds are drawn: 1,001 columns, one of 4 and then of `subsampling` stays, of which the engine takes 5:
@@ -246,29 +224,31 @@ def dasheng(section: Section, subsampling: int) -> Encoder:
     Source: vllm/model_executor/models/midashenglm.py:DashengAudioTransformer (0.32).
     """
     width = section.integer("embed_dim")
-    own = read_sizes(section, width, share(section, width, 4), "num_heads", "depth")
-    patch, stride = (section.integer(f"patch_{name}", 16, maximum=MAX_PATCH) for name in ("size", "stride"))
+    own = enc.read_sizes(section, width, enc.share(section, width, 4), "num_heads", "depth")
+    patch, stride = (
+        section.integer(f"patch_{name}", 16, maximum=enc.MAX_PATCH) for name in ("size", "stride")
+    )
     mels, frames = section.integer("n_mels", 64), section.integer("target_length", 1012)
     channels = section.integer("input_channels", 1, maximum=64)
     is_scaled = section.get("init_values") is not None
     layer = (
-        *block(own, TIMM, qkv_bias=section.boolean("qkv_bias", True)),
-        *when(is_scaled, tensor("ls1.gamma", width), tensor("ls2.gamma", width)),
+        *enc.block(own, enc.TIMM, qkv_bias=section.boolean("qkv_bias", True)),
+        *enc.when(is_scaled, enc.tensor("ls1.gamma", width), enc.tensor("ls2.gamma", width)),
     )
-    return Encoder(
+    return enc.Encoder(
         modules=(
-            norm("init_bn", mels),
-            convolution("patch_embed.proj", channels, width, patch, patch),
-            tensor("time_pos_embed", frames // stride, width),
-            tensor("freq_pos_embed", mels // stride, width),
-            norm("norm", width),
-            *repeated("blocks", own.layers, layer),
+            enc.norm("init_bn", mels),
+            enc.convolution("patch_embed.proj", channels, width, patch, patch),
+            enc.tensor("time_pos_embed", frames // stride, width),
+            enc.tensor("freq_pos_embed", mels // stride, width),
+            enc.norm("norm", width),
+            *enc.repeated("blocks", own.layers, layer),
         ),
-        audio=sound(own, 50, 50 * subsampling, 160_000),
+        audio=enc.sound(own, 50, 50 * subsampling, 160_000),
     )
 
 
-def midasheng(config: ModelConfig, text: int) -> Encoder:
+def midasheng(config: ModelConfig, text: int) -> enc.Encoder:
     """MiDashengLM: Dasheng's encoder, two linear layers, Qwen2.
 
     Source: vllm/model_executor/models/midashenglm.py (0.32).
@@ -277,9 +257,9 @@ def midasheng(config: ModelConfig, text: int) -> Encoder:
     subsampling = config.root.integer("subsample_factor", 5, maximum=1024)
     heard = dasheng(section, subsampling)
     modules = (
-        *behind("audio_encoder", heard.modules),
-        column("audio_projector.net.0", section.integer("embed_dim") * subsampling, text),
-        row("audio_projector.net.2", text, text),
+        *enc.behind("audio_encoder", heard.modules),
+        enc.column("audio_projector.net.0", section.integer("embed_dim") * subsampling, text),
+        enc.row("audio_projector.net.2", text, text),
     )
     return replace(heard, modules=modules)
 
@@ -294,7 +274,7 @@ def read_glm_asr(config: ModelConfig) -> Architecture:
     return decoder.SECTION_READERS["llama"](config, Section(keys, config.language.path, "llama"))
 
 
-def glm_asr(config: ModelConfig, text: int) -> Encoder:
+def glm_asr(config: ModelConfig, text: int) -> enc.Encoder:
     """GLM-ASR: sound in pieces of 30 seconds, four positions a token, up to 655 seconds (DEFAULT_MAX_AUDIO_LEN_S).
 
     Its layers are called as Llama's, with rotary positions in place of a table.
@@ -302,39 +282,33 @@ def glm_asr(config: ModelConfig, text: int) -> Encoder:
     Source: vllm/model_executor/models/glmasr.py:GlmAsrEncoder (0.33).
     """
     section = config.root.section("audio_config")
-    own = with_kv_heads(section, read_sizes(section))
+    own = enc.with_kv_heads(section, enc.read_sizes(section))
     mels, positions = section.integer("num_mel_bins", 128), section.integer("max_position_embeddings", 1500)
     encoder = (
         *spectrogram(mels, own.width),
-        norm("norm", own.width),
-        *repeated("layers", own.layers, block(own, LLAMA)),
+        enc.norm("norm", own.width),
+        *enc.repeated("layers", own.layers, enc.block(own, enc.LLAMA)),
     )
     modules = (
-        *behind("audio_tower", encoder),
-        column("multi_modal_projector.linear_1", own.inner, 2 * text),
-        row("multi_modal_projector.linear_2", 2 * text, text),
+        *enc.behind("audio_tower", encoder),
+        enc.column("multi_modal_projector.linear_1", own.inner, 2 * text),
+        enc.row("multi_modal_projector.linear_2", 2 * text, text),
     )
-    audio = sound(own, positions // 4, positions, 2 * positions * mels, chunks_per_item=21)
-    return Encoder(modules=modules, audio=audio)
+    audio = enc.sound(own, positions // 4, positions, 2 * positions * mels, chunks_per_item=21)
+    return enc.Encoder(modules=modules, audio=audio)
 
 
 READERS: Final = blocks.named(
-    (read_whisper, "WhisperForConditionalGeneration", "whisper"),
-    (behind_encoders(qwen2_audio), "Qwen2AudioForConditionalGeneration", "qwen2_audio"),
-    (behind_encoders(audio_flamingo), "AudioFlamingo3ForConditionalGeneration", "audioflamingo3"),
-    (behind_encoders(voxtral), "VoxtralForConditionalGeneration", "voxtral"),
-    (behind_encoders(ultravox), "UltravoxModel", "ultravox"),
+    (read_whisper, "WhisperForConditionalGeneration whisper"),
+    (behind_encoders(qwen2_audio), "Qwen2AudioForConditionalGeneration qwen2_audio"),
+    (behind_encoders(audio_flamingo), "AudioFlamingo3ForConditionalGeneration audioflamingo3"),
+    (behind_encoders(voxtral), "VoxtralForConditionalGeneration voxtral"),
+    (behind_encoders(ultravox), "UltravoxModel ultravox"),
     (
         behind_encoders(granite_speech),
-        "GraniteSpeechForConditionalGeneration",
-        "granite_speech",
-        "GraniteSpeechPlusForConditionalGeneration",
-        "granite_speech_plus",
+        "GraniteSpeechForConditionalGeneration granite_speech",
+        "GraniteSpeechPlusForConditionalGeneration granite_speech_plus",
     ),
-    (
-        behind_encoders(midasheng, layer_prefix="decoder.model.layers"),
-        "MiDashengLMModel",
-        "midashenglm",
-    ),
-    (behind_encoders(glm_asr, read_glm_asr), "GlmAsrForConditionalGeneration", "glmasr"),
+    (behind_encoders(midasheng, layer_prefix="decoder.model.layers"), "MiDashengLMModel midashenglm"),
+    (behind_encoders(glm_asr, read_glm_asr), "GlmAsrForConditionalGeneration glmasr"),
 )

@@ -182,6 +182,6 @@ def step_vl(config: ModelConfig, text: int) -> Encoder:
 
 
 READERS: Final = blocks.named(
-    (read, "Step5ForCausalLM", "Step5ForConditionalGeneration", "step5", "step5_vl"),
+    (read, "Step5ForCausalLM Step5ForConditionalGeneration step5 step5_vl"),
     (behind_encoders(step_vl), "StepVLForConditionalGeneration"),
 )

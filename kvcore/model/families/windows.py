@@ -12,17 +12,7 @@ from kvcore.model.architecture import CacheState, ChunkedLocal
 from kvcore.model.config import ModelConfig, Section
 from kvcore.model.families.decoder import DECODERS, by_row, experts_of, read_decoder
 from kvcore.model.parts import blocks, image_encoders
-from kvcore.model.parts.encoder import (
-    LLAMA,
-    Encoder,
-    Modules,
-    behind,
-    block,
-    read_sizes,
-    repeated,
-    tensor,
-    with_encoders,
-)
+from kvcore.model.parts import encoder as enc
 from kvcore.model.parts.pattern import by_kind, layer_windows
 
 Pieces = tuple[arch.Module, ...]
@@ -87,30 +77,30 @@ def read_llama4(config: ModelConfig) -> arch.Architecture:
     vision = config.root.optional_section("vision_config", "llama4_vision_model")
     if vision is None:
         return built
-    encoder = Encoder(modules=llama4_images(vision, heads.hidden_size))
-    return with_encoders(built, encoder, f"language_model.{built.layer_prefix}")
+    encoder = enc.Encoder(modules=llama4_images(vision, heads.hidden_size))
+    return enc.with_encoders(built, encoder, f"language_model.{built.layer_prefix}")
 
 
-def llama4_images(section: Section, text: int) -> Modules:
+def llama4_images(section: Section, text: int) -> enc.Modules:
     """Llama 4's encoder with its projector.
 
     Source: vllm/model_executor/models/mllama4.py (0.32).
     """
-    own = read_sizes(section, is_checked=False)
+    own = enc.read_sizes(section, is_checked=False)
     width, image, patch = own.width, section.integer("image_size"), section.integer("patch_size")
     between, out = section.integer("projector_input_dim"), section.integer("projector_output_dim")
     bias, pixels = section.boolean("multi_modal_projector_bias", False), patch**2
     encoder = (
         blocks.column("patch_embedding.linear", section.integer("num_channels", 3) * pixels, width),
-        tensor("class_embedding", width),
-        tensor("positional_embedding_vlm", (image // patch) ** 2 + 1, width),
+        enc.tensor("class_embedding", width),
+        enc.tensor("positional_embedding_vlm", (image // patch) ** 2 + 1, width),
         *blocks.norms(width, "layernorm_pre", "layernorm_post", bias=True),
         blocks.column("vision_adapter.mlp.fc1", own.inner, between, bias=bias),
         blocks.row("vision_adapter.mlp.fc2", between, out, bias=bias),
-        *repeated("model.layers", own.layers, block(own, LLAMA)),
+        *enc.repeated("model.layers", own.layers, enc.block(own, enc.LLAMA)),
     )
     projector = blocks.column("multi_modal_projector.linear_1", section.integer("vision_output_dim"), text)
-    return (*behind("vision_model", encoder), projector)
+    return (*enc.behind("vision_model", encoder), projector)
 
 
 def read_laguna(config: ModelConfig) -> arch.Architecture:

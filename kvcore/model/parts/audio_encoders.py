@@ -6,20 +6,7 @@ from typing import Any
 
 from kvcore.model.architecture import RotaryTable
 from kvcore.model.config import Section
-from kvcore.model.parts.encoder import (
-    WHISPER,
-    Encoder,
-    Modules,
-    Sizes,
-    block,
-    convolution,
-    norm,
-    read_sizes,
-    repeated,
-    sound,
-    tensor,
-    whole,
-)
+from kvcore.model.parts import encoder as enc
 
 
 def either(section: Section, name: str, otherwise: str) -> str:
@@ -27,22 +14,22 @@ def either(section: Section, name: str, otherwise: str) -> str:
     return otherwise if section.get(name) is None else name
 
 
-def whole_block(own: Sizes) -> Modules:
+def whole_block(own: enc.Sizes) -> enc.Modules:
     """A block as transformers builds it, which no rank shards. Keys have no bias."""
     width, inner = own.width, own.inner
     return (
-        *(whole(f"self_attn.{name}", width, width) for name in ("q_proj", "v_proj", "out_proj")),
-        whole("self_attn.k_proj", width, width, bias=False),
-        whole("fc1", width, inner),
-        whole("fc2", inner, width),
-        norm("self_attn_layer_norm", width),
-        norm("final_layer_norm", width),
+        *(enc.whole(f"self_attn.{name}", width, width) for name in ("q_proj", "v_proj", "out_proj")),
+        enc.whole("self_attn.k_proj", width, width, bias=False),
+        enc.whole("fc1", width, inner),
+        enc.whole("fc2", inner, width),
+        enc.norm("self_attn_layer_norm", width),
+        enc.norm("final_layer_norm", width),
     )
 
 
-def spectrogram(mels: int, width: int) -> Modules:
+def spectrogram(mels: int, width: int) -> enc.Modules:
     """Two convolutions over a spectrogram."""
-    return convolution("conv1", mels, width, 3), convolution("conv2", width, width, 3)
+    return enc.convolution("conv1", mels, width, 3), enc.convolution("conv2", width, width, 3)
 
 
 def whisper(
@@ -53,7 +40,7 @@ def whisper(
     table_dtype: str = "",
     columns: int | None = None,
     **figures: Any,
-) -> Encoder:
+) -> enc.Encoder:
     """Whisper: two convolutions over a spectrogram, a table of positions, and blocks that the ranks shard.
 
     `is_whole`: as transformers builds it, no rank shards it. `tokens` are those of a chunk; without them as many as
@@ -62,7 +49,7 @@ def whisper(
     Source: vllm/model_executor/models/whisper.py:WhisperEncoder (0.32);
     transformers/models/qwen2_audio/modeling_qwen2_audio.py:Qwen2AudioEncoder (5.19).
     """
-    own = read_sizes(
+    own = enc.read_sizes(
         section,
         inner=either(section, "encoder_ffn_dim", "intermediate_size"),
         heads=1 if is_whole else either(section, "encoder_attention_heads", "num_attention_heads"),
@@ -70,15 +57,15 @@ def whisper(
         is_checked=False,
     )
     mels, positions = section.integer("num_mel_bins", 128), section.integer("max_source_positions")
-    layer = whole_block(own) if is_whole else block(own, WHISPER)
-    return Encoder(
+    layer = whole_block(own) if is_whole else enc.block(own, enc.WHISPER)
+    return enc.Encoder(
         modules=(
             *spectrogram(mels, own.width),
-            tensor("embed_positions", positions, own.width, dtype=table_dtype),
-            norm("layer_norm", own.width),
-            *repeated("layers", own.layers, layer),
+            enc.tensor("embed_positions", positions, own.width, dtype=table_dtype),
+            enc.norm("layer_norm", own.width),
+            *enc.repeated("layers", own.layers, layer),
         ),
-        audio=sound(
+        audio=enc.sound(
             own,
             tokens or positions,
             positions,
@@ -94,27 +81,27 @@ def halved(positions: int) -> int:
     return (positions - 2) // 2 + 1
 
 
-def qwen2_5_omni(section: Section) -> Encoder:
+def qwen2_5_omni(section: Section) -> enc.Encoder:
     """Qwen2.5-Omni's, Whisper with a projection.
 
     Source: transformers/models/qwen2_5_omni/modeling_qwen2_5_omni.py:Qwen2_5OmniAudioEncoder (5.19).
     """
-    own = read_sizes(section, "d_model", "encoder_ffn_dim", 1, "encoder_layers")
+    own = enc.read_sizes(section, "d_model", "encoder_ffn_dim", 1, "encoder_layers")
     width, out = own.width, section.integer("output_dim")
     mels, positions = section.integer("num_mel_bins", 128), section.integer("max_source_positions", 1500)
-    return Encoder(
+    return enc.Encoder(
         modules=(
             *spectrogram(mels, width),
-            tensor("audio_bos_eos_token", 2, out),
-            norm("ln_post", width),
-            whole("proj", width, out),
-            *repeated("layers", own.layers, whole_block(own)),
+            enc.tensor("audio_bos_eos_token", 2, out),
+            enc.norm("ln_post", width),
+            enc.whole("proj", width, out),
+            *enc.repeated("layers", own.layers, whole_block(own)),
         ),
-        audio=sound(own, halved(positions), positions, 2 * positions * mels, is_whole=True),
+        audio=enc.sound(own, halved(positions), positions, 2 * positions * mels, is_whole=True),
     )
 
 
-def qwen3_omni(section: Section) -> Encoder:
+def qwen3_omni(section: Section) -> enc.Encoder:
     """Qwen3-Omni's and Qwen3-ASR's: three convolutions over a spectrogram that each halve its rows and columns.
 
     They run on windows of 2 × n_window of its 100 columns a second, each of which gives 13 positions. The longest
@@ -124,23 +111,23 @@ def qwen3_omni(section: Section) -> Encoder:
     Source: vllm/model_executor/models/qwen3_omni_moe_thinker.py:Qwen3OmniMoeAudioEncoder (0.32).
     """
     keys = ("d_model", "encoder_ffn_dim", "encoder_attention_heads", "encoder_layers")
-    own, columns = read_sizes(section, *keys, is_checked=False), 3000
+    own, columns = enc.read_sizes(section, *keys, is_checked=False), 3000
     width, mels = own.width, section.integer("num_mel_bins", 128)
     channels = section.integer("downsample_hidden_size", maximum=1_048_576)
     half, positions = section.integer("n_window", 50, maximum=65536), columns // 100 * 13
     table = section.integer("max_source_positions", 1500)
-    return Encoder(
+    return enc.Encoder(
         modules=(
-            convolution("conv2d1", 1, channels, 3, 3),
-            convolution("conv2d2", channels, channels, 3, 3),
-            convolution("conv2d3", channels, channels, 3, 3),
-            whole("conv_out", channels * ((mels + 7) // 8), width, bias=False),
-            norm("ln_post", width),
-            whole("proj1", width, width),
-            whole("proj2", width, section.integer("output_dim")),
-            *repeated("layers", own.layers, block(own, WHISPER)),
+            enc.convolution("conv2d1", 1, channels, 3, 3),
+            enc.convolution("conv2d2", channels, channels, 3, 3),
+            enc.convolution("conv2d3", channels, channels, 3, 3),
+            enc.whole("conv_out", channels * ((mels + 7) // 8), width, bias=False),
+            enc.norm("ln_post", width),
+            enc.whole("proj1", width, width),
+            enc.whole("proj2", width, section.integer("output_dim")),
+            *enc.repeated("layers", own.layers, enc.block(own, enc.WHISPER)),
         ),
-        audio=sound(
+        audio=enc.sound(
             own,
             positions,
             positions,

@@ -33,13 +33,13 @@ Reader: TypeAlias = Callable[[ModelConfig], Architecture]
 
 
 def named(*rows: tuple[Reader, *tuple[str, ...]]) -> Mapping[str, Reader]:
-    """Readers by what a config calls its model: an entry of `architectures`, or a `model_type`.
+    """Readers by the names that configs give their model: entries of `architectures` and model_types, spaces between.
 
     Raises CatalogueError `duplicate-reader` for a name in two rows.
     """
     readers: dict[str, Reader] = {}
     for reader, *names in rows:
-        for name in names:
+        for name in " ".join(names).split():
             if name in readers:
                 raise CatalogueError("duplicate-reader", field=reader.__module__, name=name)
             readers[name] = reader
