@@ -24,7 +24,7 @@ LOCALE_ROOT: Final = next(
     for root in (_PACKAGE / "locale", _PACKAGE.parent / "locale")
     if root.parent != _PACKAGE or root.is_dir()
 )
-"""In the package where it is installed (tools/package.py puts them there), at the top of a checkout."""
+"""In the package once it is installed (tools/package.py puts them there), at the top of a checkout."""
 REASON: Final = "reason"
 """The gettext context of the sentence parts that errors carry as `{reason}`."""
 _COUNTS: Final = frozenset(("max_model_len", "max_num_batched_tokens", "measured_tokens", "kv_tokens"))
@@ -33,14 +33,14 @@ _TAG: Final = re.compile(r"[A-Za-z]{2}(?:[-_][A-Za-z0-9]{1,8}){0,3}(?:\.[A-Za-z0
 
 
 class Language(StrEnum):
-    """The languages of the page, a row each; the value is the one in the link. See docs/adding-a-language.md."""
+    """The languages of the pages, a row each; the value is the one in a link. See docs/adding-a-language.md."""
 
     locale: str
     """The folder of the catalogue."""
     tag: str
-    """What the document says of itself."""
+    """The `lang` attribute of documents."""
     endonym: str
-    """The language's own name of itself."""
+    """The language's name for itself."""
     space: str
     """Between sentences."""
     comma: str
@@ -79,14 +79,14 @@ class Language(StrEnum):
 
 
 def msg(msgid: str) -> str:
-    """Marks a text that is translated later, when it is shown."""
+    """Marks a text that is translated when it is shown."""
     return msgid
 
 
 NONE_NAMED: Final = msg("(none named)")
-"""What an error says in place of an architecture that a config does not name."""
+"""Stands for the architecture in an error where a config names none."""
 UNKNOWN: Final = msg("unknown")
-"""What an error says for a compute capability that the catalogue does not have."""
+"""Stands for a compute capability that the catalogue does not have."""
 
 
 class Words:
@@ -118,7 +118,7 @@ class Words:
         return render(self._texts.get(("", msgid), msgid), "", params) if params else self._plain(msgid)
 
     def card(self, name: str) -> str:
-        """The name of a card, with what its bracket says of a part of a board in this language.
+        """The name of a card with its bracket in this language.
 
         Example:
             >>> words(Language.CHINESE).card("Ascend 910C (one die)")
@@ -145,7 +145,7 @@ class Words:
         return english
 
     def _param(self, name: str, value: str, msgid: str) -> str:
-        """A figure of a sentence with separators; as the engine writes it where the text has a flag to copy."""
+        """A parameter as text: numbers with separators, but as the engine writes them in a flag to copy."""
         if (name, value) in (("capability", UNKNOWN), ("architecture", NONE_NAMED)):
             return self._plain(value)
         if name in ("part", "near"):  # what is near is a name, or words of ours where nothing is
@@ -167,16 +167,16 @@ class Words:
 
 
 def _names_graphs(msgid: str, text: str) -> bool:
-    """Whether a text of our own names them. A translation may where the English says graphs alone."""
+    """Whether a text of the planner's own is about graphs. A translation may name CUDA where the English says graphs."""
     return bool(_NAMES_GRAPHS.search(msgid)) or (CUDA not in msgid and _CUDA_GRAPHS_IN_CHINESE in text)
 
 
 PARTS_OF_CARDS: Final = (msg("(one die)"), msg("(one tile)"), msg(", one chip)"))
-"""What the names of cards say in words."""
+"""The words in the brackets of card names."""
 CUDA: Final = "CUDA"
 _CUDA_GRAPHS_IN_CHINESE: Final = "CUDA 图"
 _NAMES_GRAPHS: Final = re.compile(r"CUDA graphs|CUDA graph (?:mode|estimate)\b")
-"""Texts of our own about recorded steps; an engine's own words speak of a single CUDA graph."""
+"""Finds the planner's own texts about recorded steps; an engine's own words speak of a single CUDA graph."""
 
 
 _READING: Final = Lock()
@@ -184,7 +184,7 @@ _READING: Final = Lock()
 
 @cache
 def platform_words(language: Language, graphs: str) -> Words:
-    """The texts of `language` with recorded steps called after what the platform calls them.
+    """The texts of `language` with recorded steps named as the platform names them.
 
     Example:
         >>> [platform_words(language, "ACL")("CUDA graphs") for language in (Language.ENGLISH, Language.CHINESE)]
@@ -196,7 +196,7 @@ def platform_words(language: Language, graphs: str) -> Words:
 
 
 def words(language: Language) -> Words:
-    """The texts of `language`, read once: on a fresh server all visitors wait for the first of them."""
+    """The texts of `language`, read once: on a fresh server all visitors wait for the first read."""
     with _READING:
         return _read(language)
 
@@ -221,7 +221,7 @@ def _read(language: Language) -> Words:
 
 
 def _pattern(template: str) -> re.Pattern[str]:
-    """A template as an expression that finds its parameters again."""
+    """A regex that finds the parameters of a filled-in template again."""
     pattern, seen, position = "", set[str](), 0
     for match in _PLACEHOLDER.finditer(template):
         name = match[1]
@@ -233,7 +233,7 @@ def _pattern(template: str) -> re.Pattern[str]:
 
 
 def sentences(t: Words, texts: Iterable[str]) -> str:
-    """Sentences after each other, with the space of the language.
+    """Sentences one after the other, with the language's space between them.
 
     Example:
         >>> sentences(words(Language.ENGLISH), ("One.", "Two."))

@@ -1,4 +1,4 @@
-"""Our error on published starts: a scatter as a plain dict in Plotly's JSON schema, tables as rows of text."""
+"""The planner's error on published starts: a scatter as a plain dict in Plotly's JSON schema, tables as rows of text."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from kvcore.texts import LABELS
 
 HEIGHT: Final = 420
 NEAR: Final = 0.05
-"""Without an interval a point this near counts as met."""
+"""Largest relative error with which a point without an interval counts as met."""
 SMALLEST_GROUP: Final = 2
 
 CHECK_LABELS: Final = {**{part.name: part.label for part in PARTS}, **LABELS["checks"]}
@@ -43,7 +43,7 @@ SURROUNDING_LABELS: Final = LABELS["surroundings"]
 
 
 class ErrorRow(Struct, frozen=True, kw_only=True):
-    """Errors of one group as text."""
+    """The errors of one group, as text."""
 
     label: str
     count: str
@@ -55,20 +55,20 @@ class ErrorRow(Struct, frozen=True, kw_only=True):
 
 
 class LeftOutRow(Struct, frozen=True, kw_only=True):
-    """Errors of one check with and without a start's own publication in the fit, on the same starts, as text."""
+    """The errors of one check on the same starts, fitted with and without each start's own publication, as text."""
 
     label: str
     count: str
     median: str
     p90: str
     p90_gib: str
-    """Left out, in GiB."""
+    """With the own publication left out, in GiB."""
     inside: str
     one_source: str
 
 
 def left_out_rows(starts: Sequence[PublishedStart], t: Words) -> tuple[LeftOutRow, ...]:
-    """One row a check that rests on fitted constants; “of one source” counts the starts that are not in it."""
+    """A row for each check that rests on fitted constants; `one_source` counts the starts that had to be skipped."""
     rows: list[LeftOutRow] = []
     for check in FITTED:
         points = our_points(starts, check)
@@ -102,7 +102,7 @@ def _inside(found: Summary, t: Words) -> str:
 
 
 class CoverageRow(Struct, frozen=True, kw_only=True):
-    """How many of a group's starts lie inside an interval that was fitted without their publication, as text."""
+    """How many starts of a group lie inside an interval fitted without their own publication, as text."""
 
     label: str
     inside: str
@@ -112,7 +112,7 @@ class CoverageRow(Struct, frozen=True, kw_only=True):
 
 
 def coverage_rows(starts: Sequence[PublishedStart], t: Words) -> tuple[CoverageRow, ...]:
-    """One row for all starts and one for each number of ranks and release era, oldest first."""
+    """A row for all starts, then one for each number of ranks and release era, oldest first."""
     without = held_out(starts)
     rows = []
     eras = sorted(groups(without, "era").items(), key=lambda item: era_order(item[0]))
@@ -134,12 +134,12 @@ def coverage_rows(starts: Sequence[PublishedStart], t: Words) -> tuple[CoverageR
 
 
 def _group_name(name: str, t: Words) -> str:
-    """A group as it is shown: those without a release end in a question mark."""
+    """The name of a group; one that ends in a question mark has no release."""
     return t("{engine}, release not stated", engine=name[:-2].rstrip(",")) if name.endswith(" ?") else name
 
 
 def stated_rows(starts: Sequence[PublishedStart], t: Words) -> tuple[tuple[str, str], ...]:
-    """Of how many starts each surrounding is stated; a link is one of several cards."""
+    """How many starts state each surrounding; a link is asked of starts with several cards only."""
     judged = [start for start in starts if Check.KV_MEMORY in start.points]
     rows = []
     for name in ("link", "installation", "host", "driver", "taken_gib"):
@@ -151,7 +151,7 @@ def stated_rows(starts: Sequence[PublishedStart], t: Words) -> tuple[tuple[str, 
 
 
 def surroundings_text(start: PublishedStart, t: Words) -> str:
-    """What a start's author stated of its surroundings; a dash for nothing."""
+    """The surroundings that a start's author stated; a dash for none."""
     said = start.surroundings
     names = [t(SURROUNDING_LABELS[value]) for value in said.values() if value in SURROUNDING_LABELS]
     names += [t("driver {driver}", driver=str(said["driver"]))] if "driver" in said else []
@@ -160,7 +160,7 @@ def surroundings_text(start: PublishedStart, t: Words) -> str:
 
 
 def fit_text(point: Point, t: Words) -> str:
-    """Whether a point's publication took part in the fit of its constants."""
+    """Whether the constants were fitted with a point's publication, in words."""
     if not point.is_fitted:
         return t("not in the fit")
     return t("in the fit") if point.left_out is not None else t("in the fit, no other source")
@@ -169,12 +169,12 @@ def fit_text(point: Point, t: Words) -> str:
 def shown_starts(
     starts: Sequence[PublishedStart], check: Check, *, left_out: bool
 ) -> Sequence[PublishedStart]:
-    """The starts as the page shows a check: as predicted, or each without its own publication."""
+    """The starts that the page shows for a check: as predicted, or each with its own publication left out."""
     return held_out(starts) if left_out and check in FITTED else starts
 
 
 def error_row(label: str, found: Summary, t: Words) -> ErrorRow:
-    """A summary as text; an infinite error is a start without an answer."""
+    """A summary as text; a start without an answer has an infinite error."""
     answered = count(found.count) if found.answered == found.count else f"{found.answered}/{found.count}"
     return ErrorRow(
         label=label,
@@ -195,7 +195,7 @@ def _summed(named: Iterable[tuple[str, Sequence[Point]]], t: Words) -> Iterator[
 
 
 def check_rows(starts: Sequence[PublishedStart], t: Words) -> tuple[ErrorRow, ...]:
-    """One row a check; tokens also for mixed models alone."""
+    """A row for each check; tokens once more for models of mixed layers alone."""
     named: list[tuple[str, Sequence[Point]]] = []
     for check in Check:
         label = t(CHECK_LABELS[check])
@@ -206,7 +206,8 @@ def check_rows(starts: Sequence[PublishedStart], t: Words) -> tuple[ErrorRow, ..
 
 
 def group_rows(starts: Sequence[PublishedStart], check: Check, by: str, t: Words) -> tuple[ErrorRow, ...]:
-    """Errors of one check in every group of at least two starts, the largest first; the others together."""
+    """The errors of one check in every group of at least two starts, largest group first, then all other starts
+    together."""
     named: list[tuple[str, Sequence[Point]]] = []
     rest: list[Point] = []
     for name, group in groups(starts, by).items():
@@ -222,7 +223,7 @@ def group_rows(starts: Sequence[PublishedStart], check: Check, by: str, t: Words
 def peer_rows(
     starts: Sequence[PublishedStart], peers: Sequence[Peer], check: Check, t: Words
 ) -> tuple[ErrorRow, ...]:
-    """Us and every peer on the starts of one check, each on the starts it answered, the smallest median first."""
+    """This planner and every peer, each on the starts of one check that it answered, smallest median first."""
     ours = our_points(starts, check)
     named = [*((peer.name, peer_points(starts, check, peer.id)) for peer in peers), (t("KV Planner"), ours)]
     found = sorted(_summed(named, t), key=lambda item: item[0].median)
@@ -230,13 +231,13 @@ def peer_rows(
 
 
 def point_name(start: PublishedStart) -> str:
-    """Model, engine and card of a start."""
+    """The model, engine and card of a start."""
     tensor_parallel = f" TP {start.tensor_parallel_size}" if start.tensor_parallel_size > 1 else ""
     return f"{start.model} · {release_name(start)} · {start.card}{tensor_parallel}"
 
 
 def scatter(starts: Iterable[PublishedStart], check: Check, t: Words) -> draw.Figure:
-    """Predicted over measured on two equal logarithmic axes; on the line they are the same.
+    """Predicted against measured on two equal logarithmic axes; on the line both are the same.
 
     A point outside its interval, or without one more than 5 % off, is an orange diamond. A hollow point is one whose
     publication took part in the fit of its constants.
@@ -296,7 +297,7 @@ def _points(
 
 
 def citation(start: PublishedStart, t: Words) -> str:
-    """Where a start was published, for those without an address."""
+    """The source of a start that has no address."""
     version = start.engine_version or t("of an unnamed version")
     return t(
         "published start of {model} on {engine} {version}, {date}",

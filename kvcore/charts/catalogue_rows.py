@@ -1,4 +1,4 @@
-"""The catalogues as rows of tables, with sources and dates, and as the facts next to a name where people choose."""
+"""The catalogues as rows of tables with sources and dates, and as the facts next to a name in a picker."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from kvcore.planning import plan
 from kvcore.wire.request import scenario_from_request
 
 LARGEST_CARD_GIB: Final = 1024.0
-"""Of the card that models are read on for the table: everything fits."""
+"""Memory of the card that the models of the table are planned on: everything fits."""
 LINK_NAMES: Final = {
     Interconnect.NVLINK: "NVLink",
     Interconnect.XGMI: "xGMI",
@@ -49,9 +49,9 @@ class ModelRow(Struct, frozen=True, kw_only=True):
     attention: str = ""
     context_tokens: int | None = None
     weights_gib: float | None = None
-    """On one GPU, as loaded."""
+    """On one GPU, once loaded."""
     kv_kib_per_token: float | None = None
-    """On one GPU, as the newest version stores it by default."""
+    """On one GPU, in the newest version's default dtype."""
     source: str
     checked: str
 
@@ -72,12 +72,12 @@ class AcceleratorRow(Struct, frozen=True, kw_only=True):
 
 
 class VersionRow(Struct, frozen=True, kw_only=True):
-    """One release that is known."""
+    """One known release."""
 
     engine: str
     version: str
     runs_on: str
-    """The vLLM behind a plug-in."""
+    """The vLLM release that a plug-in runs on."""
     generation: str
     utilization: float
     source: str
@@ -150,7 +150,7 @@ def version_rows() -> tuple[VersionRow, ...]:
 
 
 def model_facts(config: ModelConfig, checkpoint: Checkpoint, license_name: str, t: Words) -> str:
-    """Parameters, longest context and license, as far as they are known; "" where the config cannot be read.
+    """Parameters, longest context and license, as far as known; "" where the config cannot be read.
 
     Example:
         >>> from kvcore.base.words import Language, words
@@ -170,7 +170,7 @@ def model_facts(config: ModelConfig, checkpoint: Checkpoint, license_name: str, 
 
 @lru_cache(maxsize=2048)
 def bundled_facts(model: str, t: Words) -> str:
-    """The same of a bundled model."""
+    """`model_facts` of a bundled model."""
     entry = find_model(model)
     return model_facts(entry.config, entry.checkpoint, license_of(model), t)
 
@@ -192,7 +192,7 @@ def accelerator_facts(card: Accelerator, t: Words) -> str:
 
 
 def parameters(architecture: Architecture) -> int:
-    """Numbers in the weights of the whole model."""
+    """The number of parameters of the whole model."""
     per_layer = {id(layer): sum(map(elements, layer.modules)) for layer in architecture.layers}
     around = (*architecture.first, *architecture.every, *architecture.last)
     return sum(per_layer[id(layer)] for layer in architecture.layers) + sum(map(elements, around))

@@ -1,4 +1,4 @@
-"""Comparisons in words and figures: a start against its prediction, and one setting at each of its values."""
+"""Comparisons in words and figures: a start against its prediction, and one setting at several values."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ from kvcore.scenario import Parallel, SpeculativeConfig
 from kvcore.texts import LABELS
 
 LEAST_GROWTH_GIB: Final = 0.05
-"""Of a part that is named as a reason."""
+"""Smallest growth of a part that is named as a reason."""
 DECIDING_SHARE: Final = 0.1
-"""Of the largest reason: what is less decides nothing next to it."""
+"""Share of the largest reason below which another one is not named."""
 
 ORIGIN_LABELS: Final = LABELS["origins"]
 
@@ -51,7 +51,7 @@ BORROWED_LABELS: Final = LABELS["borrowed"]
 
 
 class PartRow(Struct, frozen=True, kw_only=True):
-    """One part, ready to be shown."""
+    """One compared part, as text."""
 
     label: str
     predicted: str
@@ -93,7 +93,7 @@ def _judgement(part: PartComparison, t: Words) -> str:
 
 
 def figure_sentences(comparison: Comparison, t: Words) -> tuple[str, ...]:
-    """Tokens and concurrency: planned, printed, and planned again from the KV memory that was measured."""
+    """Sentences on tokens and concurrency: predicted, printed, and computed again from the measured KV memory."""
     lines = []
     for figure in comparison.figures:
         show = count if figure.figure == "kv_tokens" else concurrency_text
@@ -110,15 +110,16 @@ def figure_sentences(comparison: Comparison, t: Words) -> tuple[str, ...]:
 
 
 class Headline(Struct, frozen=True, kw_only=True):
-    """What a start had for requests, against the prediction."""
+    """The memory that a start had for requests, against the prediction."""
 
     text: str
     is_lost: bool
-    """Whether it had less than the estimate's error allows for."""
+    """Whether it had less than the 80 % interval allows."""
 
 
 def headline(comparison: Comparison, t: Words, *, is_same_model: bool = True) -> Headline | None:
-    """KV memory, tokens and requests of a start, each with what was gained or lost; None where the log gives none.
+    """KV memory, tokens and requests of a start, each with its difference from the prediction; None where the log
+    gives none.
 
     Where the plan is of another model, the figures stand alone.
     """
@@ -139,7 +140,7 @@ def headline(comparison: Comparison, t: Words, *, is_same_model: bool = True) ->
 
 
 def _figure(figure: FigureComparison, t: Words, *, is_compared: bool) -> str:
-    """A figure as printed, with what it is more or less than predicted."""
+    """A printed figure with its difference from the prediction."""
     show = count if figure.figure == "kv_tokens" else concurrency_text
     printed = show(figure.measured)
     if is_compared and figure.predicted is not None:
@@ -152,7 +153,7 @@ def _figure(figure: FigureComparison, t: Words, *, is_compared: bool) -> str:
 
 
 def advice(comparison: Comparison, t: Words) -> str:
-    """What to do about the largest difference; without one, how much of the plan the log confirms."""
+    """Advice on the largest difference; without one, how much of the plan the log confirms."""
     texts, largest = LABELS["log-advice"], comparison.largest
     if not comparison.measured_parts:
         return t(texts["nothing"])
@@ -185,7 +186,7 @@ def reading_text(reading: Reading) -> str:
 
 
 def comparison_bar(comparison: Comparison, planned: Plan, t: Words) -> Stack:
-    """Predicted above measured, the same colours, the card's total as a line.
+    """Predicted above measured in the same colours; a line marks the card's total.
 
     A part that the log does not give stands in the lower bar as predicted, faint.
     """
@@ -215,7 +216,7 @@ def comparison_bar(comparison: Comparison, planned: Plan, t: Words) -> Stack:
 
 
 def compared_parts(comparison: Comparison) -> tuple[Part, ...]:
-    """The parts of both bars, in the order of the bar."""
+    """The parts in both bars, in their order."""
     known = _by_estimate(comparison)
     return tuple(part for part in PARTS if part.estimate in known)
 
@@ -241,17 +242,17 @@ VARIED_NAMES: Final[Mapping[str, str]] = {
 
 
 def verdict_word(variant: Variant, t: Words) -> str:
-    """The verdict as a sign and a word."""
+    """The verdict of a variant as a sign and a word."""
     return t(LABELS["verdict-signs"][variant.plan.verdict]) if variant.plan is not None else t("✖ refused")
 
 
 def refusal_text(error: KvPlannerError | None, t: Words) -> str:
-    """Why the engine refuses a position; "" where it does not."""
+    """The engine's reason to refuse a variant; "" where it does not."""
     return "" if error is None else t.error(error)
 
 
 def position_name(varied: Varied, variant: Variant, t: Words) -> str:
-    """One value of a setting as buttons and axes name it."""
+    """The name of one value of a setting, for buttons and axes."""
     value = variant.value
     match varied:
         case Varied.TENSOR_PARALLEL | Varied.PIPELINE_PARALLEL | Varied.DATA_PARALLEL:
@@ -279,7 +280,7 @@ def position_name(varied: Varied, variant: Variant, t: Words) -> str:
 
 
 def split_name(parallel: Parallel) -> str:
-    """How GPUs are cut: `TP 4 × DP 2, DCP 2, EP`."""
+    """The split of the GPUs: `TP 4 × DP 2, DCP 2, EP`."""
     name = f"TP {parallel.tensor_parallel_size}"
     if parallel.data_parallel_size > 1:
         name += f" × DP {parallel.data_parallel_size}"
@@ -291,18 +292,18 @@ def split_name(parallel: Parallel) -> str:
 
 
 def seats_note(variant: Variant, t: Words) -> str:
-    """How many run at once where `max_num_seqs` admits fewer requests than fit in the KV cache; "" elsewhere."""
+    """How many requests run at once where `max_num_seqs` admits fewer than fit in the KV cache; "" elsewhere."""
     seats = waiting_seats(variant.plan) if variant.plan is not None and variant.starts else None
     return "" if seats is None else t("max_num_seqs runs {seats}", seats=count(seats))
 
 
 def limit_note(variant: Variant, t: Words) -> str:
-    """What limits the requests on all replicas and on each GPU where that is not the KV cache; "" elsewhere."""
+    """Says that `max_num_seqs`, not the KV cache, limits the requests; "" where it does not."""
     return t("limited by max_num_seqs") if seats_note(variant, t) else ""
 
 
 def first_failures(named: Sequence[tuple[str, Variant]], t: Words) -> Iterator[str]:
-    """Where a position fails right after one that starts: what decides it of a rank's memory, the largest first."""
+    """For each value that fails right after one that starts: what decides it in a rank's memory, the largest first."""
     for (before, starts), (name, fails) in pairwise(named):
         if starts.plan is None or fails.plan is None or not starts.starts or fails.starts:
             continue
@@ -330,12 +331,12 @@ def first_failures(named: Sequence[tuple[str, Variant]], t: Words) -> Iterator[s
 
 
 _TAKES: Final = (*(part.budgeted for part in BUDGETED), "request")
-"""What takes memory; of everything else there is less."""
+"""Quantities whose growth leaves less for requests; of all others, a decrease does."""
 _DECIDING: Final = {**{part.budgeted: part.noun for part in BUDGETED}, **LABELS["deciding"]}
 
 
 def _lost_bytes(starts: Plan, fails: Plan) -> dict[str, float]:
-    """By what, on the worst rank of each, the second plan has less for its requests than the first; in bytes.
+    """How much less the second plan has for requests than the first on its worst rank, in bytes, by quantity.
 
     The memory of the card stands for the budget where the card is a smaller one.
     """
@@ -353,7 +354,8 @@ def _lost_bytes(starts: Plan, fails: Plan) -> dict[str, float]:
 
 
 def figures_of(variant: Variant) -> tuple[str, ...]:
-    """The cells of the table after the verdict: requests, tokens, GPUs, replicas, requests on all, for each GPU."""
+    """The table's cells after the verdict: requests, tokens, GPUs, replicas, requests on all replicas and for each
+    GPU."""
     cache = variant.plan.cache if variant.plan is not None else None
     starts = variant.starts
     return (

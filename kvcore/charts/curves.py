@@ -18,19 +18,19 @@ from kvcore.planning import Plan
 CURVE_HEIGHT: Final = 380
 DASHES: Final = ("dot", "dashdot", "dash", "longdash", "longdashdot")
 LINE_NAME_PIXELS: Final = 20
-"""Names closer than this would run into each other."""
+"""Smallest distance between two names, in pixels: closer ones run into each other."""
 OVERFLOW: Final = "allow"
 """The margins have room for every label; else Plotly measures each, a seventh of the drawing's time."""
 SHORTEST_CURVE_LENGTH: Final = 512
 SEATS_DECADES: Final = 0.4
-"""A point that is closer to the line of max_num_seqs would cover its name at the right end."""
+"""Distance, in decades, below which a point covers the name of the max_num_seqs line at the right end."""
 NEAR_THE_ZONE: Final = 3.0
-"""With fewer requests at once, a tag below the point would reach into the zone where none fits."""
+"""Fewest requests at once with which a tag below the point stays out of the zone where none fits."""
 _POINT_OUTLINE: Final = {"color": "#222222", "width": 1}
 
 
 def curve_lengths(plan: Plan) -> tuple[int, ...]:
-    """The lengths at which the curve is drawn: powers of two, the model's limit and the length that is planned."""
+    """The lengths of the curve: powers of two, the model's limit and the planned length."""
     limit, now = plan.resolved.derived_max_model_len, plan.resolved.max_model_len
     top = max(2 * limit, 2 * now, 32768)
     powers = [1 << power for power in range(9, 25) if 1 << power <= top]
@@ -38,7 +38,7 @@ def curve_lengths(plan: Plan) -> tuple[int, ...]:
 
 
 def concurrency_chart(plan: Plan, curves: Sequence[ConcurrencyCurve], t: Words) -> draw.Figure:
-    """Requests of each length that fit at once: one line per tensor parallel size, log-log.
+    """Requests of each length that fit at once: a line for each tensor parallel size, log-log.
 
     Below one the start fails: that zone is tinted, hatched and labelled. The band is the 80 % interval of the parts
     that are fitted. A model that keeps nothing of a request has no line.
@@ -125,7 +125,7 @@ def concurrency_chart(plan: Plan, curves: Sequence[ConcurrencyCurve], t: Words) 
 
 
 class LengthMark(NamedTuple):
-    """A percentile of the real requests: its length, and how many such requests fit at once."""
+    """A percentile of the request log: its length, and how many such requests fit at once."""
 
     name: str
     tokens: int
@@ -133,11 +133,11 @@ class LengthMark(NamedTuple):
 
 
 CROWDED: Final = 1.2
-"""Marks closer than this factor share one label."""
+"""Ratio of lengths below which two marks share a label."""
 
 
 def with_length_marks(chart: draw.Figure, marks: Sequence[LengthMark]) -> draw.Figure:
-    """The concurrency chart with the percentiles of the real requests on its present line."""
+    """The concurrency chart with the percentiles of the request log on its present line."""
     drawn = [mark for mark in marks if mark.requests > 0]
     if not drawn:
         return chart
@@ -168,7 +168,7 @@ def with_length_marks(chart: draw.Figure, marks: Sequence[LengthMark]) -> draw.F
 
 
 def _heights(low: float, high: float) -> list[float]:
-    """The numbers of requests that the axis names: fewer of a decade where there are many decades."""
+    """The numbers of requests that the axis names: fewer of each decade where it has many decades."""
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     steps = (1, 3) if math.log10(high / low) > 4.2 else (1, 2, 5)
     heights = [step * 10.0**decade for decade in decades for step in steps]
@@ -215,14 +215,14 @@ def _curve_line(curve: ConcurrencyCurve, line: draw.Figure, t: Words, low: float
 
 
 def _rounded(value: float) -> float:
-    """As exact as a screen can show, in half the digits."""
+    """A number with eight digits: as exact as a screen shows, in half the bytes."""
     return float(f"{value:.8g}")
 
 
 def _line_names(
     drawn: Sequence[ConcurrencyCurve], present: ConcurrencyCurve | None, low: float, high: float
 ) -> list[draw.Figure]:
-    """The names of the lines, outside the right edge where they end; lines that end together share one."""
+    """The names of the lines at their right ends; lines that end together share one."""
     apart = math.log10(high / low) * LINE_NAME_PIXELS / CURVE_HEIGHT
     groups: list[list[ConcurrencyCurve]] = []
     for curve in sorted(drawn, key=lambda curve: curve.concurrency[-1]):

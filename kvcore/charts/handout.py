@@ -20,18 +20,18 @@ from kvcore.course.questions import Asked, questions
 from kvcore.planning import Plan
 
 SLIPS: Final = 4
-"""Of a question, named on the teacher's sheet."""
+"""Most wrong answers of a question that the teacher's sheet explains."""
 
 
 class Links(Struct, frozen=True, kw_only=True):
-    """Addresses that stand on the sheets."""
+    """The links printed on the sheets."""
 
     students: str
     solutions: str
 
 
 def handout_html(plan: Plan, route: Route, seed: int, links: Links, t: Words, *, solved: bool) -> str:
-    """The steps of a route about `plan`, with questions of `seed`; with the solutions where `solved`."""
+    """The steps of a route about `plan` with the questions of `seed`; with solutions where `solved`."""
     title = t("Teacher’s sheet") if solved else t("Handout")
     varied = variant(plan, seed)
     parts = [
@@ -96,7 +96,7 @@ def _solution_of(prediction: Prediction) -> str:
 
 
 def _slips(one: Asked) -> str:
-    """The typical wrong answers, each reason once, with what is said of them."""
+    """The typical wrong answers with their explanation, each reason once."""
     reasons = {slip.reason: slip for slip in reversed(one.prediction.slips)}
     unit = one.prediction.unit
     said = [f"{answer_text(slip.value)} {unit}: {slip.reason}" for slip in reversed(reasons.values())]

@@ -27,14 +27,14 @@ from kvcore.texts import LABELS
 
 ROW_PIXELS: Final = 34
 NAME_LETTERS: Final = 17
-"""Of one line of a card's name: leaves a phone room for four columns."""
+"""Letters on one line of a card's name: leaves a phone room for four columns."""
 NAME_PIXELS: Final = 136
 """Room for names, left of the cells; the head's grid in style.css has the same."""
 EDGE_PIXELS: Final = 4
 CELL_LETTERS: Final = 8
-"""Of one line of a cell on a phone."""
+"""Letters on one line of a cell on a phone."""
 STEPS: Final = ("#E3F1EC", "#BFE3D6", "#93D1BC", "#5FBD9E", "#2BA981", "#009E73")
-"""From 1 to 1,000 requests and more, light to the green of the KV cache; dark text reads on all of them."""
+"""Colours from 1 to 1,000 requests and more, up to the green of the KV cache; dark text is readable on all of them."""
 STEP_DECADES: Final = 0.6
 TIGHT_GROUND: Final = "#F5E6B8"
 FAINT_GREEN: Final = "rgba(0,158,115,0.16)"
@@ -42,17 +42,17 @@ FAINT: Final = "rgba(138,138,138,0.09)"
 OUTLINE: Final = "#00694D"
 OUTLINE_PIXELS: Final = 2
 GAP: Final = 0.03
-"""Between cells, in parts of one."""
+"""The gap between cells, as a share of a cell."""
 VENDOR_LINE: Final = "vendor:"
 MET: Final = "met"
 NOT_MET: Final = "not met"
-"""What a trace of bars is of: whether its cells store the wanted requests."""
+"""Names of the two traces of bars: cells that fit the wanted requests, and the others."""
 
 REFUSAL_WORDS: Final = LABELS["refusals"]
 
 
 def cell_word(cell: Cell, t: Words) -> str:
-    """What a cell says: requests at once, or in a word why none."""
+    """The text of a cell: requests at once, or in a word why it does not start."""
     if cell.verdict is None:
         return t(REFUSAL_WORDS.get(cell.refusal, REFUSAL_WORDS["other"]))
     if not cell.starts:
@@ -62,7 +62,7 @@ def cell_word(cell: Cell, t: Words) -> str:
 
 
 def cell_sentence(cell: Cell, card: Accelerator, t: Words) -> str:
-    """A cell in full, for the pointer and the reader of the page."""
+    """A cell as a full sentence, for the tooltip and for readers of the selection."""
     head = f"{t.card(card.name)} × {cell.gpus or cell.tensor_parallel_size}"
     if cell.verdict is None:
         return f"{head}<br>{cell_word(cell, t)} ({cell.refusal})"
@@ -76,13 +76,13 @@ def cell_sentence(cell: Cell, card: Accelerator, t: Words) -> str:
 
 
 def column_names(rows: Sequence[Row], target: Target, t: Words) -> tuple[str, ...]:
-    """The heads of the columns of `heat_map`."""
+    """The column heads of `heat_map`."""
     own = (t("Fewest GPUs"), *((t("Cost per hour, per slot"),) if target.prices else ()))
     return (*own, *(f"TP {cell.tensor_parallel_size}" for cell in rows[0][1])) if rows else own
 
 
 def head_html(rows: Sequence[Row], target: Target, t: Words) -> str:
-    """The heads of the columns as HTML, on the same grid as the figure."""
+    """The column heads as HTML, on the same grid as the figure."""
     names = column_names(rows, target, t)
     cells = "".join(f"<span>{html.escape(name)}</span>" for name in names)
     return f'<div class="kv-matrix-head" style="--columns: {len(names)}" aria-hidden="true"><span></span>{cells}</div>'
@@ -129,7 +129,7 @@ def heat_map(rows: Sequence[Row], target: Target, t: Words, *, is_grouped: bool 
 
 
 def _lines(rows: Sequence[Row], is_grouped: bool) -> list[str]:
-    """The categories of the vertical axis: ids of cards, and before each vendor's first card a line for its name."""
+    """The categories of the vertical axis: ids of cards, and a line with the vendor's name before its first card."""
     lines: list[str] = []
     for card, _ in rows:
         head = f"{VENDOR_LINE}{card.vendor.value}"
@@ -153,7 +153,7 @@ def short_name(card: Accelerator) -> str:
 
 
 def short_names(cards: Sequence[Accelerator]) -> list[str]:
-    """The short names of `cards`; where two would be alike, with what the bracket of the long name says.
+    """The short names of `cards`; two alike are told apart by the bracket of the long name.
 
     Example:
         >>> from kvcore.catalogue import find_accelerator
@@ -172,7 +172,7 @@ def _in_brackets(card: Accelerator) -> str:
 
 
 def _two_lines(word: str) -> str:
-    """A long word of a cell, broken where it has a space: cells are narrow on a phone.
+    """A long word of a cell, broken at a space: cells are narrow on a phone.
 
     Chinese has none: its characters are two letters wide, and its last word has two of them.
     """
@@ -184,7 +184,7 @@ def _two_lines(word: str) -> str:
 
 
 def _fewest(rows: Sequence[Row], target: Target, t: Words) -> Iterator[draw.Figure]:
-    """The columns before the sizes: the fewest GPUs of each card, and what they cost."""
+    """The columns before the sizes: the fewest GPUs of each card, and their cost."""
     smallest = [(card, target.smallest((card, cells))) for card, cells in rows]
     serving = [(card, cell) for card, cell in smallest if cell is not None]
     yield {**_plain_bars(serving, 0, t), "marker": {"color": "rgba(0,0,0,0)"}}
@@ -198,7 +198,7 @@ def _fewest(rows: Sequence[Row], target: Target, t: Words) -> Iterator[draw.Figu
 
 
 def _cells(rows: Sequence[Row], target: Target, t: Words) -> Iterator[draw.Figure]:
-    """The cells by size: a trace of bars for what stores the wanted requests, and one for the others with its texts."""
+    """The cells by size: a trace of bars for those that fit the wanted requests, and one with texts for the others."""
     first = len(column_names((), target, t))
     for index in range(len(rows[0][1])):
         column = [(card, cells[index]) for card, cells in rows]
@@ -229,7 +229,7 @@ def _cells(rows: Sequence[Row], target: Target, t: Words) -> Iterator[draw.Figur
 
 
 def _plain_bars(cells: Sequence[tuple[Accelerator, Cell]], column: int, t: Words) -> draw.Figure:
-    """Bars that fill their cells but for a gap; chosen or not, they look the same."""
+    """Bars that fill their cells up to a gap; they look the same when selected."""
     return {
         "type": "bar",
         "orientation": "h",

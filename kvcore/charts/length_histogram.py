@@ -22,15 +22,15 @@ from kvcore.workload.mix import Mix
 HEIGHT: Final = 320
 BINS: Final = 40
 LOG_FROM: Final = 4.0
-"""Longest over median length, or limit over median, from which bins and axis are logarithmic."""
+"""Ratio of the longest length or limit to the median from which bins and axis are logarithmic."""
 NEEDED_COLOR: Final = draw.CURRENT_LINE
 TAKEN_COLOR: Final = "#009E73"
 CROWDED_PIXELS: Final = 0.16
-"""Share of the axis within which two labels of limits would run into each other."""
+"""Share of the axis below which the labels of two limits run into each other."""
 
 
 class Limit(NamedTuple):
-    """A max_model_len on the axis."""
+    """A `max_model_len` marked on the axis."""
 
     name: str
     tokens: int
@@ -39,14 +39,14 @@ class Limit(NamedTuple):
 
 
 class Bins(Struct, frozen=True, kw_only=True):
-    """Edges, rising, and the share of the requests between each two of them."""
+    """Rising edges, and the share of the requests between each two of them."""
 
     edges: tuple[float, ...]
     shares: tuple[float, ...]
 
 
 def binned(histogram: LengthHistogram, edges: Sequence[float]) -> Bins:
-    """Shares of the requests in (edge, next edge]; the first bin has its lower edge too.
+    """The share of the requests in each (edge, next edge]; the first bin includes its lower edge.
 
     Example:
         >>> binned(LengthHistogram.from_lengths([1, 2, 3, 4]), (0, 2, 4)).shares
@@ -60,7 +60,7 @@ def binned(histogram: LengthHistogram, edges: Sequence[float]) -> Bins:
 
 
 def bin_edges(shortest: int, longest: int, *, is_log: bool) -> tuple[float, ...]:
-    """Edges that people recognise where they are linear: multiples of 1, 2 or 5 times a power of ten.
+    """Edges of the bins; linear ones are multiples of 1, 2 or 5 times a power of ten.
 
     Example:
         >>> bin_edges(120, 470, is_log=False)[:3]
@@ -87,13 +87,13 @@ def _nice_step(least: float) -> int:
 
 
 def is_wide(mix: Mix, limits: Sequence[int]) -> bool:
-    """Whether the axis has to be logarithmic."""
+    """Whether the axis is logarithmic."""
     middle = max(1, mix.needed.percentile_tokens(50))
     return max(mix.needed.longest_tokens, *limits) / middle >= LOG_FROM
 
 
 def length_histogram(mix: Mix, tried: int, limits: Sequence[Limit], t: Words) -> draw.Figure:
-    """Requests by the length that they need, hatched beyond the limit that is tried, and a line of what they take."""
+    """Requests by the length that they need, hatched beyond the tried limit, with a line for what they take."""
     tokens = [limit.tokens for limit in limits]
     wide = is_wide(mix, tokens)
     shortest = max(1, min(mix.needed.lengths[0], mix.taken.lengths[0]))
@@ -175,7 +175,7 @@ def _line(bins: Bins, t: Words) -> draw.Figure:
 
 
 def _spans(bins: Bins) -> Iterator[tuple[float, float, float]]:
-    """Start, end and per cent of each bin."""
+    """The start, end and per cent of each bin."""
     for (start, end), share in zip(pairwise(bins.edges), bins.shares, strict=True):
         yield start, end, 100 * share
 
@@ -190,7 +190,7 @@ def _span_text(start: float, end: float, percent: float, t: Words) -> str:
 
 
 def _labels(limits: Sequence[Limit], left: float, right: float, wide: bool) -> list[draw.Figure]:
-    """Names of the limits above the plot, on lines of their own where they would run into each other."""
+    """The names of the limits above the plot, on separate lines where they would run into each other."""
     scale = math.log if wide else float
     start = scale(max(left, 1e-9)) if wide else left
     labels: list[draw.Figure] = []
@@ -206,7 +206,7 @@ def _labels(limits: Sequence[Limit], left: float, right: float, wide: bool) -> l
 
 
 def marked_limits(tried: int, recommended: int, now: int, t: Words) -> tuple[Limit, ...]:
-    """The limits to mark; those that are the same share one line."""
+    """The limits to mark; equal ones share a line."""
     names = {tried: [t("tried")]}
     names.setdefault(recommended, []).append(t("recommended"))
     names.setdefault(now, []).append(t("now"))

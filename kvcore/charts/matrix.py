@@ -1,4 +1,4 @@
-"""A sweep in words and rows: for the Explore page, as JSON lines for scripts, as a table for a terminal."""
+"""A sweep as rows and words: for the Explore page, as JSON lines for scripts, as a table for a terminal."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ MEMORY_BANDS: Final[Mapping[str, tuple[float, float]]] = {
     "49-96": (50, 100),
     "above-96": (100, 1e6),
 }
-"""By their names in a link, which are the GB in the name of a card; the GiB are those that torch reports."""
+"""Bands by their names in a link. The names are the GB in a card's name; the bounds are the GiB that torch reports."""
 
 
 class Order(StrEnum):
-    """How the rows of the Explore page are sorted; the best comes first."""
+    """How the rows of the Explore page are sorted, best first."""
 
     VENDOR = "vendor"
     REQUESTS = "requests"
@@ -57,47 +57,47 @@ class Order(StrEnum):
 
 
 class Filters(Struct, frozen=True, kw_only=True):
-    """Which cards and sizes a person wants to see; empty means all."""
+    """Which cards and sizes to show; empty means all."""
 
     vendors: Collection[str] = ()
     memory_bands: Collection[str] = ()
     with_failing: bool = False
-    """Also cards on which nothing starts."""
+    """Whether cards on which nothing starts are shown."""
     order: Order = Order.VENDOR
 
 
 class Target(Struct, frozen=True, kw_only=True):
-    """What the deployment is for: requests at once, and the prices that a person pays per GPU and hour."""
+    """The wanted requests at once, and the prices that a person pays per GPU and hour."""
 
     wanted: float
     prices: Mapping[str, float] = field(default_factory=dict)
-    """By the id of the card, in a currency of the person's own."""
+    """By the card's id, in any currency."""
     max_num_seqs: int | None = None
     spreads: Mapping[str, Cell] = field(default_factory=dict)
-    """By the id of the card, the fewest whose replicas share out the experts of a mixture."""
+    """By the card's id: the fewest GPUs whose replicas share out the experts of a mixture."""
 
     def smallest(self, row: Row) -> Cell | None:
-        """The fewest GPUs of a row's card that store the wanted requests."""
+        """The fewest GPUs of a row's card that fit the wanted requests; None where no number does."""
         serving = (cell for cell in self.cells(row) if self.is_met(cell, row[0]))
         return min(serving, key=lambda cell: cell.gpus, default=None)
 
     def cells(self, row: Row) -> tuple[Cell, ...]:
-        """Those of a row, and the replicas of its card that share out the experts."""
+        """The cells of a row, and the replicas of its card that share out the experts."""
         spread = self.spreads.get(row[0].id)
         return row[1] if spread is None else (*row[1], spread)
 
     def cost(self, row: Row) -> Cost | None:
-        """Of the smallest deployment of a row, where its card has a price."""
+        """The cost of a row's smallest deployment; None where its card has no price."""
         price = self.prices.get(row[0].id)
         cell = None if price is None else self.smallest(row)
         return None if cell is None or price is None else cost_of(cell, price, self.max_num_seqs)
 
     def is_met(self, cell: Cell, card: Accelerator) -> bool:
-        """Whether a deployment stores the wanted requests."""
+        """Whether a deployment fits the wanted requests."""
         return serves(cell, card, self.wanted)
 
     def misses_alone(self, rows: Iterable[Row]) -> bool:
-        """Whether a cell stores the wanted requests and is not met, because its cards stand alone in their machines."""
+        """Whether a cell fits the wanted requests but is not linked: its cards stand alone in their machines."""
         return any(
             cell.starts and cell.requests >= self.wanted and not self.is_met(cell, card)
             for card, cells in rows
@@ -123,7 +123,7 @@ def matrix_rows(
     filters: Filters,
     target: Target,
 ) -> tuple[Row, ...]:
-    """The cells of `cards` at `sizes`, in the order asked for; cards on which nothing starts only when asked for."""
+    """The cells of `cards` at `sizes` in the chosen order, without cards on which nothing starts unless asked for."""
     found = {(cell.accelerator, cell.tensor_parallel_size): cell for cell in cells}
     rows = [(card, tuple(found[card.id, size] for size in sizes)) for card in cards]
     if not filters.with_failing:
@@ -136,7 +136,7 @@ def matrix_rows(
 
 
 def _rank(row: Row, order: Order, target: Target) -> float:
-    """Where a row stands: the best first, and what has no figure last."""
+    """The sort key of a row: best first, rows without a figure last."""
     cells = [cell for cell in row[1] if cell.starts]
     smallest_cell, cost = target.smallest(row), target.cost(row)
     match order:
@@ -160,14 +160,14 @@ class Answer(Struct, frozen=True, kw_only=True):
 
     @property
     def is_tight(self) -> bool:
-        """Whether no deployment that it names surely starts."""
+        """Whether every named deployment starts only within the estimate's error."""
         return bool(self.cells) and all(cell.verdict is Verdict.TIGHT for cell in self.cells)
 
 
 def smallest_answer(
     rows: Iterable[Row], cards: Mapping[str, Accelerator], target: Target, tokens: int, t: Words
 ) -> Answer:
-    """The smallest deployment that serves the wanted requests, by number of GPUs and by memory in all."""
+    """The smallest deployment that fits the wanted requests: fewest GPUs, then least memory in all."""
     wanted = target.wanted
     found = smallest((cell for row in rows for cell in target.cells(row)), cards, wanted)
     texts, few, least = LABELS["answers"], found.fewest_gpus, found.least_memory
@@ -189,7 +189,7 @@ def _deployment(cell: Cell, cards: Mapping[str, Accelerator], t: Words) -> dict[
 def cheapest_answer(
     rows: Iterable[Row], cards: Mapping[str, Accelerator], target: Target, t: Words
 ) -> Answer | None:
-    """The cheapest deployment among the smallest of each card that has a price; None where no price is given."""
+    """The cheapest of the smallest deployments of each priced card; None where no price is given."""
     priced = [(cost.per_hour, row, cost) for row in rows if (cost := target.cost(row)) is not None]
     if not priced:
         return None
@@ -206,12 +206,12 @@ def cheapest_answer(
 
 
 def deployment_name(cell: Cell, cards: Mapping[str, Accelerator], t: Words) -> str:
-    """A cell as a deployment, `4 × H200 SXM 141GB`, whose number stays on the line of the name."""
+    """A cell as a deployment, `4 × H200 SXM 141GB`; the number stays on the line of the name."""
     return f"{cell.gpus}\N{NO-BREAK SPACE}×\N{NO-BREAK SPACE}{t.card(cards[cell.accelerator].name)}"
 
 
 class ModelRow(Struct, frozen=True, kw_only=True):
-    """A model that the chosen hardware runs, with the fewest GPUs that do."""
+    """A model that runs on the chosen hardware, with the fewest GPUs that fit it."""
 
     model: str
     max_model_len: int
@@ -219,7 +219,8 @@ class ModelRow(Struct, frozen=True, kw_only=True):
 
 
 def model_row(swept: SweptModel, sizes: Collection[int], wanted: float) -> ModelRow | None:
-    """Of tensor parallel `sizes` the smallest that stores `wanted` requests at once, else the largest that starts.
+    """The smallest of the tensor parallel `sizes` that fits `wanted` concurrent requests, else the largest that
+    starts.
 
     None where none starts.
     """
@@ -231,7 +232,7 @@ def model_row(swept: SweptModel, sizes: Collection[int], wanted: float) -> Model
 
 
 class _JsonRow(Struct, frozen=True, gc=False, omit_defaults=True):
-    """A cell in the words of docs/contract.md: with its figures, or with the code of its refusal."""
+    """A cell with the field names of docs/contract.md: its figures, or the code of its refusal."""
 
     model: str
     max_model_len: int
@@ -253,7 +254,7 @@ _JSON: Final = Encoder()
 
 
 def json_lines(swept: SweptModel) -> Iterator[str]:
-    """One JSON object for each cell, in the words of docs/contract.md."""
+    """One JSON object for each cell, as docs/contract.md has it."""
     for cell in swept.cells:
         yield _JSON.encode(_json_row(swept, cell)).decode()
 
@@ -280,7 +281,7 @@ def _json_row(swept: SweptModel, cell: Cell) -> _JsonRow:
 
 
 def table_lines(swept: SweptModel, sizes: Sequence[int]) -> Iterator[str]:
-    """A line for each accelerator: requests at once at each tensor parallel size, or in a word why none."""
+    """A line for each accelerator: requests at once at each tensor parallel size, or in a word why it does not start."""
     yield f"{swept.model}, {count(swept.max_model_len)} tokens"
     width = max((len(cell.accelerator) for cell in swept.cells), default=0)
     yield "  " + "".ljust(width) + "".join(f"TP {size}".rjust(12) for size in sizes)

@@ -1,4 +1,5 @@
-"""The bars of memory: one card with what is missing, several cards on one GiB axis. The page draws the legend."""
+"""The bars of memory: one card's parts, budget and shortage, or several cards on one GiB axis. The page draws the
+legend."""
 
 from __future__ import annotations
 
@@ -28,13 +29,14 @@ from kvcore.charts.stack import Bar, Note, Piece, Stack
 from kvcore.planning import Plan, Verdict
 
 NARROW: Final = 0.3
-"""A shortage of a smaller share of the bar is named above it: on a phone its name is wider than it."""
+"""A shortage that takes a smaller share of the bar is named above it: on a phone its name is wider than the shortage.
+"""
 MARGIN: Final = 1.01
-"""How far the axis goes past the longest bar: its end is a line that has a width."""
+"""The axis ends so much past the longest bar: the line at its end has a width."""
 
 
 def memory_bar(plan: Plan, t: Words, explained: Collection[str] | None = None) -> Stack:
-    """One card's memory as a stacked bar, with the lines of budget and capacity; what is missing is hatched.
+    """One card's memory as a stacked bar, with lines for budget and capacity; what is missing is hatched.
 
     With `explained` only the parts of these names are coloured and named; "budget" stands for its line, and the
     shortage comes with the KV cache.
@@ -81,7 +83,7 @@ def memory_bar(plan: Plan, t: Words, explained: Collection[str] | None = None) -
 
 
 def axis_title(plan: Plan, t: Words) -> str:
-    """What the axis counts."""
+    """The title of the axis: GiB of one card, and of which pipeline stage."""
     stages, card = plan.scenario.parallel.pipeline_parallel_size, t.card(plan.accelerator.name)
     if stages == 1:
         return t("GiB of one {card}", card=card)
@@ -101,7 +103,7 @@ def part_piece(part: Part, start: float, size: float, said: tuple[str, ...], tit
 def _named_pieces(
     segment: Segment, missing: Stretch | None, t: Words, *, is_sized: bool = False
 ) -> list[Piece]:
-    """The segment with its name on the part that the shortage does not cover; with its size alone where `is_sized`."""
+    """The pieces of a segment, named where the shortage does not cover it; with the size alone for `is_sized`."""
     start, end, name = segment.start, segment.end, t(segment.part.label)
     size = gib_text(segment.figure * GIB)
     said, title = (size,) if is_sized else (name, size), f"{name} {size}"
@@ -121,13 +123,13 @@ def _named_pieces(
 
 
 def _overlapping(reaching: Stretch, t: Words) -> Piece:
-    """The hatching over a given KV memory that the estimated parts reach into."""
+    """The hatching where the estimated parts reach into a given KV memory."""
     title = f"{t(OVERESTIMATED)} {gib_text(reaching.size * GIB)}"
     return Piece(look=stack.OVERLAP, start=reaching.start, size=reaching.size, title=title)
 
 
 def small_multiples(named: Sequence[tuple[str, Variant]], t: Words) -> Stack:
-    """One GPU of each deployment as a stacked bar with its capacity as a line; past it stands what is missing."""
+    """One GPU of each deployment as a stacked bar; a line marks its capacity, and past it stands what is missing."""
     plans = [variant.plan for _, variant in named]
     end = max((end_gib(plan, shortage(plan)) for plan in plans if plan is not None), default=1.0)
     bars = []
@@ -156,24 +158,24 @@ def small_multiples(named: Sequence[tuple[str, Variant]], t: Words) -> Stack:
 
 
 class Stretch(Struct, frozen=True, kw_only=True):
-    """A stretch of the bar, in GiB; what is missing is one that is hatched."""
+    """A stretch of the bar, in GiB; a shortage is one that is hatched."""
 
     start: float
     size: float
-    """As drawn."""
+    """The drawn width."""
 
     @property
     def end(self) -> float:
-        """Where it ends."""
+        """The end, in GiB."""
         return self.start + self.size
 
 
 class Segment(Stretch, frozen=True, kw_only=True):
-    """A part of the bar."""
+    """One part of memory on the bar."""
 
     part: Part
     figure: float
-    """As named: more than drawn where a given KV memory takes the place of what is estimated."""
+    """The size that its label says: more than drawn where a given KV memory covers an estimate."""
 
 
 def segments(plan: Plan) -> tuple[Segment, ...]:
@@ -214,7 +216,7 @@ def segments(plan: Plan) -> tuple[Segment, ...]:
 
 
 def counted_graphs_gib(plan: Plan) -> float:
-    """What this engine version takes off the budget for CUDA graphs before it sizes the KV cache, in GiB."""
+    """CUDA graphs that this engine version takes off the budget before it sizes the KV cache, in GiB."""
     memory = plan.memory
     if memory is None:
         return 0.0
@@ -223,7 +225,7 @@ def counted_graphs_gib(plan: Plan) -> float:
 
 
 def overlap(plan: Plan) -> Stretch | None:
-    """Where the estimated parts reach into a given KV memory, in GiB: so much they are too high for it."""
+    """The stretch, in GiB, by which the estimated parts reach into a given KV memory; None where they do not."""
     memory = plan.memory
     if memory is None or memory.unaccounted.value >= 0:
         return None
@@ -232,7 +234,7 @@ def overlap(plan: Plan) -> Stretch | None:
 
 
 def difference_name(plan: Plan) -> str:
-    """What the bar and the tables call the difference of a given KV memory from the other parts; "" without one."""
+    """The label of the difference between a given KV memory and what the other parts leave; "" without one."""
     memory = plan.memory
     if memory is None or not memory.unaccounted.value:
         return ""
@@ -240,12 +242,12 @@ def difference_name(plan: Plan) -> str:
 
 
 def budget_end_gib(plan: Plan) -> float:
-    """Where the budget ends on the bar: it begins after what the engine does not count."""
+    """The end of the budget on the bar, in GiB: it begins after System, which the engine does not count."""
     return gib(plan.memory.system.value + plan.memory.budget.value) if plan.memory is not None else 0.0
 
 
 def memory_title(plan: Plan, t: Words) -> str:
-    """What the parts are of: one GPU, and of which pipeline stage where there are several."""
+    """The title of the bar: one GPU, and of which pipeline stage."""
     stages = plan.scenario.parallel.pipeline_parallel_size
     if stages == 1:
         return t("Memory of one GPU")
@@ -257,7 +259,7 @@ def memory_title(plan: Plan, t: Words) -> str:
 
 
 def budget_label(plan: Plan, t: Words) -> str:
-    """The budget in words, and where it begins where the axis says more than it."""
+    """The budget as text, and that it begins after System where that is not empty."""
     if plan.memory is None:
         return ""
     size = gib_text(plan.memory.budget.value)
@@ -267,7 +269,7 @@ def budget_label(plan: Plan, t: Words) -> str:
 
 
 def shortage(plan: Plan) -> Stretch | None:
-    """What is missing: for the parts themselves, or for one request of the asked length."""
+    """The missing memory: of the parts themselves, or of one request of the asked length; None where all fits."""
     memory, cache = plan.memory, plan.cache
     if memory is None:
         return None
@@ -282,7 +284,7 @@ def shortage(plan: Plan) -> Stretch | None:
 
 
 def end_gib(plan: Plan, missing: Stretch | None) -> float:
-    """Where the bar ends: the card, or what goes past it."""
+    """The end of the bar in GiB: the card's memory, or the end of what exceeds it."""
     total = gib(plan.memory.total.value) if plan.memory is not None else 0.0
     ends = [segment.end for segment in segments(plan)]
     return max(total, *ends, missing.end if missing is not None else 0.0)

@@ -1,4 +1,4 @@
-"""A plan to hand on: an HTML document to print with its charts inside, a text for a ticket, the QR code of a link.
+"""A plan to hand on: an HTML document to print with its charts, a text for a ticket, the QR code of a link.
 
 The document has no script, and nothing in it is loaded from elsewhere. Every text is escaped; colours and patterns are
 those of the page.
@@ -35,9 +35,9 @@ from kvcore.wire.link import carries_configs
 SIGNS: Final = {"fits": "✔", "caution": "▲", "fails": "✖"}
 WIDE_COLUMN: Final = 2
 MAX_QR_CHARACTERS: Final = 2953
-"""Bytes in the largest code with the least error correction. Source: ISO/IEC 18004, version 40-L."""
+"""Most bytes of a code with the least error correction. Source: ISO/IEC 18004, version 40-L."""
 QUIET_ZONE: Final = 4
-"""Modules of white around it, without which many readers find nothing. Source: ISO/IEC 18004."""
+"""White modules around a code; without them many readers find nothing. Source: ISO/IEC 18004."""
 WIDTH: Final = 720
 BAR_TOP: Final = 34
 BAR_SIZE: Final = 46
@@ -47,7 +47,7 @@ LEFT: Final = 48
 RIGHT: Final = 24
 BOTTOM: Final = 34
 NAMED_SHARE: Final = 0.075
-"""A narrower part of the bar is named by the legend alone."""
+"""Share of the bar below which a part is named by the legend alone."""
 INK: Final = "#333"
 UNUSED_GROUND: Final = "#F4F4F4"
 HATCHES: Final = {
@@ -92,7 +92,7 @@ def report_html(plan: Plan, link: str, t: Words) -> str:
 
 
 def document(title: str, body: str, t: Words) -> str:
-    """A page to print: `body` is HTML already. It has no script, and loads nothing."""
+    """A page to print; `body` is HTML already. It has no script and loads nothing."""
     return _frame().substitute(language=t.language.tag, title=escape(title), body=body)
 
 
@@ -344,7 +344,7 @@ def ticket_text(plan: Plan, link: str, t: Words) -> str:
 
 
 def _requests(plan: Plan, t: Words) -> str:
-    """As the verdict and the card say it."""
+    """The requests at once, as the verdict and the card say them."""
     requests = concurrency_text(summary.requests_at_once(plan))
     if plan.cache is None or summary.waiting_seats(plan) is None:
         return requests
@@ -358,7 +358,7 @@ def _indented(*lines: str) -> list[str]:
 
 
 def qr_image(text: str) -> str:
-    """The address of an SVG of the code, black on white in every theme, of any size; "" for too long a text.
+    """A data URL with an SVG of the code, black on white in every theme, at any size; "" for too long a text.
 
     Example:
         >>> qr_image("https://example.org/?v=1")[:18], qr_image("x" * 2954)

@@ -23,7 +23,7 @@ POINT_GROUND: Final = "#F8E6F0"
 DARK_TEXT: Final = "#111111"
 
 MAX_MARKS: Final = 8
-"""Powers of two named on an axis: more run into each other on a phone."""
+"""Most powers of two named on an axis: more run into each other on a phone."""
 TEXT_HOVER: Final = "%{text}<extra></extra>"
 
 
@@ -43,7 +43,7 @@ def hatching(shape: str, color: str, ground: str, size: int, solidity: float) ->
 def scatter(
     mode: str, x: Sequence[object], y: Sequence[object], hover: str | list[str] = "", **more: Any
 ) -> Figure:
-    """Points, lines or texts; without a `hover` they say nothing under the pointer."""
+    """Points, lines or texts; without a `hover` they have no tooltip."""
     said = {"hovertemplate": hover} if hover else {"hoverinfo": "skip"}
     return {"type": "scatter", "mode": mode, "x": x, "y": y, **said, **more}
 
@@ -67,7 +67,7 @@ def power_ticks(low: float, high: float) -> Figure:
 
 
 def stroke(color: str, width: float, dash: str = "") -> Figure:
-    """How a line is drawn; without a `dash` as Plotly draws it."""
+    """The style of a line; without a `dash` it is solid."""
     return {"color": color, "width": width} | ({"dash": dash} if dash else {})
 
 
@@ -91,5 +91,5 @@ def note(x: float, y: float | str, text: str, *, size: int = 12, **more: Any) ->
 
 
 def grounded(ground: str, color: str) -> Figure:
-    """The looks of a note that has colours of its own."""
+    """The colours of a note with a ground of its own."""
     return {"bgcolor": ground, "borderpad": 3, "font": {"color": color, "size": 12}}

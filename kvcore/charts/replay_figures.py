@@ -1,4 +1,5 @@
-"""A replay as data: a chart over time, cards, rows of a comparison, JSON and a table for the command line."""
+"""A replay as data: a chart over time, cards, rows of a comparison, JSON and a terminal table; prefix hits by cache
+size."""
 
 from __future__ import annotations
 
@@ -29,14 +30,15 @@ WAITING_COLOR: Final = "#E69F00"
 _MANY_TOKENS: Final = 1_000_000
 REPLICAS: Final = "replicas"
 FIELDS: Final = ("max_num_seqs", "gpu_memory_utilization", "tensor_parallel_size", "kv_cache_dtype", REPLICAS)
-"""What the same trace is replayed over; replicas take the requests in turn."""
+"""Fields whose values the same trace can be replayed over; replicas take the requests in turn."""
 REPLICA_COUNTS: Final = (1, 2, 4, 8)
 OTHER_ENGINES: Final = frozenset({"tensor_parallel_size", "kv_cache_dtype"})
-"""Of FIELDS, those that make an engine that a benchmark of the first one says nothing of."""
+"""Fields whose change makes a benchmark of the first engine say nothing about the other."""
 
 
 def bound_clock(planned: Plan) -> BoundClock:
-    """A step takes as long as reading its weights and the keys and values of who runs, or as computing its tokens.
+    """A clock by which a step takes as long as reading its weights and its requests' keys and values, or as computing
+    its tokens.
 
     Raises WorkloadError `replay-no-bandwidth` without the card's bandwidth.
     """
@@ -53,7 +55,7 @@ def bound_clock(planned: Plan) -> BoundClock:
 
 
 def variants(base: Scenario, field: str) -> tuple[tuple[str, Scenario], ...]:
-    """The scenario at other values of one of FIELDS, each with its name.
+    """The scenario at several values of one of FIELDS, each with its name.
 
     Example:
         >>> from kvcore.wire.request import scenario_from_request
@@ -86,7 +88,7 @@ Compared = list[tuple[str, Replays | KvPlannerError]]
 def comparing(
     planned: Plan, requests: Sequence[TraceRequest], clock: Clock, field: str
 ) -> Generator[tuple[int, int], None, Compared]:
-    """The same trace over the values of one of FIELDS, each with its name and what came of it, or why nothing did.
+    """Replays the trace at each value of one of FIELDS: its name, and the replay or the error.
 
     A bound is that of each engine; rates and a fit are kept, but a fit not for OTHER_ENGINES.
     """
@@ -144,7 +146,7 @@ def _latency(found: Latency | None) -> dict[str, float] | None:
 
 
 def replay_table(found: Replay) -> str:
-    """The sums for people."""
+    """The totals as a table for a terminal."""
     rows = [
         ("clock", found.clock.value),
         ("requests", count(found.requests)),
@@ -167,7 +169,7 @@ def replay_table(found: Replay) -> str:
 
 
 def replay_cards(found: Replay, t: Words) -> tuple[Card, ...]:
-    """What a replay comes to."""
+    """The totals of a replay as cards."""
     first = found.first_preemption
     cards = [
         (t("KV use at most"), share_text(found.peak_usage, t),
@@ -222,14 +224,14 @@ REUSE_HEIGHT: Final = 300
 
 
 def block_gib(planned: Plan) -> float:
-    """A block on all ranks of a replica that keep a part of it, in GiB."""
+    """The size of a block on all ranks of a replica, in GiB."""
     bytes_per_block = planned.cache.bytes_per_block if planned.cache is not None else 0
     parallel = planned.scenario.parallel
     return bytes_per_block * parallel.tensor_parallel_size / GIB
 
 
 def reuse_report(found: Reuse, settings: Settings, gib: float) -> dict[str, Any]:
-    """The curve as JSON; sizes in blocks and in GiB of the replica."""
+    """The hit rate by cache size as JSON; sizes in blocks and in GiB of the replica."""
     knee = found.knee_blocks()
     return {
         "sampled": found.sampled,
@@ -247,7 +249,7 @@ def reuse_report(found: Reuse, settings: Settings, gib: float) -> dict[str, Any]
 
 
 def reuse_table(report: dict[str, Any]) -> str:
-    """The sizes that matter, for people."""
+    """Hit rates at the sizes that matter, as a table for a terminal."""
     now, knee = report["now"], report["knee"]
     rows = (
         ("hits of the pool now", f"{100 * now['hit_rate']:.1f} %"),
@@ -259,7 +261,7 @@ def reuse_table(report: dict[str, Any]) -> str:
 
 
 def reuse_chart(found: Reuse, settings: Settings, gib: float, t: Words) -> draw.Figure:
-    """Hit rate over cache size, with the pool as it is and the knee."""
+    """Hit rate over cache size, with the present pool and the knee marked."""
     curve = found.curve()
     sizes = [blocks * gib for blocks, _ in curve]
     rates = [100 * rate for _, rate in curve]
@@ -285,7 +287,7 @@ def reuse_chart(found: Reuse, settings: Settings, gib: float, t: Words) -> draw.
 
 
 def reuse_sentence(found: Reuse, settings: Settings, gib: float, t: Words) -> str:
-    """What the cache finds now, at the knee, and at most; and how much memory beyond the GPU's the knee takes."""
+    """How much the cache finds now, at the knee and at most, and the memory beyond the GPU's that the knee takes."""
     knee, now = found.knee_blocks(), settings.usable_blocks
     said = t(
         "The {size} GiB of now find {rate} of the prompt tokens; {knee} GiB find {knee_rate}, and more buys less; a "

@@ -19,7 +19,8 @@ BUDGET, CAPACITY, SPAN = "kv-budget-line", "kv-capacity-line", "kv-budget-span"
 
 
 class Piece(Struct, frozen=True, kw_only=True):
-    """A stretch of a bar, in GiB. `look` is a name of the stylesheet, `said` stands on it, `title` is its tooltip."""
+    """A stretch of a bar, in GiB. `look` is a class of the stylesheet, `said` is written on it, `title` is its
+    tooltip."""
 
     look: str
     start: float
@@ -29,12 +30,12 @@ class Piece(Struct, frozen=True, kw_only=True):
 
     @property
     def end(self) -> float:
-        """Where it ends."""
+        """The end, in GiB."""
         return self.start + self.size
 
 
 class Note(Struct, frozen=True, kw_only=True):
-    """A text at a place of the axis, in GiB, in a row of its own or on a bar."""
+    """A text at a place on the axis, in GiB, in a row of its own or on a bar."""
 
     at: float
     text: str
@@ -42,7 +43,7 @@ class Note(Struct, frozen=True, kw_only=True):
 
 
 class Bar(Struct, frozen=True, kw_only=True):
-    """One bar: its name at its left end, its pieces, what goes across all of it, and notes on it or above it."""
+    """One bar: its name at the left end, its pieces, the lines across it, and notes on it or above it."""
 
     pieces: tuple[Piece, ...] = ()
     across: tuple[Piece, ...] = ()
@@ -52,7 +53,7 @@ class Bar(Struct, frozen=True, kw_only=True):
 
 
 class Stack(Struct, frozen=True, kw_only=True):
-    """Bars on one axis that ends at `end` GiB, with notes above them."""
+    """Bars on one axis from 0 to `end` GiB, with notes above them."""
 
     bars: tuple[Bar, ...]
     end: float
@@ -60,7 +61,7 @@ class Stack(Struct, frozen=True, kw_only=True):
     notes: tuple[Note, ...] = ()
 
     def html(self, name: str, alternative: str) -> str:
-        """The drawing as one labelled image: `name` is of the stylesheet, `alternative` what it shows in words.
+        """The drawing as one labelled image: `name` is a class of the stylesheet, `alternative` describes the image.
 
         Example:
             >>> Stack(bars=(), end=8.0, axis="GiB").html("kv-one", "a < b")[:62]
@@ -78,7 +79,7 @@ class Stack(Struct, frozen=True, kw_only=True):
         )
 
     def _share(self, size: float) -> str:
-        """Of the axis; the browser needs no more digits than a wide screen has pixels."""
+        """A share of the axis, with as many digits as a wide screen has pixels."""
         share = size / self.end if self.end > 0 else 0.0
         return f"{min(max(share, 0.0), 1.0):.5g}"
 
@@ -89,7 +90,7 @@ class Stack(Struct, frozen=True, kw_only=True):
         return f'{self._rows(bar.above)}{named}<div class="kv-stack-bar">{inside}{notes}</div>'
 
     def _rows(self, notes: tuple[Note, ...]) -> str:
-        """Each note in a row of its own: there it covers nothing at any width."""
+        """Each note in a row of its own, where it covers nothing at any width."""
         return "".join(f'<div class="kv-note-row">{self._note(note)}</div>' for note in notes)
 
     def _piece(self, piece: Piece) -> str:
@@ -105,7 +106,7 @@ class Stack(Struct, frozen=True, kw_only=True):
 
 
 def ticks(end: float) -> tuple[tuple[float, str], ...]:
-    """Round numbers from 0 to `end` with their texts, 1, 2 or 5 times a power of ten apart: nine at the most.
+    """At most nine round numbers from 0 to `end` with their texts, 1, 2 or 5 times a power of ten apart.
 
     Example:
         >>> [text for _, text in ticks(79.9)]

@@ -16,11 +16,11 @@ from kvcore.explain.reference import facts, truth
 from kvcore.texts import CORRECTIONS, STORIES, STORY_FIGURES, Source, StoryStep
 
 ORDER: Final = (Source.RULE_OF_THUMB, Source.POST_MORTEM, Source.ASCEND_TUNING, Source.PARAMETERS)
-"""From the shortest chain of figures to the longest list."""
+"""Shortest chain of figures first, longest list last."""
 
 
 class StoryRow(Struct, frozen=True, kw_only=True):
-    """A figure as text: what it is, as the document writes it, by the document's own rule, as the engine has it."""
+    """A figure as text: its label, as the document writes it, by the document's own rule, and as the engine has it."""
 
     label: str
     written: str
@@ -31,7 +31,7 @@ class StoryRow(Struct, frozen=True, kw_only=True):
 
 
 class Corrected(Struct, frozen=True, kw_only=True):
-    """A claim of the document, and what is true."""
+    """A claim of the document, and the truth."""
 
     claim: str
     truth: str
@@ -48,14 +48,14 @@ def steps_of(story: Source) -> tuple[StoryStep, ...]:
 
 
 def step_at(story: Source, number: int) -> tuple[int, StoryStep]:
-    """A step by its number from one, and the number itself; the last one for a number above it."""
+    """A step by its number from one, and that number; the last step for a number above it."""
     steps = steps_of(story)
     number = min(number, len(steps))
     return number, steps[number - 1]
 
 
 def rows_of(step: StoryStep, t: Words) -> tuple[StoryRow, ...]:
-    """The figures of a step."""
+    """The figures of a step as rows."""
     found = figures(step.story)
     return tuple(_row(f"{step.story}/{name}", found.get(name, Recomputed()), t) for name in step.figures)
 
@@ -80,7 +80,7 @@ def _text(quantity: Quantity | None) -> str:
 
 
 def corrections_of(step: StoryStep, t: Words) -> tuple[Corrected, ...]:
-    """What the document gets wrong in this step, with the figures of the step's own start."""
+    """The claims of this step that are wrong, corrected with the figures of the step's own start."""
     known: Mapping[str, Mapping[str, str]] = facts(planned(step.scenario)) if step.corrections else {}
     return tuple(
         Corrected(claim=t(CORRECTIONS[name].claim), truth=truth(CORRECTIONS[name], known, t))
@@ -89,5 +89,5 @@ def corrections_of(step: StoryStep, t: Words) -> tuple[Corrected, ...]:
 
 
 def opened(step: StoryStep) -> dict[str, str]:
-    """The start that a step is about, as the parameters of a link."""
+    """The start of a step as link parameters."""
     return link_params(step.scenario)

@@ -28,7 +28,7 @@ from kvcore.workload.limits import is_above_model
 
 
 class Outcome(StrEnum):
-    """What a person has to do: nothing, look again, or change something."""
+    """What is left to do: nothing, look again, or change something."""
 
     FITS = "fits"
     CAUTION = "caution"
@@ -43,7 +43,7 @@ class Sentence(Struct, frozen=True, kw_only=True):
 
 
 class Card(Struct, frozen=True, kw_only=True):
-    """One figure: its name, value, what it is per and how sure, and where it comes from."""
+    """One figure: its name, its value, its scope and certainty, and where it comes from."""
 
     label: str
     value: str
@@ -62,7 +62,7 @@ _OUTCOMES: Final = {
 
 
 def waiting_seats(plan: Plan) -> int | None:
-    """`max_num_seqs` where it, and not the KV cache, bounds the requests at once on one replica; None elsewhere."""
+    """`max_num_seqs` where it, not the KV cache, bounds the requests at once on one replica; None elsewhere."""
     seats = plan.resolved.max_num_seqs
     if plan.cache is None or not any(plan.specs) or plan.cache.max_concurrency <= seats:
         return None
@@ -70,7 +70,7 @@ def waiting_seats(plan: Plan) -> int | None:
 
 
 def requests_at_once(plan: Plan) -> float:
-    """Requests of full length that run at once on one replica: what fits in the KV cache, at most `max_num_seqs`.
+    """Full-length requests that run at once on one replica: what fits in the KV cache, at most `max_num_seqs`.
 
     The engine prints the first of the two alone.
     """
@@ -79,7 +79,8 @@ def requests_at_once(plan: Plan) -> float:
 
 
 def verdict_sentence(plan: Plan, t: Words) -> Sentence:
-    """Whether it fits, how many requests at once, and by how much; first what it starts only with."""
+    """The verdict as a sentence: whether it fits, how many requests at once, by how much, and what it only starts
+    with."""
     outcome, text = _OUTCOMES[plan.verdict], _verdict_text(plan, t)
     if plan.verdict in (Verdict.FITS, Verdict.TIGHT) and is_above_model(plan):
         limit = count(plan.resolved.derived_max_model_len)
@@ -111,7 +112,7 @@ def _verdict_text(plan: Plan, t: Words) -> str:
 
 
 def _start_text(plan: Plan, t: Words) -> str:
-    """How much less is free than the engine asks for, and the utilization that works, or the most that is free."""
+    """How much less memory is free than the engine asks for, and the utilization that works, or the most that is free."""
     noticed = next(one for one in plan.notices if one.code == TOO_LITTLE_FREE)
     starts = starts_lower(plan)
     if starts is not None:
@@ -127,7 +128,7 @@ def _start_text(plan: Plan, t: Words) -> str:
 
 
 def requests_words(plan: Plan, t: Words) -> str:
-    """How many requests of full length run at once, and in brackets the figure that the engine prints."""
+    """How many full-length requests run at once, and in brackets the figure that the engine prints."""
     held = plan.cache.max_concurrency if plan.cache is not None else 0.0
     seats, whole = waiting_seats(plan), whole_requests(held)
     what = "seats" if seats is not None else "one" if whole == 1 else "many"
@@ -143,7 +144,7 @@ def requests_words(plan: Plan, t: Words) -> str:
 
 
 def model_name(scenario: Scenario) -> str:
-    """The model as every page calls it: its id, or `config.json` where a name could be read as markup.
+    """The model's name on every page: its id, or `config.json` where a name could be read as markup.
 
     Example:
         >>> from kvcore.wire.request import scenario_from_request
@@ -154,7 +155,7 @@ def model_name(scenario: Scenario) -> str:
 
 
 def scenario_line(plan: Plan, t: Words) -> tuple[str, ...]:
-    """What is set, after the model's name: the head, and every other setting that is not the engine's own."""
+    """The settings after the model's name: the head, and every setting that is not the engine's default."""
     origins = fields_by_origin(plan.scenario.measured)
     least_sure = next(
         (one for one in (Origin.CARRIED, Origin.FITTED, Origin.MEASURED) if one in origins), None
@@ -179,7 +180,7 @@ def scenario_head(plan: Plan, t: Words) -> tuple[str, ...]:
 
 
 def refused_line(scenario: Scenario, t: Words) -> tuple[str, ...]:
-    """What is set where there is no plan: card and count, length, engine, as far as they are given."""
+    """The settings of a scenario without a plan: card and count, length, engine, as far as given."""
     card, tokens, version = scenario.accelerator, scenario.max_model_len, scenario.engine_version
     return (
         *((f"{t.card(card.name)} × {scenario.parallel.ranks_per_replica}",) if card is not None else ()),
@@ -189,7 +190,7 @@ def refused_line(scenario: Scenario, t: Words) -> tuple[str, ...]:
 
 
 def cards(plan: Plan, curve: ConcurrencyCurve | None, t: Words) -> tuple[Card, ...]:
-    """Concurrency, KV cache tokens, KV per token, longest single request."""
+    """The four cards: concurrency, KV cache tokens, KV per token, longest single request."""
     cache, resolved = plan.cache, plan.resolved
     pool = cache if cache is not None and cache.num_blocks > 0 else None
     ample = any_cache(plan)
@@ -251,12 +252,12 @@ _COUNTED: Final = ("max_model_len", "max_num_batched_tokens", "max_cudagraph_cap
 
 
 def fix_label(fix: Fix, t: Words) -> str:
-    """What a fix changes, as a button says it."""
+    """The label of the button of a fix."""
     return t(LABELS["fixes"][fix.field], value=_new_value(fix, t))
 
 
 def accepted_label(accepted: Fix, t: Words) -> str:
-    """The same of a change after which the engine accepts a deployment."""
+    """The label of a change after which the engine accepts a deployment."""
     labels = LABELS["accepted"]
     if accepted.field == "quantization" and accepted.value is not None:
         return t(labels["other-checkpoint"], value=f"{accepted.value}")
@@ -270,14 +271,14 @@ def _new_value(fix: Fix, t: Words) -> str:
 
 
 def pair_label(pair: FixPair, t: Words) -> str:
-    """What a pair of fixes changes, as one button says it."""
+    """The label of the button of a pair of fixes."""
     field, value = pair.first
     first = fix_label(replace(pair.second, field=field, value=value), t)
     return t("{first} + {second}", first=first, second=fix_label(pair.second, t))
 
 
 def fix_result(fix: Fix, t: Words) -> str:
-    """What comes of it."""
+    """The result of a fix in words."""
     if fix.plan.cache is None:
         return ""
     if not any(fix.plan.specs):

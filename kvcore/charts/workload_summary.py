@@ -1,4 +1,4 @@
-"""The Workload page in words: one sentence, the table of limits, the panels below it, and what goes out as CSV."""
+"""The Workload page in words: the sentence, the table of limits, the panels below it, and the CSV files."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ REASONS: Final = LABELS["unusable"]
 
 
 class ChoiceRow(Struct, frozen=True, kw_only=True):
-    """One limit of the table, as text."""
+    """One row of the table of limits, as text."""
 
     limit: str
     marks: tuple[str, ...]
@@ -44,9 +44,8 @@ class ChoiceRow(Struct, frozen=True, kw_only=True):
 
 
 def sentence(mix: Mix, recommended: LimitChoice, now: LimitChoice, t: Words) -> Sentence:
-    """What 99 % of the requests need, what that length and the present one have room for, and what fits of the
-    real mix.
-    """
+    """What 99 % of the requests need, how many requests fit at that length and at the present one, and how many of the
+    real mix."""
     outcome, answer = _judged(recommended, now)
     said = t(
         LABELS["limit-answers"][answer],
@@ -61,7 +60,7 @@ def sentence(mix: Mix, recommended: LimitChoice, now: LimitChoice, t: Words) -> 
 
 
 def _judged(recommended: LimitChoice, now: LimitChoice) -> tuple[Outcome, str]:
-    """The outcome, and which sentence says it."""
+    """The outcome, and the key of its sentence."""
     if not recommended.starts:
         return Outcome.FAILS, "nothing-starts"
     if now.limit_tokens == recommended.limit_tokens:
@@ -74,7 +73,7 @@ def _judged(recommended: LimitChoice, now: LimitChoice) -> tuple[Outcome, str]:
 
 
 def mix_sentence(recommended: LimitChoice, now: LimitChoice, t: Words) -> str:
-    """What runs of the requests as they are: a limit does not make short requests shorter. "" where nothing is kept."""
+    """How many of the real requests run at once: a limit does not make short requests shorter. "" where none do."""
     here, there = recommended.running_requests, now.running_requests
     if not here:
         return ""
@@ -162,7 +161,8 @@ def histogram_csv(mix: Mix) -> str:
 
 
 def steady_figures(choice: LimitChoice, t: Words) -> tuple[Card, ...]:
-    """The steady state under one limit: what runs, the max_num_seqs that it has room for, what is preempted now."""
+    """The steady state under one limit: running requests, the `max_num_seqs` that fits, and preemptions at the present
+    one."""
     steady, planned = choice.steady, choice.plan
     if steady is None or planned is None:
         return ()
@@ -203,7 +203,7 @@ class TurnRow(Struct, frozen=True, kw_only=True):
 
 
 def turn_rows(chat: Conversation, choice: LimitChoice, turns: Sequence[int], t: Words) -> tuple[TurnRow, ...]:
-    """Tokens and requests at once, turn by turn."""
+    """Tokens and requests at once, for each turn."""
     lengths = tuple(max(1, chat.taken_tokens(turn)) for turn in turns)
     held: Sequence[float] = (0.0,) * len(lengths)
     if choice.plan is not None and choice.starts:
@@ -221,14 +221,14 @@ def turn_rows(chat: Conversation, choice: LimitChoice, turns: Sequence[int], t: 
 
 
 def conversation_sentence(chat: Conversation, limit_tokens: int, t: Words) -> str:
-    """Up to which turn a conversation fits."""
+    """The last turn up to which a conversation fits."""
     last = chat.last_turn_within(limit_tokens)
     reach = "all" if last is None else "until" if last else "none"
     return t(LABELS["conversations"][reach], turn=count(last or 0), limit=count(limit_tokens))
 
 
 def prefix_sentence(found: PrefixSharing, t: Words) -> str:
-    """What sharing a prefix buys."""
+    """How many more requests fit because a prefix is shared."""
     return t(
         LABELS["prefixes"]["shared" if found.shared_blocks else "none"],
         blocks=count(found.shared_blocks),
@@ -238,7 +238,7 @@ def prefix_sentence(found: PrefixSharing, t: Words) -> str:
 
 
 def advice_lines(plan: Plan, mix: Mix, recommended: LimitChoice, t: Words) -> tuple[tuple[str, str], ...]:
-    """A flag or a field, and what to do with it."""
+    """Pairs of a flag or field and the advice on it."""
     block, mean = plan.resolved.block_size, recommended.mean_tokens
     needed, taken = mix.needed.percentile_tokens(PERCENT), mix.taken.percentile_tokens(PERCENT)
     shorter = round_up(max(1, taken), ROUND_TO)

@@ -1,4 +1,4 @@
-"""Prose as data: terms, parameters, corrections and lessons by their names."""
+"""Prose as data: terms, parameters, corrections and lessons, each by its name."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Source(StrEnum):
 
 
 class Trial(StrEnum):
-    """Which values of a parameter the reference tries."""
+    """Which values of a parameter the reference page tries."""
 
     LENGTHS = "lengths"
     SHARES = "shares"
@@ -41,7 +41,7 @@ class Trial(StrEnum):
 
 
 class StoryPage(StrEnum):
-    """The page that a step of a story opens its start on."""
+    """The page that a story's step opens its start on."""
 
     PLAN = "plan"
     CHECK = "check"
@@ -50,14 +50,14 @@ class StoryPage(StrEnum):
 
 
 class Term(Struct, frozen=True, kw_only=True):
-    """One word of the pages, explained in a sentence."""
+    """A term of the glossary and its meaning."""
 
     name: Text
     meaning: Text
 
 
 class Document(Struct, frozen=True, kw_only=True):
-    """A source document: what it is about, its own title, author and licence where known, what is taken from it."""
+    """A source document: its subject, title, author and licence where known, and what is taken from it."""
 
     name: Text
     title: str | None = None
@@ -89,13 +89,13 @@ class Correction(Struct, frozen=True, kw_only=True):
 
 
 class Sentence(Struct, frozen=True, kw_only=True):
-    """What the derivation says somewhere; its parameters are figures of the plan."""
+    """A sentence of the derivation; its parameters are figures of the plan."""
 
     text: Text
 
 
 class LessonPlan(Struct, frozen=True, kw_only=True):
-    """A lesson of the Learn page: what it is about, and its steps by their names."""
+    """A lesson of the Learn page: its subject, and its steps by name."""
 
     title: Text
     about: Text
@@ -103,7 +103,7 @@ class LessonPlan(Struct, frozen=True, kw_only=True):
 
 
 class Path(Struct, frozen=True, kw_only=True):
-    """A way through the steps for the time that there is."""
+    """A way through the steps for a given number of minutes."""
 
     title: Text
     steps: tuple[str, ...]
@@ -118,7 +118,7 @@ class Question(Struct, frozen=True, kw_only=True):
 
 
 class Letter(Struct, frozen=True, kw_only=True):
-    """A quantity's letter in LaTeX, and what it stands for."""
+    """A quantity's letter in LaTeX, and its meaning."""
 
     latex: str
     meaning: Text
@@ -136,14 +136,14 @@ class Check(Struct, frozen=True, kw_only=True):
 
 
 class StoryStep(Struct, frozen=True, kw_only=True):
-    """One step of a source document as a story: what it says, what is wrong there, the start to look at."""
+    """One step of a source document told as a story: what it says, what is wrong, and the start to look at."""
 
     story: Source
     title: Text
     text: Text
     wrong: Text
     scenario: str
-    """By a name of `kvcore.explain.documents`."""
+    """A name of `kvcore.explain.documents`."""
     page: StoryPage = StoryPage.PLAN
     figures: tuple[str, ...] = ()
     corrections: tuple[str, ...] = ()
@@ -157,7 +157,7 @@ class StoryFigure(Struct, frozen=True, kw_only=True):
 
 
 class Labels(Texts[dict[str, Text]]):
-    """Groups of short texts, each under the name that it is asked for by.
+    """Groups of short texts, each by its name.
 
     Example:
         >>> LABELS["origins"]["fitted"]
@@ -177,21 +177,21 @@ class Labels(Texts[dict[str, Text]]):
 
 
 GLOSSARY: Final = Texts(__name__, "glossary.toml", Term)
-"""In alphabetical order of the English words."""
+"""Alphabetical in English."""
 PARAMETERS: Final = Texts(__name__, "parameters.toml", Parameter, key="flag")
 """In the order in which they decide a deployment; former ones last."""
 CORRECTIONS: Final = Texts(__name__, "corrections.toml", Correction, key="name")
-"""What the source documents get wrong."""
+"""Wrong claims of the source documents."""
 SOURCES: Final = Texts(__name__, "sources.toml", Document)
 """By `Source`."""
 LESSONS: Final = Texts(__name__, "lessons.toml", Sentence)
-"""The derivation's own, in the order of its steps."""
+"""The derivation's sentences, in the order of its steps."""
 SYLLABUS: Final = Texts(__name__, "syllabus.toml", LessonPlan)
 """The lessons by their letters, in the order of teaching."""
 PATHS: Final = Texts(__name__, "paths.toml", Path)
-"""By their minutes."""
+"""By the number of minutes."""
 QUESTIONS: Final = Texts(__name__, "questions.toml", Question)
-"""Of the steps of the Learn page, in the order in which a step asks them."""
+"""The questions of the Learn page, in the order in which a step asks them."""
 LETTERS: Final = Texts(__name__, "letters.toml", Letter)
 """By the name of a quantity, or "<what it is an input of>.<name>"."""
 STORIES: Final = Texts(__name__, "stories.toml", StoryStep)
@@ -201,7 +201,7 @@ STORY_FIGURES: Final = Texts(__name__, "story_figures.toml", StoryFigure)
 CHECKS: Final = Texts(__name__, "checklist.toml", Check)
 """In the order in which they are done."""
 LABELS: Final = Labels(__name__, "labels.toml", dict)
-"""What names are called and what the pages say, in groups."""
+"""Labels of names, and short texts of the pages, in groups."""
 ALL: Final[tuple[Texts[Any], ...]] = (
     MESSAGES, GLOSSARY, PARAMETERS, CORRECTIONS, SOURCES, LESSONS, SYLLABUS, PATHS, QUESTIONS, LETTERS, STORIES,
     STORY_FIGURES, CHECKS, LABELS,

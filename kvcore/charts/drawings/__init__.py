@@ -1,4 +1,4 @@
-"""Drawings of a plan for a class: heads, lengths, cards, pages, each made of the plan's own numbers.
+"""Drawings of a plan for a class: heads, lengths, cards, pages, each from the plan's own numbers.
 
 A drawing is HTML whose boxes are styled by pages/ui/learn/drawings.css. What it shows is said in words as well: nobody
 needs to see it.

@@ -1,4 +1,4 @@
-"""Cards: who stores what when a model is cut by tensor, pipeline, data, expert and context parallelism."""
+"""Cards: what each stores under tensor, pipeline, data, expert and context parallelism; and scores of fewer bits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kvcore.memory.shares import weight_shares
 from kvcore.planning import Plan
 
 MOST_RANKS: Final = 16
-"""Of a stage; more are named by their number."""
+"""Most ranks of a stage that are drawn; more are only counted."""
 MOST_STAGES: Final = 16
 MOST_REPLICAS: Final = 4
 
@@ -95,7 +95,7 @@ def _card(plan: Plan, replica: int, rank: int, number: int, t: Words) -> str:
 
 
 def _part(one: str, several: str, whole: int, ranks: int, rank: int) -> str:
-    """Which of `whole` things a rank stores; where there are fewer than ranks, several store the same."""
+    """Which of `whole` things a rank stores; where there are fewer than ranks, several ranks store the same."""
     if whole < ranks:
         return f"{one} {rank * whole // ranks}"
     first, last = rank * whole // ranks, (rank + 1) * whole // ranks - 1
@@ -129,7 +129,7 @@ def _said(plan: Plan, t: Words) -> Iterator[str]:
 
 
 def quality_drawing(_: Plan, t: Words) -> Drawing:
-    """Every published result: what has fewer bits, the score that is left, and who says so."""
+    """Every published result as bars: the format, the scores before and after, and the source."""
     rows = published_scores()
     return Drawing(
         title=t("Published scores before and after"),

@@ -1,4 +1,4 @@
-"""What a drawing is: a title, drawn boxes, the same in words."""
+"""A drawing: a title, drawn boxes, and the same in words."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ KINDS: Final = {
     CacheKind.MAMBA: msg("recurrent state"),
     CacheKind.CROSS_ATTENTION: msg("keys and values of the encoder"),
 }
-"""What the layers of a kind keep of a request."""
+"""Names of what each kind of layer keeps of a request."""
 
 
 class Drawing(Struct, frozen=True, kw_only=True):
-    """`html` is safe to show as it is: our own boxes around escaped texts."""
+    """A drawing. `html` is safe to show as it is: boxes of our own around escaped texts."""
 
     title: str
     html: str
     alternative: str
-    """What it shows, for those who do not see it and for print."""
+    """The drawing in words, for screen readers and for print."""
 
     @property
     def figure(self) -> str:
-        """The drawing as one labelled figure; its boxes are no reading matter of their own.
+        """The drawing as one labelled figure; screen readers skip its boxes.
 
         Example:
             >>> Drawing(title="Heads", html="<b>8</b>", alternative="8 heads").figure[:60]

@@ -29,16 +29,17 @@ MEANINGS: Final = {
     MLA: msg("one latent vector, from which keys and values of all heads are made again"),
 }
 USUAL_KV_HEADS: Final = 8
-"""Of the GQA panel where the model itself has none: what Llama 3 and Qwen3 have."""
+"""KV heads of the GQA panel where the model has none of its own: those of Llama 3 and Qwen3."""
 USUAL_LATENT: Final = Mla(kv_lora_rank=512, qk_rope_head_dim=64)
-"""Of the MLA panel where the model has none: DeepSeek-V3's (its config.json: kv_lora_rank, qk_rope_head_dim)."""
+"""Latent sizes of the MLA panel where the model has none: DeepSeek-V3's (its config.json: kv_lora_rank,
+qk_rope_head_dim)."""
 MOST_DRAWN: Final = 256
-"""Query heads that are drawn one by one: a config from outside may name any number."""
+"""Most query heads drawn one by one: a config from outside may name any number."""
 _BITS: Final = 8
 
 
 class HeadsPanel(Struct, frozen=True, kw_only=True):
-    """One way to keep the context: `kept` are KV heads, 0 for a latent vector; bytes of one token in one layer."""
+    """One way to keep the context; `kept` counts KV heads, 0 for a latent vector; bytes of one token in one layer."""
 
     name: str
     query_heads: int
@@ -99,13 +100,13 @@ def _latent(architecture: Architecture) -> Mla | None:
 
 
 def _is_compressed(architecture: Architecture) -> bool:
-    """Whether a stored vector stands for several tokens: none of the four ways."""
+    """Whether one stored vector stands for several tokens, as in none of the four ways."""
     states = (state for layer in dict.fromkeys(architecture.layers) for state in layer.caches)
     return any(isinstance(state, CompressedLatent) for state in states)
 
 
 def _pair_elements(architecture: Architecture, latent: Mla | None) -> int:
-    """Elements of the key and the value of one head."""
+    """The elements of one head's key and value."""
     layers = tuple(dict.fromkeys(architecture.layers))
     if latent is not None:
         modules = (module for layer in layers for module in layer.modules if isinstance(module, Linear))
@@ -124,7 +125,7 @@ def _usual_groups(heads: int) -> int:
 
 
 def _width(plan: Plan, t: Words) -> str:
-    """Where the size of a head is not the hidden size over the heads: that it is a choice of its own."""
+    """A note that the head size is a free choice, where it is not the hidden size over the heads."""
     at, is_latent = plan.architecture, _latent(plan.architecture) is not None
     quotient = at.hidden_size / at.num_attention_heads
     if is_latent or quotient == at.head_dim:
@@ -159,7 +160,7 @@ def _panel(panel: HeadsPanel, most: float, t: Words) -> str:
 
 
 def _groups(panel: HeadsPanel) -> str:
-    """The query heads over what each group of them keeps; nothing where they are too many to be seen."""
+    """The query heads above what each group keeps; "" where there are too many to draw."""
     if panel.query_heads > MOST_DRAWN:
         return ""
     kept = panel.kept or 1

@@ -1,4 +1,4 @@
-"""Pages: how the groups of a model lie in one pool, and which blocks one request takes of it."""
+"""The pool: how the groups of a model share its blocks, what one request takes of it, and how that grows with length."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from kvcore.charts.drawings.drawing import KINDS, Drawing, box, words_box
 from kvcore.planning import Plan
 
 MOST_CELLS: Final = 60
-"""Blocks of a request that are drawn one by one; of a longer one a cell stands for several."""
+"""Most cells drawn for a request; in a longer one a cell stands for several blocks."""
 
 
 class GroupRow(Struct, frozen=True, kw_only=True):
-    """Layers that share block numbers: what their pages take of one block, blocks of one request."""
+    """Layers that share block numbers: their pages in a block, and the blocks of one request."""
 
     kind: CacheKind
     layers: int
     pages: tuple[tuple[int, int], ...]
-    """Pages of a size in one block, and that size in bytes."""
+    """Pairs of a number of pages in a block and their size in bytes."""
     rest_bytes: int
-    """Of a block that a wider group sets, what this one leaves empty."""
+    """Bytes that this group leaves empty in a block whose width a wider group sets."""
     block_size: int
     blocks: int
 
 
 def group_rows(plan: Plan) -> tuple[GroupRow, ...]:
-    """The groups of the stage that the figures are of; empty without a pool.
+    """The groups of the stage that decides; empty without a pool.
 
     A block is as wide as the widest group: rest_bytes = bytes_per_block − Σ pages × page size.
 
@@ -55,7 +55,7 @@ def group_rows(plan: Plan) -> tuple[GroupRow, ...]:
 
 
 def layers_note(plan: Plan, t: Words) -> str:
-    """Why the layers of all groups are more than the model has; "" where each layer keeps one kind of state."""
+    """Why the groups have more layers than the model; "" where each layer keeps one kind of state."""
     if all(len(layer.caches) < 2 for layer in plan.architecture.layers):
         return ""
     return t(
@@ -65,7 +65,7 @@ def layers_note(plan: Plan, t: Words) -> str:
 
 
 def pages_drawing(plan: Plan, t: Words) -> Drawing | None:
-    """Each group with its layers in a block, then the blocks that one request takes; None without a pool."""
+    """Each group with its layers in a block, then the blocks of one request; None without a pool."""
     rows = group_rows(plan)
     if not rows or plan.cache is None:
         return None
@@ -117,7 +117,7 @@ def _said(row: GroupRow, t: Words) -> str:
 
 SHORTEST: Final = 512
 STEP: Final = 4
-"""From one length to the next, this many times."""
+"""Ratio of one length to the next."""
 POWERS: Final = 8
 
 
@@ -131,12 +131,12 @@ class LengthRow(Struct, frozen=True, kw_only=True):
 
     @property
     def bytes_in_all(self) -> int:
-        """On one GPU."""
+        """Bytes of the request on one GPU."""
         return sum(self.bytes_by_kind.values())
 
 
 def length_rows(plan: Plan) -> tuple[LengthRow, ...]:
-    """From 512 tokens, four times as many each, to the model's own limit, with the length that is planned.
+    """Rows from 512 tokens, each four times as long, up to the model's limit, and the planned length.
 
     A group takes ⌈…⌉ blocks by the rule of its kind, and each block of any group takes bytes_per_block of the pool.
     Empty where there is no pool.
@@ -159,7 +159,7 @@ def length_rows(plan: Plan) -> tuple[LengthRow, ...]:
 
 
 def lengths_drawing(plan: Plan, t: Words) -> Drawing | None:
-    """The rows of `length_rows` as bars of one scale; None where there are none."""
+    """The rows of `length_rows` as bars on one scale; None where there are none."""
     rows = length_rows(plan)
     if not rows:
         return None

@@ -1,4 +1,4 @@
-"""Blocks: the pool of a small load after each step, token by token; and what the last block of a request wastes."""
+"""A small load, step by step: the blocks of its pool, the tokens computed in each step, the waste of last blocks."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def pool_drawing(room: Classroom, step: int, t: Words) -> Drawing:
 
 
 def last_block_drawing(tokens: int, t: Words) -> Drawing:
-    """What a request of `tokens` tokens leaves empty at each size of a block."""
+    """The part of the last block that a request of `tokens` tokens leaves empty, by block size."""
     rows, said = [], []
     for size in BLOCK_SIZES:
         blocks = ceil_div(tokens, size)
@@ -72,7 +72,7 @@ def last_block_drawing(tokens: int, t: Words) -> Drawing:
 
 
 def _owners(frame: Frame) -> dict[int, dict[str, int]]:
-    """Of each block the requests that have it, and how many tokens of each are in it."""
+    """By block, the requests that use it, and how many tokens of each are in it."""
     found: dict[int, dict[str, int]] = {}
     for name, cell in frame.cells.items():
         for at, number in enumerate(cell.blocks):
@@ -121,7 +121,7 @@ MEANINGS: Final = {
 
 
 def timeline_drawing(room: Classroom, step: int, t: Words) -> Drawing:
-    """A row for each request, a column for each step; the numbers are tokens computed."""
+    """A row for each request, a column for each step; the numbers are computed tokens."""
     now = min(step, len(room.frames) - 1)
     head = "".join(
         f'<b class="kv-step{" kv-present" if frame.step == now else ""}">{frame.step}</b>'
@@ -149,7 +149,7 @@ def timeline_drawing(room: Classroom, step: int, t: Words) -> Drawing:
 
 
 def _found_in_cache(room: Classroom, t: Words) -> Iterator[str]:
-    """Where a request computes less than its tokens, because blocks of the cache have the rest."""
+    """A sentence for each request that computes fewer tokens because the cache has the rest."""
     for before, frame in pairwise(room.frames):
         for name, cell in frame.cells.items():
             if cell.hit_tokens and cell.tokens:
