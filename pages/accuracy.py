@@ -1,4 +1,4 @@
-"""Accuracy: our predictions for published starts next to what they printed, recomputed by `make accuracy`."""
+"""Accuracy: predictions for published starts next to what the starts printed, recomputed by `make accuracy`."""
 
 import streamlit as st
 

@@ -1,4 +1,4 @@
-"""Compare: one setting at each of its values, and up to four pinned scenarios, on one GiB axis."""
+"""Compare: one setting at several values, and up to four pinned scenarios, on one GiB axis."""
 
 import streamlit as st
 

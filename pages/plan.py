@@ -1,4 +1,4 @@
-"""Plan: what one deployment takes of each GPU, what fits in the rest, and what to change when it does not start.
+"""Plan: the memory of one deployment on each GPU, how many requests fit, and what to change when it does not start.
 
 The chart comes last, though it stands in the middle: the browser shows every figure before it draws one.
 """

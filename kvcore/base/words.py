@@ -167,7 +167,7 @@ class Words:
 
 
 def _names_graphs(msgid: str, text: str) -> bool:
-    """Whether a text of the planner's own is about graphs. A translation may name CUDA where the English says graphs."""
+    """Whether a text of the planner's own is about graphs. A translation may name CUDA where English says graphs."""
     return bool(_NAMES_GRAPHS.search(msgid)) or (CUDA not in msgid and _CUDA_GRAPHS_IN_CHINESE in text)
 
 

@@ -1,4 +1,4 @@
-"""The planner's error on published starts: a scatter as a plain dict in Plotly's JSON schema, tables as rows of text."""
+"""The planner's error on published starts: a scatter as a dict in Plotly's JSON schema, tables as rows of text."""
 
 from __future__ import annotations
 

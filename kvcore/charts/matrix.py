@@ -281,7 +281,7 @@ def _json_row(swept: SweptModel, cell: Cell) -> _JsonRow:
 
 
 def table_lines(swept: SweptModel, sizes: Sequence[int]) -> Iterator[str]:
-    """A line for each accelerator: requests at once at each tensor parallel size, or in a word why it does not start."""
+    """A line for each accelerator: requests at once at each tensor parallel size, or a word for why not."""
     yield f"{swept.model}, {count(swept.max_model_len)} tokens"
     width = max((len(cell.accelerator) for cell in swept.cells), default=0)
     yield "  " + "".ljust(width) + "".join(f"TP {size}".rjust(12) for size in sizes)

@@ -13,6 +13,8 @@ from typing import Final
 
 from msgspec import Struct
 
+from kvcore.base.numbers import plain
+
 MOST_TICKS: Final = 8
 MISSING, OVERLAP, UNEXPLAINED = "kv-missing", "kv-overlap", "kv-unexplained"
 BUDGET, CAPACITY, SPAN = "kv-budget-line", "kv-capacity-line", "kv-budget-span"
@@ -119,4 +121,4 @@ def ticks(end: float) -> tuple[tuple[float, str], ...]:
     least = end / MOST_TICKS
     power = 10.0 ** math.floor(math.log10(least))
     step = next(power * by for by in (1, 2, 5, 10, 20) if power * by >= least)
-    return tuple((index * step, f"{index * step:g}") for index in range(math.floor(end / step) + 1))
+    return tuple((index * step, plain(index * step)) for index in range(math.floor(end / step) + 1))

@@ -112,7 +112,7 @@ def _verdict_text(plan: Plan, t: Words) -> str:
 
 
 def _start_text(plan: Plan, t: Words) -> str:
-    """How much less memory is free than the engine asks for, and the utilization that works, or the most that is free."""
+    """How much less memory is free than the engine asks for, and the utilization that works, or the largest share."""
     noticed = next(one for one in plan.notices if one.code == TOO_LITTLE_FREE)
     starts = starts_lower(plan)
     if starts is not None:

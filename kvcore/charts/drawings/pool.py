@@ -1,4 +1,4 @@
-"""The pool: how the groups of a model share its blocks, what one request takes of it, and how that grows with length."""
+"""The pool: how the groups of a model share its blocks, what one request takes, and how that grows with length."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables of the Accuracy page. Names and addresses are those of the bundled record, and are escaped all the same."""
+"""Tables of the Accuracy page. Names and addresses of the bundled record are escaped all the same."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from pages.ui.shared import html_table
 
 
 def errors(rows: Sequence[ErrorRow], first: str, t: Words) -> None:
-    """Median, ninth decile, bias and coverage, one line a row."""
+    """Median, ninth decile, bias and coverage, a line for each row."""
     head = (
         first,
         t("Starts"),
@@ -41,7 +41,7 @@ def errors(rows: Sequence[ErrorRow], first: str, t: Words) -> None:
 
 
 def left_out(rows: Sequence[LeftOutRow], t: Words) -> None:
-    """Errors with and without a start's own publication, one line a quantity."""
+    """Errors with and without a start's own publication in the fit, a line for each quantity."""
     head = (
         t("Quantity"),
         t("Median error"),
@@ -61,13 +61,13 @@ def left_out(rows: Sequence[LeftOutRow], t: Words) -> None:
 
 
 def coverage(rows: Sequence[CoverageRow], t: Words) -> None:
-    """How often intervals of other publications contain what was measured, one line a group."""
+    """How often intervals fitted on other publications contain the measured figure, a line for each group."""
     head = (t("Group"), t("Inside the interval"), t("Share inside"), t("Median width"), t("Median error"))
     _table(head, [(row.label, row.inside, row.share, row.width, row.median) for row in rows])
 
 
 def stated(rows: Sequence[Sequence[str]], t: Words) -> None:
-    """Of how many starts each surrounding is known."""
+    """For each surrounding, how many starts state it."""
     _table((t("Surroundings"), t("Stated by the author")), rows)
 
 
@@ -79,7 +79,7 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 def addresses(record: Accuracy) -> None:
-    """Where the other tools are published."""
+    """The addresses of the other tools."""
     st.caption(" · ".join(f"[{peer.name}]({peer.address})" for peer in record.peers))
 
 

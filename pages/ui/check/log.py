@@ -1,4 +1,5 @@
-"""The log on the Check page: pasted, uploaded or a sample; read once; kept whatever happens.
+"""The log on the Check page: pasted, uploaded or a sample; read once, kept in the session; and a log whose model is
+unknown.
 
 A log is untrusted: it is shown as plain text or code, never as markdown or HTML, and only its numbers leave the page.
 """
@@ -26,7 +27,7 @@ LARGEST_UPLOAD_MIB = 50
 TYPES = ("txt", "log", "yaml", "yml", "sh")
 LONGEST_SHOWN_LINE = 300
 KEPT = "check.log"
-"""Key of the log of this session, whichever way it came."""
+"""Key of this session's log, however it arrived."""
 FIELD = "check.text"
 UPLOAD = "check.upload"
 EMPTY = "check.empty"
@@ -39,12 +40,12 @@ class KeptLog(NamedTuple):
     source: str
     """Name of the file; empty for pasted text."""
     content: str | bytes
-    """As pasted; of a file only what was read from it is kept."""
+    """The pasted text, or the part of a file that was read."""
     read: StartupLog | LogError
 
 
 def ask(t: Words) -> None:
-    """The field, the upload, and samples one click away."""
+    """The field, the upload, and sample logs."""
     kept = kept_log()
     pasted = kept.content if kept is not None and isinstance(kept.content, str) else ""
     st.text_area(
@@ -127,7 +128,7 @@ def _take_pasted() -> None:
 
 @net.callback
 def _take_upload() -> None:
-    """The file that was chosen; with it gone, what was read from it goes too."""
+    """Callback: reads the chosen file; without one, drops what was read from it."""
     uploaded, kept = st.session_state[UPLOAD], kept_log()
     if uploaded is not None:
         keep(uploaded.getvalue(), uploaded.name)
@@ -147,7 +148,7 @@ def _clear() -> None:
 
 
 def refusal(error: LogError, source: str, t: Words) -> None:
-    """Why a log cannot be read; what was pasted stays in the field. Both fields of the page may have one."""
+    """Why a log cannot be read; the pasted text stays in the field."""
     with st.container(border=True):
         st.markdown(f":material/error: **{t('This log cannot be read')}**")
         if source:
@@ -167,7 +168,7 @@ FLAG_LINES = {
 
 
 def found(kept: KeptLog, log: StartupLog, t: Words) -> None:
-    """Which lines were found, and which usual ones are not there."""
+    """The lines that were found, and the usual ones that are missing."""
     readings = log.readings
     parts = [t("{count} {count:figure|figures} found", count=str(len(readings)))]
     if kinds := dict.fromkeys(t(FLAG_LINES[line.kind]) for line in log.flag_lines):
@@ -199,7 +200,7 @@ def found(kept: KeptLog, log: StartupLog, t: Words) -> None:
 
 
 SAME = "check.same_model"
-"""The log's name for a model, and the sidebar's name for the same."""
+"""The log's name for a model, and the sidebar's name for it."""
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
 
 
@@ -212,7 +213,7 @@ def knows_model(found: Recognized) -> bool:
 
 
 def unknown_model(found: Recognized, t: Words) -> None:
-    """What the log calls its model, and the ways to say which one it is."""
+    """The log's name for its model, and the ways to say which one it is."""
     if knows_model(found):
         return
     with st.container(border=True, key="check.unknown", gap="xsmall"):

@@ -117,13 +117,13 @@ def _keep(key: str, value: float) -> None:
 
 
 def _settings_now() -> dict[str, float | int]:
-    """The guide's settings, over them the scenario's, over them what was changed here or came from the log."""
+    """The guide's settings, overridden by the scenario's, then by those changed here or read from the log."""
     found = {**DEFAULTS, **_of_scenario(state.scenario()), **st.session_state.get(SETTINGS, {})}
     return {BATCH: found[LENGTH], **found}
 
 
 def _of_scenario(scenario: Scenario) -> dict[str, float | int]:
-    """What the sidebar and the environment say. A smaller budget takes from the model, not from the KV cache."""
+    """The settings of the sidebar and the environment. A smaller budget takes from the model, not from the KV cache."""
     found: dict[str, float | int] = {}
     for key, name in ((TOTAL, VARIABLES.total), (MODEL, VARIABLES.model)):
         text = scenario.env.get(name, "")
@@ -227,7 +227,7 @@ def _take_sample() -> None:
 
 
 def _adopt_log_settings() -> None:
-    """What the log's exports and flags say goes into the fields; it may still be changed there."""
+    """Callback: copies the log's exports and flags into the fields, where they can still be changed."""
     try:
         log = read_log(st.session_state[KEPT])
         given = prerun_from_log(log, PreRun())
@@ -375,7 +375,7 @@ def _out_of_memory(prerun: PreRun, scenario: Scenario, t: Words) -> None:
 
 
 def _latent_note(scenario: Scenario, t: Words) -> None:
-    """Latent attention keeps one vector for all heads; the guide's formula counts every head."""
+    """Notes that latent attention keeps one vector for all heads, while the guide's formula counts every head."""
     entry = catalogue.find_model(LATENT_EXAMPLE)
     architecture = read_architecture(entry.config)
     layers, heads, head_size = (

@@ -1,4 +1,4 @@
-"""What the Check page says about a log: why it failed, its scenario, predicted against measured, advice."""
+"""The Check page's results: why a start failed, its scenario, predicted against measured, advice."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ _HEADS = {
     (False, False): msg("As it was started, it does not fit in the plan either. Any one of these fixes it:"),
     (False, True): msg("As it was started, it does not fit in the plan either. Other ways to fix it:"),
 }
-"""Of the changes, by whether the log measured anything and whether one change stands above them."""
+"""Headings of the changes, by whether the log measured anything and whether one change stands above them."""
 
 
 def _offered(planned: Plan | KvPlannerError) -> tuple[Fix, ...]:
@@ -106,7 +106,7 @@ def _offered(planned: Plan | KvPlannerError) -> tuple[Fix, ...]:
 
 
 def _sufficient(found: Failure, planned: Plan | KvPlannerError, offered: tuple[Fix, ...]) -> Change | None:
-    """The change that the failure asks for, unless the plan shows that it is too little and knows others.
+    """The change that the failure asks for, unless the plan shows that it is not enough and has others.
 
     A length is the engine's own figure and stands.
     """
@@ -148,7 +148,7 @@ def headline(compared: Comparison, log: StartupLog, planned: Plan, t: Words, *, 
 
 
 def recognized(found: Recognized, planned: Plan, t: Words) -> None:
-    """The scenario of the log in one line, what it does not name, and taking it over."""
+    """The scenario of the log in one line, what it leaves open, and the button that takes it."""
     st.subheader(t("The scenario of this log"), anchor=False)
     st.caption(" · ".join((f"`{summary.model_name(planned.scenario)}`", *summary.scenario_line(planned, t))))
     if found.borrowed:
@@ -167,7 +167,7 @@ def recognized(found: Recognized, planned: Plan, t: Words) -> None:
 
 
 def surroundings(log: StartupLog, t: Words) -> None:
-    """Where the log shows other surroundings than the sidebar: which, and taking them over."""
+    """The surroundings of the log that differ from the sidebar's, and the button that takes them."""
     chosen = state.scenario()
     found = contradictions(chosen, log)
     if not found:
@@ -219,7 +219,7 @@ def comparison(compared: Comparison, planned: Plan, t: Words) -> None:
 
 
 def use_measurements(log: StartupLog, found: Recognized, planned: Plan, t: Words) -> None:
-    """The log's parts in place of the predicted ones, on the log's scenario; they go into the link as numbers."""
+    """The button that plans with the log's parts in place of the predicted ones, in the log's scenario."""
     given = calibrated(log, planned)
     if not measured_values(given):
         return

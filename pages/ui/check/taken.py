@@ -1,4 +1,4 @@
-"""What a button of the Check page took over: a toast, the new command, the way to Plan and the way back."""
+"""After a button of the Check page: a toast, the new command, the way to Plan and the way back."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pages.ui.shared import net, problems, shell, state, undo
 TAKEN = "check.taken"
 """The scenario that a button of this page made."""
 FIXED = "check.fixed"
-"""Whether it is the log's with one change that fixes it."""
+"""Whether that scenario is the log's with one change that fixes it."""
 TOAST = "check.toast"
 
 
@@ -31,7 +31,7 @@ def take(changed: Scenario) -> None:
 
 @net.callback
 def take_with(scenario: Scenario, field: str, value: object) -> None:
-    """Callback: the same for `scenario` with one field changed."""
+    """Callback: `take` for `scenario` with one field changed."""
     try:
         changed = edit.with_field(scenario, field, value)
     except KvPlannerError as error:
@@ -42,18 +42,18 @@ def take_with(scenario: Scenario, field: str, value: object) -> None:
 
 
 def is_fixed() -> bool:
-    """Whether the scenario is the log's with a change that was offered here: what was advised is done."""
+    """Whether a change that was offered here was taken: the advice is done."""
     return bool(st.session_state.get(FIXED)) and st.session_state.get(TAKEN) == state.scenario()
 
 
 def forget() -> None:
-    """What was taken over is no longer about the log: for a new one."""
+    """Forgets what a button took, for a new log."""
     for key in (TAKEN, FIXED, TOAST):
         st.session_state.pop(key, None)
 
 
 def outcome(t: Words) -> None:
-    """For as long as the scenario is the one that was taken over: its command, the link to Plan, and the way back."""
+    """While the scenario is the one that was taken: its command, the link to Plan, and the way back."""
     problems.show("check.fix", t("The scenario was not changed."), t)
     if st.session_state.get(TAKEN) != state.scenario():
         return

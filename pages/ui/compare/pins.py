@@ -1,4 +1,4 @@
-"""Compare, second part: up to four scenarios, pinned as the sidebar stands and carried by the link."""
+"""Compare, second part: up to four pinned scenarios, which the link carries."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pages.ui.shared.notes import ID
 
 
 def show(t: Words) -> None:
-    """The pins with the scenario as it stands, on one axis; a button for each."""
+    """The pins and the present scenario on one axis, with a button for each."""
     st.subheader(t("Pinned scenarios"), anchor=False)
     now, kept = state.scenario(), state.pinned()
     held = tuple(pin for pin in kept if pin.scenario is not None)

@@ -1,4 +1,5 @@
-"""Deployments next to each other: bars on one GiB axis, their colours, and the table that says the same."""
+"""Deployments next to each other: bars on one GiB axis, their colours, the same as a table; and the largest steps that
+start."""
 
 from __future__ import annotations
 
@@ -27,9 +28,9 @@ from pages.ui.shared import drawings, html_table, state
 from pages.ui.shared.html_table import two_lines
 
 LIMITED_COLUMNS = (6, 7)
-"""Counted in requests that run, which max_num_seqs may limit."""
+"""Columns that count running requests, which max_num_seqs may limit."""
 REPLICA_COLUMNS = (5, 6)
-"""Replicas and what all of them have room for: said only where there are several."""
+"""Columns on all replicas: shown only where there are several."""
 
 
 def show(named: Sequence[tuple[str, Variant]], key: str, t: Words, short_names: Sequence[str] = ()) -> None:
@@ -81,11 +82,11 @@ def show(named: Sequence[tuple[str, Variant]], key: str, t: Words, short_names: 
 
 
 SHORTER = (8, 2, 1)
-"""Parts of the planned length that the columns are of."""
+"""Divisors of the planned length that the columns are for."""
 
 
 def show_batches(scenario: Scenario, t: Words) -> None:
-    """One row a cut, one column a length."""
+    """The largest batch that still starts: a row for each split, a column for each length."""
     planned = state.planned()
     if not isinstance(planned, Plan):
         return

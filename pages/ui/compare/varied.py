@@ -1,4 +1,4 @@
-"""Compare, first part: one setting of the scenario at each of its values."""
+"""Compare, first part: one setting of the scenario at several values."""
 
 from __future__ import annotations
 

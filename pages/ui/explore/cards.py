@@ -1,4 +1,4 @@
-"""Explore, first question: the chosen model on every accelerator at every size, and the smallest that serves."""
+"""Explore, first question: the chosen model on every accelerator at every size, and the smallest that fits."""
 
 from __future__ import annotations
 
@@ -155,7 +155,8 @@ def show(t: Words) -> None:
 def _spread(
     scenario: Scenario, shown: tuple[Accelerator, ...], filters: Filters, wanted: int, t: Words
 ) -> machines.Shared | None:
-    """Of a mixture, the fewest cards whose replicas share out its experts; None where no card fills machines."""
+    """For a mixture of experts, the fewest cards whose replicas share out its experts; None where no card fills
+    machines."""
     among = _shared_among(scenario, shown, filters)
     if not among or not offers.has_experts(scenario):
         return None
@@ -165,7 +166,7 @@ def _spread(
 def _shared_among(
     scenario: Scenario, shown: tuple[Accelerator, ...], filters: Filters
 ) -> tuple[Accelerator, ...]:
-    """The bundled cards that fill machines: those that are shown; without a chosen vendor, of the scenario's."""
+    """The bundled cards that fill whole machines: the shown ones; without a chosen vendor, those of the scenario's."""
     own = scenario.accelerator
     vendor = Vendor.NVIDIA if own is None else own.vendor
     return tuple(
@@ -176,7 +177,7 @@ def _shared_among(
 
 
 def cards_of(scenario: Scenario) -> tuple[Accelerator, ...]:
-    """The catalogue's accelerators; the scenario's own card stands first where it is not one of them."""
+    """The catalogue's accelerators, after the scenario's own card where it is not one of them."""
     known = catalogue.load_accelerators()
     own = scenario.accelerator
     if own is None or own in known:
@@ -185,7 +186,7 @@ def cards_of(scenario: Scenario) -> tuple[Accelerator, ...]:
 
 
 class Seen(Struct, frozen=True, kw_only=True):
-    """All that is shown of a sweep, but for prices: the same for everybody who asks the same."""
+    """All that is shown of a sweep except prices: the same for everybody who asks the same."""
 
     rows: tuple[Row, ...]
     answer: Answer
@@ -218,8 +219,8 @@ def _seen(
 
 
 def _swept(scenario: Scenario, t: Words) -> tuple[SweptModel, str]:
-    """The scenario's model on every card of `cards_of` at every size: a card of one's own is swept apart. With it the
-    key of a sweep that others may have too, "" of another."""
+    """The scenario's model on every card of `cards_of` at every size, and the key of a sweep that others may share (""
+    otherwise). A card of one's own is swept apart."""
     stages = scenario.parallel.pipeline_parallel_size
     sizes = [size for size in GPU_LIMITS if size * stages <= GPU_LIMITS[-1]]
     entry, known = entry_of(scenario), catalogue.load_accelerators()
@@ -234,14 +235,14 @@ def _swept(scenario: Scenario, t: Words) -> tuple[SweptModel, str]:
 
 
 def other_checkpoint(scenario: Scenario, entry: ModelEntry, cards: Sequence[Accelerator]) -> bool:
-    """Whether some of `cards`, one of each vendor, is planned with another checkpoint than the model's own."""
+    """Whether any of `cards`, one of each vendor, is planned with another checkpoint than the model's own."""
     one_each = {card.vendor: card for card in reversed(cards)}
     planned = (cell_scenario(scenario, entry, card, 1).quantization for card in one_each.values())
     return scenario.quantization is None and any(one is not None for one in planned)
 
 
 def entry_of(scenario: Scenario) -> ModelEntry:
-    """The scenario's model as a sweep takes it."""
+    """The scenario's model as an entry of a sweep."""
     return ModelEntry(
         id=scenario.model, config=scenario.config, checkpoint=scenario.checkpoint, source="", checked=""
     )
@@ -255,7 +256,7 @@ def wanted_requests(t: Words) -> int:
 
 
 def gpus_at_most(replicas: int, t: Words) -> int:
-    """GPUs that one replica may take."""
+    """Most GPUs that one replica may take."""
     name = t("Max GPUs") if replicas == 1 else t("Max GPUs per replica")
     limit = st.segmented_control(
         name, GPU_LIMITS, required=True, **state.bound("gpus", "explore_gpus", takes="default")
@@ -320,7 +321,7 @@ def _set_precision(field: str, key: str) -> None:
 
 
 def _table(rows: tuple[Row, ...], target: Target, t: Words) -> Table:
-    """In the form that is sent, which takes longer to make than to plan one of its rows."""
+    """The table in the form that is sent, which takes longer to make than to plan one of its rows."""
     fewest = [target.smallest(row) for row in rows]
     costs = [target.cost(row) for row in rows]
     columns: dict[str, list[object]] = {

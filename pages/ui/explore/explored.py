@@ -1,4 +1,4 @@
-"""Sweeps for the Explore page and what is drawn of them: shared with whoever asks the same, waited for with a bar."""
+"""Sweeps for the Explore page and their drawings: shared by all who ask the same, with a bar while waiting."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from kvcore.base.words import Words
 T = TypeVar("T")
 
 OWN = "_own_sweeps"
-"""Sweeps of what this session alone has, by their keys."""
+"""This session's own sweeps, by their keys."""
 MAX_OWN = 2
 BAR_AFTER_SECONDS = 0.6
 LOOK_SECONDS = 0.15
 DRAWN: Final[SharedWork[Any]] = SharedWork(bytes_of=size_of, most_bytes=16 << 20, longest_line=LONGEST_LINE)
-"""What is drawn of shared sweeps; one takes some hundred kilobytes."""
+"""Drawings of shared sweeps; one takes some hundred kilobytes."""
 
 
 def drawn(key: str, draw: Callable[[], T]) -> T:
-    """What `draw` makes: once for all who ask with the same key, for this session alone with none.
+    """The result of `draw`: once for all who ask with the same key, for this session alone with an empty one.
 
     Nobody may change it. Raises what `draw` raises, and KvPlannerError `server-busy`.
     """
@@ -44,13 +44,13 @@ def drawn(key: str, draw: Callable[[], T]) -> T:
 
 
 def own_key() -> str:
-    """What tells this session's own sweeps from those of others."""
+    """A key that tells this session's own sweeps from those of others."""
     key: str = st.session_state.setdefault("_sweep_key", uuid4().hex)
     return key
 
 
 def found(request: SweepRequest, t: Words) -> Swept:
-    """What was swept. Raises KvPlannerError `server-busy`."""
+    """The sweep of a request. Raises KvPlannerError `server-busy`."""
     own: dict[str, Swept] = st.session_state.setdefault(OWN, {})
     if request.key in own:
         return own[request.key]

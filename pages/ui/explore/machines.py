@@ -40,13 +40,13 @@ class Shared(Struct, frozen=True, kw_only=True):
     """The fewest of each card whose replicas share out the experts."""
 
     rows: tuple[Found, ...]
-    """Those with the least memory in all first."""
+    """Least memory in all first."""
     cells: tuple[Cell, ...]
-    """All layouts that were swept."""
+    """All swept layouts."""
     max_model_len: int
 
     def within(self, most: int) -> dict[str, Cell]:
-        """Those of at most `most` cards, by the id of the card."""
+        """The layouts of at most `most` cards, by the id of the card."""
         found = ((card, one) for card, one in self.rows if one is not None and one.cards <= most)
         return {card.id: one.cell for card, one in found}
 
@@ -66,7 +66,7 @@ def shared_among(
 
 
 def planned(scenario: Scenario, entry: ModelEntry, card: Accelerator, cell: Cell) -> Scenario:
-    """The deployment that a cell of `Shared` stands for."""
+    """The deployment of a cell of `Shared`."""
     return cell_scenario(spread_scenario(scenario, cell.replicas), entry, card, cell.tensor_parallel_size)
 
 
@@ -134,7 +134,7 @@ def _way(
     *,
     is_short: bool,
 ) -> None:
-    """The button that plans the answer; without one, the longest request that such cards fit."""
+    """The button that plans the answer; where there is none, the longest request that fits such cards."""
     if spread is None or (is_short and spread.cell.longest_request_tokens >= tokens):
         return
     chosen = _planned(scenario, entry, card, spread)
@@ -157,7 +157,7 @@ def _machines(number: int, t: Words) -> str:
 
 
 def _planned(scenario: Scenario, entry: ModelEntry, card: Accelerator, spread: Spread) -> Scenario:
-    """The deployment that a row stands for."""
+    """The deployment of a row."""
     return planned(scenario, entry, card, spread.cell)
 
 

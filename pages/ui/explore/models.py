@@ -26,7 +26,7 @@ TABLE = "explore_models"
 
 
 def show(t: Words) -> None:
-    """One sentence and one row a model; a row takes the model to Plan."""
+    """A sentence, and a row for each model with a button that takes it to Plan."""
     scenario = state.scenario_at_a_length()
     replicas = scenario.parallel.data_parallel_size
     card = scenario.accelerator or catalogue.find_accelerator("H100-80GB")
@@ -64,7 +64,7 @@ def show(t: Words) -> None:
 
 
 def _named(rows: Sequence[ModelRow], search: str) -> list[ModelRow]:
-    """The rows whose models `search` names, best first; all of them where it is empty."""
+    """The rows whose models match `search`, best first; all rows where it is empty."""
     if not search.strip():
         return list(rows)
     by_model = {row.model: row for row in rows}

@@ -1,4 +1,4 @@
-"""Your own prices per GPU and hour, kept in the link: Explore counts with them what a deployment costs."""
+"""The visitor's own prices per GPU and hour, kept in the link, for the cost of a deployment."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def prices() -> Mapping[str, float]:
 
 
 def show(rows: Sequence[Row], t: Words) -> None:
-    """Which cards have a price, and a field for each."""
+    """The cards that have a price, with a field for each."""
     box, is_opened = fold(t("Your prices per GPU-hour"), "explore_prices", icon=":material/payments:")
     if not is_opened:
         return
@@ -68,7 +68,7 @@ def _set_price(card: str, price: float | None) -> None:
 
 @net.callback
 def _drop_others() -> None:
-    """Callback: a card that is taken out loses its price."""
+    """Callback: removes the price of a card that is no longer listed."""
     _tell({card: price for card, price in prices().items() if card in st.session_state[PRICED]})
 
 

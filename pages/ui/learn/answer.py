@@ -1,4 +1,4 @@
-"""The second half of a step: the memory bar so far, and the formula in letters, in numbers, and its result."""
+"""The second half of a step: the memory bar so far, and the formula in letters, in numbers and with its result."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pages.ui.shared import drawings, figure
 
 
 def memory(step: Step, is_revealed: bool, t: Words) -> None:
-    """One GPU with what has been explained so far; the rest is grey."""
+    """One GPU with the parts explained so far; the rest is grey."""
     if step.plan.memory is None:
         return
     explained = step.explained(revealed=is_revealed)
@@ -39,7 +39,7 @@ def _looks(t: Words) -> None:
 
 
 def equations(step: Step, t: Words) -> None:
-    """Each equation with its letters, its result, how well it is known and where it comes from."""
+    """Each equation with its letters, its result, its grade and its source."""
     content = step.content
     if content.missing:
         st.info(content.missing, icon=":material/info:")

@@ -1,4 +1,4 @@
-"""The questions of a step: a hint that fits each guess, more of the formula with every miss, a mark in the link."""
+"""The questions of a step: a hint for each guess, more of the formula with every miss, a mark in the link."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from pages.ui.shared import net, state
 
 TRIED = "learn.tried"
 LETTERS_AFTER, NUMBERS_AFTER = 2, 3
-"""Wrong guesses after which the formula is shown, and after which it is shown with its numbers."""
+"""Wrong guesses before the formula is shown, and before it is shown with its numbers."""
 
 
 class Place(Struct, frozen=True, kw_only=True):
-    """A question of this visit: where it stands, and whose numbers it has."""
+    """A question of this visit: its place, and whose numbers it has."""
 
     step: StepName
     number: int
@@ -32,7 +32,7 @@ class Place(Struct, frozen=True, kw_only=True):
 
 
 def step_questions(step: Step, t: Words) -> None:
-    """The questions of a step; with `reveal=1` in the link their solutions instead."""
+    """The questions of a step; their solutions instead with `reveal=1` in the link."""
     seed = state.page_parameter("seed")
     asked_of = variant(step.plan, seed)
     found = questions(asked_of, step.name, seed, t)
@@ -61,7 +61,7 @@ def is_revealing() -> bool:
 
 
 def score_line(t: Words) -> None:
-    """What has been answered so far; it is in the link of this page and nowhere else."""
+    """The answers so far; they are in the link of this page and nowhere else."""
     found, at_once = right(state.page_parameter("score"))
     if found:
         st.caption(

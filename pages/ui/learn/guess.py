@@ -1,4 +1,4 @@
-"""The first half of a step: the idea, and a guess that is judged when the answer is revealed."""
+"""The first half of a step: the idea, and a guess, judged when the answer is revealed."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from pages.ui.shared import net, state
 EVERY_ANSWER = "learn.every_answer"
 ANSWERS = "learn.answers"
 SHORT_LIST = 3
-"""Longer lists of short options stand in a row."""
+"""Longest list of short options that is not laid out in a row."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Guess:
-    """What was guessed, and what was right then; None where nothing was filled in."""
+    """A guess, and the right answer at that time; None where nothing was filled in."""
 
     number: float | None = None
     option: str | None = None
@@ -31,7 +31,7 @@ class Guess:
 
 
 def switch(t: Words) -> None:
-    """Answers without guessing first: to read, to print."""
+    """The switch that shows answers without guessing first: to read, to print."""
     st.toggle(t("Show every answer"), **state.bound("answers", EVERY_ANSWER))
 
 
@@ -45,14 +45,14 @@ def _shows_all() -> bool:
 
 
 def idea(content: Content, t: Words) -> None:
-    """What the step is about."""
+    """The idea of the step."""
     points = "".join(f"<li>{prose(text, t)}</li>" for text in content.points)
     more = f"<ul>{points}</ul>" if points else ""
     st.html(f'<div class="kv-lesson"><p>{prose(content.idea, t)}</p>{more}</div>')
 
 
 def ask(step: Step, t: Words) -> None:
-    """The question with its field, or what was guessed and how far off it was."""
+    """The question with its field, or the guess and how far off it was."""
     guess = _guesses().get(step.name)
     prediction = step.content.prediction
     with st.container(border=True, key=f"learn_guess_{step.name}", gap="small"):

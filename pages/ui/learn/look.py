@@ -1,4 +1,4 @@
-"""What a step draws: the plan's heads, cards, pages and lengths; the pool and the steps of a small load."""
+"""The drawings of a step: the plan's heads, cards, pages and lengths; the pool and the steps of a small load."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ FRAME, CHUNK, PRESENT = "frame", "chunk", "present"
 
 
 def present() -> None:
-    """Where the link asks for it: the lesson alone, for a projector."""
+    """Shows the lesson alone, for a projector, where the link asks for it."""
     if is_presented():
         st.html(PRESENTER)
 
 
 def is_presented() -> bool:
-    """Whether the lesson stands alone."""
+    """Whether the lesson is shown alone."""
     return bool(state.page_parameter(PRESENT))
 
 
 def switch(key: str, t: Words) -> None:
-    """Turns the lesson alone on and off. A button and no toggle: a field that has the focus keeps the arrow keys."""
+    """Switches the lesson alone on and off. A button and not a toggle: a focused field keeps the arrow keys."""
     is_on = is_presented()
     st.button(
         t("End presentation") if is_on else t("Present"),
@@ -61,12 +61,12 @@ def switch(key: str, t: Words) -> None:
 
 
 def is_crowded(step: Step) -> bool:
-    """Whether drawing, idea and question together are higher than a projector."""
+    """Whether drawing, idea and question together exceed a projector's height."""
     return step.name in OF_LOAD and is_presented()
 
 
 def drawing(step: Step, t: Words) -> None:
-    """The drawing of a step, where it has one and the plan has what it shows."""
+    """The drawing of a step, where it has one and the plan has the data."""
     st.html(STYLE)
     draw = OF_PLAN.get(step.name)
     found = draw(step.plan, t) if draw is not None else None
@@ -75,7 +75,7 @@ def drawing(step: Step, t: Words) -> None:
 
 
 def load(step: Step, is_revealed: bool, t: Words) -> None:
-    """A small load through the engine's own rules, one step after another; nothing of it answers the question."""
+    """A small load under the engine's own rules, step by step; it does not give the answer away."""
     st.html(STYLE)
     if step.name is StepName.BLOCKS and is_revealed:
         st.html(drawings.last_block_drawing(EXAMPLE_TOKENS, t).figure)

@@ -1,4 +1,4 @@
-"""What a step ends with: something to try in the sidebar, exercises, and what well-known texts get wrong."""
+"""The end of a step: something to try in the sidebar, exercises, and errors of well-known texts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pages.ui.shared import undo
 
 
 def experiment(step: Step, t: Words) -> None:
-    """One control to move, and what happens then; a button moves it too, and one takes it back."""
+    """One control to move and its effect; a button moves it too, and one takes it back."""
     one = step.experiment
     if one is None:
         undo.offer(t)
@@ -63,7 +63,7 @@ def exercises(step: Step, t: Words) -> None:
 
 
 def corrections(step: Step, t: Words) -> None:
-    """Claims of the source documents that this step puts right."""
+    """Claims of the source documents that this step corrects."""
     if not step.corrections:
         return
     facts = known_slips.facts(step.plan)

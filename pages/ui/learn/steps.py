@@ -1,4 +1,5 @@
-"""The way through the steps of the Learn page: lesson or path, back, next, the number of the step; all in the link."""
+"""The way through the steps of the Learn page, kept in the link: lesson or path, back, next; the plan taught; the
+class's sheets."""
 
 from __future__ import annotations
 
@@ -39,7 +40,8 @@ def chosen() -> StepName:
 
 
 def way(name: StepName, t: Words) -> DeltaGenerator:
-    """What to go through; then back, next and the numbers. The arrow keys press the two buttons.
+    """The choice of the route, then back, next and the step numbers. The arrow keys press the two buttons. Returns the
+    first row, for controls of the whole route.
 
     Gives the first row, for what else belongs to the whole of it.
     """
@@ -103,7 +105,7 @@ def _key(on: Route) -> str:
 
 
 def _take_route(chosen_key: str) -> None:
-    """The same step on another route, where it is on it; else the next one that is."""
+    """Callback: takes another route, at the same step where it has it, else at the next one that it has."""
     path, _, lesson = chosen_key.partition("/")
     onto = route_of(lesson=lesson, path=path)
     number = onto.number_of(chosen()) if chosen() in onto.steps or not lesson else 1
@@ -111,7 +113,7 @@ def _take_route(chosen_key: str) -> None:
 
 
 def heading(name: StepName, question: str, t: Words) -> None:
-    """The lesson of a step, then its number on the way and its question."""
+    """The lesson of a step, then its number on the route and its question."""
     letter = lesson_with(name)
     steps = SYLLABUS[letter].steps
     words = f"{letter} · {t(SYLLABUS[letter].title)}"
@@ -125,7 +127,7 @@ def heading(name: StepName, question: str, t: Words) -> None:
 
 
 def further(name: StepName, t: Words) -> None:
-    """The next step, below a long answer; behind the last one of a lesson the next lesson."""
+    """The button to the next step, below a long answer; after a lesson's last step, to the next lesson."""
     on = route()
     number = on.number_of(name)
     following = lesson_after(on.lesson) if on.lesson else ""
@@ -151,7 +153,7 @@ def further(name: StepName, t: Words) -> None:
 
 
 def ends(t: Words, *, offers_undo: bool) -> None:
-    """Worked examples to go through, below the step; the way back from them, where nothing above it offers it."""
+    """Worked examples below the step, and the way back from them where nothing above offers it."""
     with st.container(horizontal=True, key="learn_examples", vertical_alignment="center", gap="small"):
         st.caption(t("Step through a published example:"), width="content")
         for key, label, example in (
@@ -178,7 +180,7 @@ def ends(t: Words, *, offers_undo: bool) -> None:
 
 @net.callback
 def _go(number: int) -> None:
-    """A step by its number and not by one more: the browser may report one press twice."""
+    """Callback: goes to a step by its number, as the browser may report one press twice."""
     state.set_page_parameter(PARAMETER, number)
 
 
@@ -193,7 +195,8 @@ def _load(params: dict[str, str]) -> None:
 
 
 def taught(planned: Plan | KvPlannerError, t: Words) -> Plan:
-    """The plan of the lesson. What is refused, or does not start, says so above it, with the changes that let it."""
+    """The plan of the lesson. A scenario that is refused or does not start says so above it, with the changes that let
+    it."""
     if isinstance(planned, KvPlannerError):
         return _instead(planned, t)
     if planned.verdict in FAILURES:
@@ -221,11 +224,11 @@ def _example() -> Plan:
 
 
 OF_ONE_PERSON = ("score", "answers", "reveal", "present", "frame", "seed")
-"""What a link says of the person who has it: none of that is for a class."""
+"""Page parameters of one person, which a class's link leaves out."""
 
 
 def class_sheets(plan: Plan, t: Words) -> None:
-    """The button, and what it opens."""
+    """The button “For a class”, and the panel that it opens."""
     box = st.popover(t("For a class"), icon=":material/groups:", key="learn.class", on_change="rerun")
     if not box.open:
         return

@@ -1,4 +1,5 @@
-"""The cache groups of a model whose layers do not all keep the same: which layers, which page, how many blocks."""
+"""The cache groups of a model with several kinds of layers (which layers, which page, how many blocks), and the way to
+the lengths of real requests."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ KIND_NAMES = {
 
 
 def drawing(plan: Plan, t: Words) -> str:
-    """One strip a group, as wide as its share of the blocks that a request of the full length may take; "" for one."""
+    """A strip for each group, as wide as its share of the blocks of a full-length request; "" for one group."""
     cache = plan.cache
     if cache is None or len(cache.groups) < 2:
         return ""
@@ -86,7 +87,7 @@ TARGETS = "explore"
 
 
 def chart_marks(plan: Plan) -> tuple[LengthMark, ...]:
-    """P50, P95 and P99 of what the requests need, and how many of each length fit at once; none without a workload."""
+    """P50, P95 and P99 of the requests' lengths, and how many of each fit at once; empty without a workload."""
     mix = source.current()
     if mix is None:
         return ()

@@ -41,7 +41,7 @@ def table(rows: Sequence[NumberRow], t: Words) -> None:
 
 
 def override_table(steps: Sequence[OverrideStep], t: Words) -> None:
-    """Term by term, why the person's own figures give another answer than the engine's own."""
+    """Row by row, why the person's own figures give another answer than the estimate."""
     if not steps:
         return
     with st.expander(t("Your figures against the estimate"), expanded=True, icon=":material/compare_arrows:"):
@@ -59,7 +59,7 @@ def override_table(steps: Sequence[OverrideStep], t: Words) -> None:
 
 
 def downloads(plan: Plan, t: Words) -> None:
-    """The plan for a spreadsheet and for a script; made when asked for."""
+    """Downloads of the plan for a spreadsheet and for a script, made when asked for."""
     with st.container(horizontal=True):
         st.download_button(
             t("Download CSV"),

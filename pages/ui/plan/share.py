@@ -107,7 +107,7 @@ def panel(plan: Plan, t: Words) -> None:
 
 
 def _explained(plan: Plan, t: Words) -> None:
-    """Which checkpoint is started, where it is not the model's own; what the variables of the start are for."""
+    """Which checkpoint is started, where it is not the model's own, and what the start's variables are for."""
     scenario = plan.scenario
     other = modelslim_name(scenario)
     if other:
@@ -126,7 +126,7 @@ def _explained(plan: Plan, t: Words) -> None:
 
 @net.callback
 def _choose() -> None:
-    """Kept apart from the widget, whose labels change with the language."""
+    """Callback: keeps the chosen form apart from the widget, whose labels change with the language."""
     st.session_state["share_chosen"] = st.session_state["share_form"]
 
 

@@ -1,4 +1,4 @@
-"""The thresholds of the alerts: those of the plan, and each by hand, in the link."""
+"""The thresholds of the alerts: the plan's, and each by hand in the link."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FIELDS = {
 
 
 def chosen(plan: Plan, load: Load) -> Thresholds:
-    """The thresholds of the plan, those in the link in their place."""
+    """The plan's thresholds, with those in the link in their place."""
     found = thresholds(plan, load)
     given: dict[str, Any] = {
         field: state.page_parameter(name)
@@ -36,7 +36,7 @@ def chosen(plan: Plan, load: Load) -> Thresholds:
 
 
 def edit(plan: Plan, load: Load, t: Words) -> None:
-    """A field for each threshold, and the way back to the plan's."""
+    """A field for each threshold, and the button back to the plan's."""
     limits = thresholds(plan, load)
     grid = st.grid(4, min_column_width=150)
     boxes = (

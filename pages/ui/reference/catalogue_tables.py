@@ -1,4 +1,4 @@
-"""The catalogues as tables with a search over all of them."""
+"""The catalogues as tables, with one search over all of them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kvcore.charts.catalogue_rows import accelerator_rows, model_rows, version_r
 from pages.ui.shared import state
 
 ROWS_SHOWN = 420
-"""Pixels of a long table."""
+"""Height of a long table in pixels."""
 
 
 def tables(t: Words) -> None:

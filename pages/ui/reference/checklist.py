@@ -1,4 +1,4 @@
-"""The checklist: what the plan answers, boxes for what only the deployment can, in the link; the list as a file."""
+"""The checklist: items that the plan answers, boxes in the link for the others, and the list as a file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ICONS = {Tick.ANSWERED: ":material/check_circle:", Tick.FAILS: ":material/cancel
 
 
 def panel(plan: Plan, load: Load, limits: Thresholds, t: Words) -> None:
-    """The items, how many are done, and the download."""
+    """The items, the number that is done, and the download."""
     items, ticked = checklist(plan, load, limits, t), state.page_parameter(TICKED)
     done = sum(is_done(item, ticked) for item in items)
     st.subheader(t("Checklist"), anchor=False)
@@ -51,6 +51,6 @@ def _box(item: Item, ticked: tuple[str, ...]) -> None:
 
 @net.callback
 def _tick(name: str, key: str) -> None:
-    """Takes one box over; what else is ticked stays, also what the plan answers by now."""
+    """Ticks or clears one box; the other ticks stay, also those that the plan answers by now."""
     others = tuple(one for one in state.page_parameter(TICKED) if one != name)
     state.set_page_parameter(TICKED, (*others, name) if st.session_state[key] else others)

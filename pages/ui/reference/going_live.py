@@ -54,7 +54,7 @@ def panel(plan: Plan, t: Words) -> None:
 
 
 def _load(plan: Plan, t: Words) -> Load:
-    """The target, beginning with what the plan has room for."""
+    """The target load, at first what the plan has room for."""
     start = default_load(plan)
     boxes = (
         (t("Target requests at once"), Limits(1, 1 << 20), "load_requests", start.requests),
@@ -187,7 +187,7 @@ def show_watching(plan: Plan, t: Words) -> None:
 
 
 def show_memory_check(plan: Plan, load: Load, t: Words) -> None:
-    """The script to take away, and how it is called."""
+    """The script to download, and how to call it."""
     st.subheader(t("Memory check"), anchor=False)
     st.caption(
         t(

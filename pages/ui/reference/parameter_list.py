@@ -35,7 +35,7 @@ from pages.ui.shared import html_table, net, state, undo
 
 
 def parameters(plan: Plan | None, t: Words) -> None:
-    """Search field, list, and what the source documents get wrong."""
+    """The search field, the list, and the corrections of the source documents."""
     st.text_input(
         t("Search parameters"),
         placeholder="max_model_len, fp8, graphs …",
@@ -132,7 +132,7 @@ def _runs_text(runs: Sequence[DefaultRun], t: Words) -> str:
 
 
 def _bars(found: Sequence[Effect], t: Words) -> str:
-    """A row for each value: bar, requests at once, tokens. The present one is named."""
+    """A row for each value: bar, requests at once, tokens. The present value is marked."""
     if not found:
         return ""
     most = max(effect.concurrency for effect in found) or 1.0
@@ -195,7 +195,7 @@ def _corrections(plan: Plan, t: Words) -> None:
 
 
 def _document(document: Document, t: Words) -> str:
-    """A source by its name, its own title, its author and licence where known, and what is taken from it."""
+    """A source's name, title, author and licence where known, and what is taken from it."""
     by = "; ".join(escape(text) for text in (document.title, document.author, document.license) if text)
     return f"<dt>{escape(t(document.name))} <span class=kv-soft>{by}</span></dt><dd>{escape(t(document.taken))}</dd>"
 

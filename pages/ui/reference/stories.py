@@ -1,4 +1,4 @@
-"""The source documents as stories: a step at a time, its figures worked out now, what was wrong, the start to open."""
+"""The source documents as stories: step by step, with figures computed now, what was wrong, and the start to open."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _source(story: Source, t: Words) -> None:
 
 
 def _way(story: Source, number: int, t: Words) -> None:
-    """Back, next and the numbers; the arrow keys press the two buttons."""
+    """The buttons back and next, and the page numbers; the arrow keys press the two buttons."""
     last = len(steps_of(story))
     with st.container(horizontal=True, key="story_way", vertical_alignment="center", gap="small"):
         for label, key, to, shortcut in (
@@ -99,7 +99,7 @@ def _way(story: Source, number: int, t: Words) -> None:
 
 @net.callback
 def _chosen() -> None:
-    """Another story, from its first step."""
+    """Callback: opens another story at its first step."""
     state.set_page_parameter(STEP, None)
     state.set_page_parameter(STORY, st.session_state[CHOICE])
 
@@ -132,7 +132,7 @@ def _corrected(one: Corrected, t: Words) -> str:
 
 
 def _open(step: StoryStep, t: Words) -> None:
-    """A link to the start of the step; the present language and place in the story go with it."""
+    """A link to the start of the step, with the present language and place in the story."""
     path, label, icon = PAGES[step.page]
     given = opened(step)
     params = {

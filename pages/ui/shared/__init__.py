@@ -1,1 +1,1 @@
-"""What every page shows alike."""
+"""What all pages share."""

@@ -18,7 +18,7 @@ def show(grid: DeltaGenerator, cards: Iterable[Card]) -> None:
 
 
 def row(name: str, cards: Iterable[Card]) -> None:
-    """The same in a row of its own, which the stylesheet makes a grid: half the elements, and nothing is measured."""
+    """Puts the cards into a row of its own, a grid by the stylesheet: half the elements, and nothing is measured."""
     with st.container(key=f"cards_{name}"):
         for card in cards:
             _draw(st, card)

@@ -1,4 +1,5 @@
-"""Drawings in HTML: the memory bar with its legend, and one request in its pool.
+"""Drawings in HTML: the memory bar with its legend, and one request in its pool. All texts are escaped, though they
+are numbers or texts of the catalogue.
 
 Everything in them is a number of ours or a text of the catalogue, and is escaped all the same.
 """
@@ -21,20 +22,20 @@ from kvcore.explain.numbers import RequestShare, request_share
 from kvcore.planning import Plan
 
 SMALLEST_HALF_WIDTH = GIB / 50
-"""A narrower interval says nothing at the precision shown."""
+"""Half-width of the narrowest interval that shows at the printed precision."""
 MAX_CELLS = 64
 MAX_SLOTS = 400
-"""More request slots than this are thinner than a pixel."""
+"""Most request slots drawn: more are thinner than a pixel."""
 
 
 def memory(plan: Plan, said: str, t: Words) -> None:
-    """One GPU of the plan as a bar with its legend; `said` is what it shows, for those who do not see it."""
+    """One GPU of the plan as a bar with its legend; `said` describes it to screen readers."""
     name = f"{memory_title(plan, t)}: {said}"
     st.html(memory_bar(plan, t).html("kv-memory-bar", name) + _legend(plan, t))
 
 
 def explained_memory(plan: Plan, explained: Collection[str], said: str, t: Words) -> None:
-    """The bar alone, with what of these names has been explained; the rest is grey."""
+    """The bar alone: the parts named in `explained` in colour, the rest grey."""
     name = f"{memory_title(plan, t)}: {said}"
     st.html(memory_bar(plan, t, explained).html("kv-memory-bar", name))
 
@@ -77,14 +78,15 @@ def _legend(plan: Plan, t: Words, explained: Collection[str] | None = None) -> s
 
 
 def _legend_parts(plan: Plan) -> tuple[Part, ...]:
-    """The parts, before the KV cache the difference of a given one from what they leave, and what comes after it."""
+    """The parts of the legend: with the difference of a given KV memory before the KV cache, and what is taken after
+    it."""
     name, later = difference_name(plan), (AFTER_POOL,) if plan.cache is not None else ()
     difference = (replace(UNACCOUNTED, label=name),) if name else ()
     return (*PARTS[:-2], *difference, KV_CACHE, *later, UNUSED)
 
 
 def swatches(parts: Iterable[Part], t: Words, *, has_missing: bool = False) -> None:
-    """The colours of a chart without their sizes; Missing as the last where the chart can show it."""
+    """The colours of a chart without sizes; Missing comes last where the chart can show it."""
     named = [(part.name, t(part.label)) for part in parts] + [("missing", t("Missing"))] * has_missing
     items = "".join(
         f'<li><span class="kv-swatch kv-{name}"></span>{escape(label)}</li>' for name, label in named
@@ -103,7 +105,7 @@ def caption(text: str) -> str:
 
 
 def request(plan: Plan, t: Words) -> str:
-    """What one request of the full length takes, and how often it goes into the pool, as HTML."""
+    """One full-length request and how often it fits in the pool, as HTML."""
     share = request_share(plan)
     if share is None:
         return caption(t("This model keeps nothing of a request."))

@@ -11,11 +11,11 @@ from plotly.basedatatypes import BaseFigure
 CONFIG: Final = {"displayModeBar": False}
 """Not `responsive`: Streamlit measures its own column and draws the chart again when that changes."""
 TEMPLATE: Final = {"data": {}, "layout": {}}
-"""Streamlit's own has 3.7 kB of colours for traces that do not name theirs: all of ours do."""
+"""Empty: Streamlit's own template has 3.7 kB of colours for traces without one, and all of ours have one."""
 
 
 class _PlainFigure(BaseFigure):
-    """A figure whose dict is taken as it is: ours are checked by tests, and validating takes longer than planning."""
+    """A figure whose dict is not validated: tests check ours, and validating takes longer than planning."""
 
     def __init__(self, figure: dict[str, Any]) -> None:
         object.__setattr__(self, "plain", figure)
@@ -26,12 +26,12 @@ class _PlainFigure(BaseFigure):
 
 
 def chart(figure: dict[str, Any], key: str, alt: str) -> None:
-    """Shows a figure; `alt` is what it says to those who do not see it."""
+    """Shows a figure; `alt` describes it to screen readers."""
     st.plotly_chart(_PlainFigure(figure), config=CONFIG, key=key, alt=alt)
 
 
 def selectable(figure: dict[str, Any], key: str, alt: str, on_select: Callable[[], None]) -> None:
-    """The same with points that can be chosen; the callback finds them in the session under `key`."""
+    """Shows a figure whose points can be selected; the callback finds them in the session under `key`."""
     st.plotly_chart(
         _PlainFigure(figure), config=CONFIG, key=key, alt=alt, on_select=on_select, selection_mode="points"
     )

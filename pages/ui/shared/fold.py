@@ -1,4 +1,4 @@
-"""Folded parts of a page: nothing in them costs a run before somebody opens them."""
+"""Folded parts of a page, which cost nothing until somebody opens them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pages.ui.shared import state
 
 
 def fold(label: str, name: str, icon: str | None = None) -> tuple[DeltaGenerator, bool]:
-    """An expander, and whether to fill it: from its first opening on, so that what is typed in it stays.
+    """An expander, and whether to fill it: from its first opening on, so that text typed into it stays.
 
     Its label makes it another expander in another language, so whether it is open is kept apart.
     """

@@ -14,15 +14,15 @@ def html(head: Iterable[str], body: str, kind: str = "") -> str:
 
 
 def show(head: Iterable[str], body: str, kind: str = "") -> None:
-    """The same on the page."""
+    """Shows such a table on the page."""
     st.html(html(head, body, kind))
 
 
 def figures(*texts: str) -> str:
-    """Cells with a figure each."""
+    """Table cells, each with a figure."""
     return "".join(f'<td class="kv-figure">{escape(text)}</td>' for text in texts)
 
 
 def two_lines(first: str, second: str) -> str:
-    """What a cell says, with a fainter line under it where there is one."""
+    """The content of a cell, with a second, fainter line where it is not empty."""
     return f'{escape(first)}<div class="kv-soft">{escape(second)}</div>' if second else escape(first)

@@ -1,4 +1,4 @@
-"""Text of a visitor, a link or the Hub as a label: Streamlit reads labels and options of controls as Markdown."""
+"""Labels of controls, and texts from outside as labels: Streamlit reads labels and options as Markdown."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from kvcore.base.words import Words, listed, sentences
 from kvcore.flags import Flag, explained
 
 _WORD: Final = re.compile(r"[A-Za-z0-9]+([_.-][A-Za-z0-9]+)*")
-"""Means nothing in Markdown."""
+"""A word without meaning in Markdown."""
 _MARKS: Final = re.compile(r"([!-/:-@\[-`{-~])")
 """ASCII punctuation, all of which may be escaped. Source: CommonMark 0.31.2, 2.4 Backslash escapes."""
 
 
 def plain(text: object) -> str:
-    """What a label shows as `text`, whatever is in it.
+    """A label that shows `text` as it is.
 
     Example:
         >>> plain("fp8_e4m3"), plain(8), plain("*x*") == r"\\*x\\*"
@@ -42,7 +42,7 @@ def help_of(flag: Flag, t: Words) -> str | None:
 
 
 def upload(label: str, types: Sequence[str], t: Words, largest_mib: int | None = None) -> str:
-    """The label of an upload with what may be sent: Streamlit says it in English only, and is not asked to.
+    """The label of an upload with the accepted types and size, which Streamlit would say in English only.
 
     Example:
         >>> from kvcore.base.words import Language, words

@@ -1,4 +1,4 @@
-"""The last net: what nobody expected becomes a refusal, and the server's log gets its type and place alone.
+"""The last net: an unexpected exception becomes a refusal, and the server's log gets its type and place alone.
 
 Streamlit's own stop and rerun are no `Exception`, so they pass.
 """
@@ -17,12 +17,12 @@ from kvcore.base.words import Words
 
 Given = ParamSpec("Given")
 ERROR = "input_error"
-"""What `notes.repairs` says once, on the run after a callback."""
+"""The error that `notes.repairs` shows once, on the run after a callback."""
 
 
 @contextmanager
 def under(place: str, t: Words) -> Iterator[None]:
-    """Draws a refusal where the rest of this part of the page would stand."""
+    """Draws a refusal in place of the rest of this part of the page."""
     try:
         yield
     except Exception as error:  # the last net: whatever it is, the other parts of the page are drawn
@@ -34,7 +34,7 @@ def under(place: str, t: Words) -> Iterator[None]:
 
 
 def callback(change: Callable[Given, None]) -> Callable[Given, None]:
-    """A callback whose failure changes nothing, and is shown by the page as every other error is."""
+    """A callback whose failure changes nothing and is shown like every other error."""
 
     @wraps(change)
     def run(*args: Given.args, **kwargs: Given.kwargs) -> None:
@@ -51,7 +51,7 @@ def callback(change: Callable[Given, None]) -> Callable[Given, None]:
 def taking(
     key: str, change: Callable[[Any], object], options: Collection[object] | None = None
 ) -> Callable[[], None]:
-    """A callback that hands what the control `key` shows to `change`; nothing where the control is gone.
+    """A callback that passes the value of the control `key` to `change`; nothing where the control is gone.
 
     Two changes of one moment come together, and the first may take the control of the second away, or change its
     language: a browser sends a choice by its words, and may still send those of before. What is none of `options`

@@ -1,4 +1,4 @@
-"""Sentences of the Plan page: scenario line, verdict, fixes, warnings, and what a link had that was not usable.
+"""Sentences of the pages: scenario line, verdict, fixes, warnings, unusable values of a link, chips of given parts.
 
 Text that comes from a link, a config or the Hub is shown with `st.text` or as an id in code marks, never as markdown.
 """
@@ -35,12 +35,12 @@ ID = re.compile(r"[\w./ -]{1,200}", re.ASCII)
 
 
 def scenario_line(plan: Plan, t: Words) -> None:
-    """What is set: survives a screenshot, and shows on a phone what the sidebar says."""
+    """The settings in one line: they survive a screenshot, and show on a phone what the sidebar says."""
     _line(plan.scenario, summary.scenario_line(plan, t))
 
 
 def scenario_line_of(scenario: Scenario, planned: Plan | KvPlannerError, t: Words) -> None:
-    """The same for pages that also stand where the scenario itself cannot be planned."""
+    """The scenario line for pages that are shown even where the scenario cannot be planned."""
     if isinstance(planned, Plan):
         scenario_line(planned, t)
         return
@@ -48,7 +48,7 @@ def scenario_line_of(scenario: Scenario, planned: Plan | KvPlannerError, t: Word
 
 
 def scenario_head(plan: Plan, t: Words) -> None:
-    """The same without the settings that stand below it as chips."""
+    """The scenario line without the settings that the chips below it show."""
     _line(plan.scenario, summary.scenario_head(plan, t))
 
 
@@ -57,7 +57,7 @@ def _line(scenario: Scenario, parts: Sequence[str]) -> None:
 
 
 def setting_chips(scenario: Scenario, t: Words) -> None:
-    """Every setting that the main controls do not show; a click takes it back to the engine's own."""
+    """A chip for every setting that the main controls do not show; a click takes it back to the default."""
     found = settings_in_force(scenario, t)
     if not found:
         return
@@ -75,7 +75,7 @@ def setting_chips(scenario: Scenario, t: Words) -> None:
 
 
 def verdict(sentence: Sentence) -> None:
-    """The sentence, with an icon and a word next to its colour."""
+    """The verdict sentence, with an icon and a word besides its colour."""
     match sentence.outcome:
         case Outcome.FITS:
             st.success(sentence.text, icon=":material/check_circle:")
@@ -86,7 +86,7 @@ def verdict(sentence: Sentence) -> None:
 
 
 def other_platform(plan: Plan, t: Words) -> None:
-    """Right under the verdict: the engine does not run on the card, and the button that takes the one that does."""
+    """Under the verdict: the engine does not run on this card, with the button that takes the one that does."""
     for notice in plan.notices:
         if notice.code == ENGINE_NOT_ON_CARD:
             other = notice.params["other"]
@@ -102,7 +102,7 @@ def other_platform(plan: Plan, t: Words) -> None:
 
 
 def above_model(plan: Plan, t: Words) -> None:
-    """Right under the verdict: the length is beyond the model's own limit, and the two buttons that get it started."""
+    """Under the verdict: the length exceeds the model's own limit, with two buttons that make it start."""
     if not is_above_model(plan):
         return
     limit, env = plan.resolved.derived_max_model_len, {**plan.scenario.env, ALLOW_LONG: "1"}
@@ -146,7 +146,7 @@ def above_model(plan: Plan, t: Words) -> None:
 
 
 def finding(text: str, *, found: bool, is_tight: bool = False, t: Words | None = None) -> None:
-    """The answer to a question, with an icon next to its colour; in the words of Plan where it may not start."""
+    """The answer to a question, with an icon besides its colour; worded like Plan where it may not start."""
     if is_tight and t is not None:
         text = t("{finding}. Tight: within the estimate's error", finding=text)
         st.warning(text, icon=":material/warning:")
@@ -157,7 +157,8 @@ def finding(text: str, *, found: bool, is_tight: bool = False, t: Words | None =
 
 
 def fixes(plan: Plan, found: Sequence[Fix], t: Words) -> None:
-    """Single changes that fix it, each one button and one step back; pairs of changes where no single one does."""
+    """The single changes that fix the plan, each a button with one step back; pairs of changes where no single one
+    does."""
     pairs = () if found else fix_pairs(plan)
     if not found and not pairs:
         st.caption(t("No one or two changes fix it: choose a smaller model, or more and larger GPUs."))
@@ -183,7 +184,7 @@ def fixes(plan: Plan, found: Sequence[Fix], t: Words) -> None:
 
 
 def accepted(scenario: Scenario, refused: EngineRefusalError, t: Words) -> tuple[Fix, ...]:
-    """Single changes with which the engine takes it, each one button and one step back; gives them."""
+    """The single changes with which the engine accepts the scenario, each a button with one step back; returns them."""
     found = refusal_fixes(scenario, refused)
     if not found:
         return found
@@ -204,7 +205,7 @@ def accepted(scenario: Scenario, refused: EngineRefusalError, t: Words) -> tuple
 
 
 def what_this_is(t: Words) -> None:
-    """One line for who comes here first, until the scenario is changed."""
+    """One line for first-time visitors, until the scenario changes."""
     if state.is_as_found():
         st.caption(
             t(
@@ -215,7 +216,7 @@ def what_this_is(t: Words) -> None:
 
 
 def repairs(t: Words) -> None:
-    """The values of a link that were not usable, once; the page goes on with what stands in their place."""
+    """The unusable values of a link, shown once; the page goes on with their replacements."""
     found = st.session_state.get("repairs", ())
     if found:
         with st.container(border=True, key="repairs", gap="xsmall"):
@@ -249,7 +250,7 @@ def repairs(t: Words) -> None:
 
 
 def refusal(error: KvPlannerError, t: Words) -> None:
-    """Why there is no plan, and the next step; a button takes it where the error itself says the value."""
+    """Why there is no plan, and the next step, with a button where the error itself says the value."""
     is_engine = isinstance(error, EngineRefusalError)
     problem(
         t("The engine refuses this start") if is_engine else t("This cannot be planned"), error, t, alert=True
@@ -265,7 +266,7 @@ def refusal(error: KvPlannerError, t: Words) -> None:
 
 
 def refused(error: KvPlannerError, t: Words) -> tuple[Fix, ...]:
-    """The scenario's own refusal on any page: why, the single changes that end it, and every setting in force.
+    """The refusal of the scenario on any page: the reason, the single changes that end it, and every setting in force.
 
     Gives the changes.
     """
@@ -277,7 +278,7 @@ def refused(error: KvPlannerError, t: Words) -> tuple[Fix, ...]:
 
 
 def problem(title: str, error: KvPlannerError, t: Words, *, alert: bool = False) -> None:
-    """An error in words, with its next step and its code; `title` is a text of the catalogue.
+    """An error in words with its next step and its code; `title` is a text of the catalogue.
 
     With `alert` it stands where the verdict would, and looks like one. Two parts of a page may have the same error.
     """
@@ -291,7 +292,7 @@ def problem(title: str, error: KvPlannerError, t: Words, *, alert: bool = False)
 
 
 def notices(found: Sequence[Notice], t: Words) -> None:
-    """Warnings next to the plan, each with what can be done. Several parts of a page may have some."""
+    """The warnings of a plan, each with what can be done about it."""
     if found:
         with st.container(border=True, gap="xsmall"):
             st.markdown(f":material/info: **{t('Note')}**")
@@ -323,7 +324,7 @@ LOOKS: Final = {
 
 
 def measurements(t: Words) -> None:
-    """Shown only while the scenario carries given parts; one for each origin."""
+    """A chip for each origin of given parts, and the button that removes them; nothing where no part is given."""
     given = fields_by_origin(state.scenario().measured)
     if not given:
         return

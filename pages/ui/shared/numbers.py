@@ -1,4 +1,4 @@
-"""Number boxes that take what people type, and say under the box, in the language of the page, what they refuse.
+"""Number boxes that accept what people type, and say below the box, in the page's language, what they refuse.
 
 Streamlit's own bounds are in English alone, for whoever hovers, and its box of whole numbers cuts "1e4" to 1 and "2.5"
 to 2 without a word. So every box takes any number, which is judged here.
@@ -22,14 +22,14 @@ DECIMALS_OF_LINK = 6
 
 
 class Limits(NamedTuple):
-    """What a box takes."""
+    """The numbers that a box accepts."""
 
     low: float
     high: float
     is_whole: bool = True
 
     def taken(self, given: float | None) -> float | None:
-        """`given` as it is used; None for what is not taken."""
+        """`given` as the number to use; None where the box does not accept it."""
         if given is None or not self.low <= given <= self.high or (self.is_whole and given % 1):
             return None
         return int(given) if self.is_whole else given
@@ -82,7 +82,7 @@ def of_parameter(
     default: Any = None,
     **options: Any,
 ) -> Any:
-    """A box for what the link says to a page; `default` stands for a parameter that has none of its own."""
+    """A box for a page parameter; `default` stands for a parameter without a default of its own."""
 
     def take(given: float) -> None:
         state.set_page_parameter(name, round(given, DECIMALS_OF_LINK))
@@ -101,7 +101,7 @@ def of_session(
     t: Words,
     **options: Any,
 ) -> Any:
-    """A box for what this visit alone knows."""
+    """A box for a number of this visit alone."""
     kept = f"{key}.kept"
 
     def take(given: float) -> None:
@@ -112,7 +112,7 @@ def of_session(
 
 
 def held(key: str, limits: Limits, default: float | None) -> Any:
-    """What counts of a box `of_session`, for the callback of a button: what was typed may come with its press."""
+    """The number of a box `of_session`, for a button's callback: what was typed may arrive with the press."""
     taken = limits.taken(st.session_state.get(key))
     return st.session_state.get(f"{key}.kept", default) if taken is None else taken
 

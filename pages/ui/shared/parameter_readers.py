@@ -1,4 +1,4 @@
-"""How the text of a parameter becomes a value: a reader for each kind, whose error says what the text may be."""
+"""Readers of parameters: one for each kind of value, whose error says what the text may be."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any, Final, TypeAlias
 from kvcore.base.errors import invalid
 
 Reader: TypeAlias = Callable[[str, str], Any]
-"""The value of a parameter, from its name and its text. Raises a KvPlannerError that says what it may be."""
+"""Reads the value of a parameter from its name and text. Raises a KvPlannerError that says what it may be."""
 
 Options: TypeAlias = Collection[Any] | Callable[[], Collection[Any]]
-"""What may be chosen, or what gives it when it is asked for: the catalogue is read late."""
+"""The options, or a function that returns them late: the catalogue is read when it is needed."""
 
 LONGEST_TEXT: Final = 80
 _WHOLE: Final = re.compile(r"\d{1,12}", re.ASCII)
@@ -121,7 +121,7 @@ def switch(name: str, text: str) -> bool:
 
 
 def words_of(name: str, text: str) -> str:
-    """What a person typed into a search field."""
+    """The text of a search field."""
     limit = LONGEST_TEXT
     if len(text) > limit or not text.isprintable():
         raise invalid(name, text, f"it must be a text of at most {limit} printable characters")

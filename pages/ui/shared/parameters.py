@@ -1,4 +1,4 @@
-"""What single pages show, as parameters of the link: the text that each takes, and its value where it is absent.
+"""Page parameters in the link: how the text of each is read, and its value where it is absent.
 
     ?wanted=50&vendors=amd,intel&sort=requests&vary=block_size&step=3
 
@@ -39,9 +39,9 @@ from pages.ui.shared.parameter_readers import (
 )
 
 LARGEST_PRICE: Final = 100_000.0
-"""Of one GPU and hour, in any currency."""
+"""Largest price of one GPU and hour, in any currency."""
 MAX_CARDS: Final = 12
-"""Accelerators next to each other on Compare."""
+"""Most accelerators next to each other on Compare."""
 POPULAR_CARDS: Final = (
     "L40S-48GB", "A100-80GB", "H100-80GB", "H200-141GB", "B200-180GB", "MI300X-192GB",
 )  # fmt: skip
@@ -53,7 +53,7 @@ FIRST_TOKEN_SECONDS: Final = (0.0, 3600.0)
 ANSWER_SPEED: Final = (0.1, 10_000.0)
 """Tokens per second of one answer."""
 ALERT_KV_PERCENT: Final = (1, 99)
-"""Of the blocks: more than all of them are never in use."""
+"""Per cent of the blocks: 100 or more are never in use."""
 ALERT_WAITING: Final = (1, 1_000_000)
 ALERT_FIRST_SECONDS: Final = (0.01, 2560.0)
 ALERT_SECONDS: Final = (0.3, 7680.0)
@@ -62,7 +62,7 @@ ALERT_SECONDS: Final = (0.3, 7680.0)
 Source: vllm/v1/metrics/loggers.py (0.11.0), pull request 15202.
 """
 MAX_STORY_STEPS: Final = 999
-"""More than any story has: a step beyond its last is its last."""
+"""More steps than any story has; a step beyond the last is the last."""
 ACCURACY_GROUPS: Final = ("version", "card", "family")
 LARGEST_SEED: Final = 999_999
 """Of the numbers that a student's questions are drawn by."""

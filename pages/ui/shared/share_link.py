@@ -37,7 +37,7 @@ def address(path: str, changes: Mapping[str, str | None] | None = None) -> str:
 
 
 def button(t: Words) -> None:
-    """The button and what it opens."""
+    """The button, and the panel that it opens."""
     key = f"share_link.{t.language}"
     box = st.popover(t("Share"), icon=":material/share:", key=key, on_change="rerun", width="content")
     if not box.open:
@@ -62,7 +62,7 @@ def button(t: Words) -> None:
 
 
 def large_code(t: Words) -> None:
-    """The code over the whole page, for as long as the switch is on."""
+    """The code over the whole page while the switch is on."""
     if st.session_state.get(LARGE):
         _code(address(st.session_state["_path"]), "kv-qr kv-qr-large", t)
         _switch(t("Close the QR code"), "close", "share.close", is_large=False)
@@ -94,7 +94,7 @@ def _code(shared: str, style: str, t: Words) -> None:
 
 
 def _image(shared: str) -> str:
-    """The code of the link, drawn once; it is the link in another form, so that it stays in the session."""
+    """The code of the link, drawn once and kept in the session, like the link itself."""
     drawn: tuple[str, str] | None = st.session_state.get(CODE)
     if drawn is None or drawn[0] != shared:
         drawn = st.session_state[CODE] = shared, qr_image(shared)
@@ -102,7 +102,7 @@ def _image(shared: str) -> str:
 
 
 def config_to_send(key: str, t: Words) -> None:
-    """The config.json to send along, where it is too long for the link."""
+    """A download of the config.json, where it is too long for the link."""
     scenario = state.scenario()
     if link.carries_configs(scenario):
         return

@@ -26,11 +26,11 @@ STYLE = Path(__file__).with_name("style.css")
 LOGO = Path(__file__).with_name("logo.svg")
 ICON = Path(__file__).with_name("icon.png")
 SWITCH_SECONDS = 0.002
-"""How long one run keeps the interpreter from other visitors and from the health check, which takes many turns."""
+"""Longest time that one run keeps the interpreter from other visitors and the health check, which takes many turns."""
 ROUND_SECONDS = 10
-"""Between two full rounds of the garbage collector."""
+"""Seconds between two full rounds of the garbage collector."""
 AFTER_PAGE_SECONDS = 0.2
-"""From the end of a run to the round: by then its page is on the way."""
+"""Seconds from the end of a run to the round: by then its page is sent."""
 sys.setswitchinterval(SWITCH_SECONDS)
 
 
@@ -65,7 +65,7 @@ PAGES = (
     ),
     PageSpec("accuracy.py", "accuracy", msg("Accuracy"), ":material/target:", msg("The error on published starts")),
 )  # fmt: skip
-"""In the order of the navigation. A new page is one file and one line here."""
+"""The pages in the order of the navigation. A new page is one file and one row here."""
 
 SCRIPT = """{
 const mark = (path, tries) => {
@@ -84,14 +84,14 @@ const here = document.querySelector(".kv-here").dataset;
 document.documentElement.lang = here.language;
 mark(here.path, 100);
 }"""
-"""Names language and page to a screen reader, and on a phone moves the page's link into view.
+"""Names language and page to screen readers, and moves the page's link into view on a phone.
 
 The same text for every page: a content security policy knows it by its hash (docs/hosting/Caddyfile).
 """
 
 
 def navigation(t: Words) -> StreamlitPage:
-    """Declares the pages and gives the one to run."""
+    """Declares the pages and returns the one to run."""
     pages = _pages(t)
     page = st.navigation(pages, position="hidden")
     st.session_state["_shell"], st.session_state["_pages"] = True, pages
@@ -100,7 +100,7 @@ def navigation(t: Words) -> StreamlitPage:
 
 
 def keep_modules() -> None:
-    """Takes what has been imported out of the garbage collector's rounds, again whenever a page has imported more.
+    """Takes imported modules out of the garbage collector's rounds, again whenever a page has imported more.
 
     Called before a page, and after it for what it has read: tables and the sweep that a crowd of visitors shares.
 
@@ -137,7 +137,7 @@ def links(t: Words) -> None:
 
 
 def frame() -> None:
-    """Style sheet and name."""
+    """The style sheet and the name of the app."""
     st.html(STYLE)
     st.logo(LOGO, size="large")
 
@@ -161,14 +161,14 @@ def language_switch(t: Words) -> None:
 
 @lru_cache(maxsize=1)
 def _collect(_round: int) -> None:
-    """A full round once the page has been sent."""
+    """Runs a full round of the garbage collector once the page has been sent."""
     timer = threading.Timer(AFTER_PAGE_SECONDS, gc.collect)
     timer.daemon = True
     timer.start()
 
 
 class _Kept:
-    """What has been taken out of the collector's rounds: one visitor does it, a crowd that arrives with it goes on."""
+    """How many modules are out of the collector's rounds: one visitor moves them, others go on meanwhile."""
 
     def __init__(self) -> None:
         self._modules = 0
@@ -189,7 +189,7 @@ _kept = _Kept()
 
 
 def _pages(t: Words) -> list[StreamlitPage]:
-    """Of this run: Streamlit notes on a page whether it may run."""
+    """The pages of this run: Streamlit notes on each whether it may run."""
     return [copy(page) for page in _declared(t.language)]
 
 

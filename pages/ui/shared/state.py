@@ -30,13 +30,13 @@ from pages.ui.shared.parameters import PARAMETERS
 from pages.ui.shared.reconnect import REPEATED
 
 ERROR_FIELD = "input_error_field"
-"""The field whose control could not be followed: it says so itself where it is on the page."""
+"""The field whose change was refused; its control says so where it is on the page."""
 UNDO = "undo"
-"""The scenario before a change that is not plain to see, and the one after it."""
+"""The scenario before a change that is not obvious, and the one after it."""
 
 
 def adopt_link() -> None:
-    """Takes over the query string when it is not the one this session wrote."""
+    """Adopts the query string unless this session wrote it."""
     state, params = st.session_state, st.query_params.to_dict()
     if state.get("link") == params:
         return
@@ -69,7 +69,7 @@ def is_as_found() -> bool:
 
 
 def _given_twice() -> tuple[Repair, ...]:
-    """Parameters that stand in the link again with another value: the first one counts."""
+    """Parameters that the link repeats with another value: the first one counts."""
     found = {name: tuple(dict.fromkeys(st.query_params.get_all(name))) for name in st.query_params}
     return tuple(
         Repair(
@@ -106,13 +106,13 @@ def plain_translator() -> Words:
 
 
 def scenario() -> Scenario:
-    """What this session plans."""
+    """The scenario of this session."""
     planned: Scenario = st.session_state["scenario"]
     return planned
 
 
 def scenario_at_a_length() -> Scenario:
-    """The scenario with the length that it is planned at written out, for pages that plan other models and cards."""
+    """The scenario with its planned length written out, for pages that plan other models and cards."""
     result = planned()
     if scenario().max_model_len is None and isinstance(result, Plan):
         return replace(scenario(), max_model_len=result.resolved.max_model_len)
@@ -120,7 +120,7 @@ def scenario_at_a_length() -> Scenario:
 
 
 def planned() -> Plan | KvPlannerError:
-    """The plan of this run, or why there is none."""
+    """The plan of this run, or the error that there is instead."""
     result: Plan | KvPlannerError = st.session_state["planned"]
     return result
 
@@ -138,8 +138,8 @@ def make_plan() -> Plan | KvPlannerError:
 
 
 def params(kept: Scenario | None = None) -> dict[str, str]:
-    """The link of this session as query parameters, the language with it once it was chosen; with `kept` in place of
-    the scenario where it is given."""
+    """The link of this session as query parameters, with the language once it was chosen; `kept` replaces the
+    scenario."""
     asked: Language | None = st.session_state.get("asked_language")
     return {
         **link.encode(scenario() if kept is None else kept),
@@ -170,19 +170,19 @@ def set_pins(changed: tuple[Pin, ...]) -> None:
 
 
 def page_parameter(name: str) -> Any:
-    """What the link says to one page, by a name of `parameters.PARAMETERS`; else its default."""
+    """The value of a page parameter, by a name of `parameters.PARAMETERS`; else its default."""
     return st.session_state.get("page_parameters", {}).get(name, PARAMETERS[name].default)
 
 
 @net.callback
 def set_page_parameter(name: str, value: Any) -> None:
-    """Tells one page something in the link; None takes it back. For callbacks."""
+    """Sets one page parameter in the link; None removes it. For callbacks."""
     set_page_parameters({name: value})
 
 
 @net.callback
 def set_page_parameters(changed: Mapping[str, Any]) -> None:
-    """Tells one page several things as one change of the link. For callbacks."""
+    """Sets several page parameters as one change of the link. For callbacks."""
     shown = {**st.session_state.get("page_parameters", {}), **changed}
     st.session_state["page_parameters"] = {key: shown[key] for key in shown if shown[key] is not None}
     _write(params())
@@ -206,7 +206,7 @@ def bound(name: str, key: str, default: Any = None, *, takes: str = "value") -> 
 
 
 def bound_choice(name: str, key: str, options: Sequence[Any]) -> dict[str, Any]:
-    """The same for a list to choose one of `options` from, which takes the place of its default."""
+    """`bound` for a list to choose one of `options` from, shown in place of the default."""
     found = bound(name, key, takes="index")
     return {**found, "options": options, "index": options.index(page_parameter(name))}
 
@@ -221,7 +221,7 @@ def _take_page_parameter(name: str, key: str) -> None:
 
 
 def adopt(changed: Scenario) -> dict[str, str]:
-    """Makes `changed` the scenario and gives its link, for a page to go to."""
+    """Makes `changed` the scenario and returns its link, for a page to go to."""
     st.session_state["scenario"] = changed
     st.session_state["repairs"] = ()
     st.session_state["link"] = params()
@@ -230,7 +230,7 @@ def adopt(changed: Scenario) -> dict[str, str]:
 
 @net.callback
 def set_field(field: str, value: Any) -> None:
-    """Changes one field. For callbacks; what cannot be done is kept for the page to say."""
+    """Changes one field. For callbacks; an error is kept for the page to show."""
     before = scenario()
     try:
         changed = edit.with_field(before, field, value)
@@ -243,7 +243,7 @@ def set_field(field: str, value: Any) -> None:
 
 
 def set_accelerator(card: Accelerator) -> None:
-    """Changes the accelerator to one that the catalogue need not have. For callbacks."""
+    """Changes the accelerator, which the catalogue need not have. For callbacks."""
     before = scenario()
     changed = edit.with_card(before, card)
     set_scenario(changed)
@@ -251,14 +251,14 @@ def set_accelerator(card: Accelerator) -> None:
 
 
 def tell_of_the_card(before: Scenario, after: Scenario) -> None:
-    """Has the page say what followed another accelerator, and offer the way back. For callbacks."""
+    """Has the page say what changed with the accelerator, and offer the way back. For callbacks."""
     if edit.engine_followed(before, after):
         st.session_state["followed_card"] = after.engine
         st.session_state[UNDO] = (before, after)
 
 
 def set_model(model: str, config: ModelConfig, checkpoint: Checkpoint) -> None:
-    """Changes the model, and what has to follow it. Raises ModelError when its config cannot be read."""
+    """Changes the model and the fields that depend on it. Raises ModelError when its config cannot be read."""
     adjusted = edit.with_model(scenario(), model, config, checkpoint)
     set_scenario(adjusted.scenario)
     st.session_state["followed"] = adjusted.fields
@@ -266,7 +266,7 @@ def set_model(model: str, config: ModelConfig, checkpoint: Checkpoint) -> None:
 
 @net.callback
 def set_language(chosen: Language) -> None:
-    """Changes the language and nothing else. For callbacks."""
+    """Changes the language alone. For callbacks."""
     st.session_state["language"] = st.session_state["asked_language"] = chosen
     own = {name: value for name, value in st.session_state["link"].items() if name != LANGUAGE}
     says_something = link.is_scenario(own) or any(name in own for name in (*PARAMETERS, *link.PIN_NAMES))

@@ -19,7 +19,7 @@ PLAN = "pages/plan.py"
 
 @net.callback
 def change(fields: Sequence[tuple[str, object]]) -> None:
-    """Callback: changes all of `fields` together, as one entry of the browser's history."""
+    """Callback: changes all `fields` as one entry of the browser's history."""
     changed = state.scenario()
     try:
         for field, value in fields:
@@ -41,12 +41,12 @@ def take(changed: Scenario) -> None:
 
 @net.callback
 def take_to_plan(changed: Scenario) -> None:
-    """Callback: the same, and the page goes to Plan."""
+    """Callback: `take`, then go to the Plan page."""
     st.session_state[GO] = changed
 
 
 def follow() -> None:
-    """Goes to Plan when a callback asked for it. Called by pages that have such buttons, before they draw."""
+    """Goes to Plan after a callback asked for it. Pages with such buttons call it before they draw."""
     changed = st.session_state.pop(GO, None)
     if changed is not None:
         before = state.scenario()
@@ -56,7 +56,7 @@ def follow() -> None:
 
 
 def offer(t: Words) -> None:
-    """The way back, for as long as the scenario is the one that a button made."""
+    """The button that goes back, while the scenario is the one that a button made."""
     before, after = st.session_state.get(KEY, (None, None))
     if before is None or after != state.scenario() or before == after:
         return

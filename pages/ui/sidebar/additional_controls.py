@@ -18,11 +18,11 @@ from pages.ui.shared.state import seed
 
 REST = f"{FIELD}.rest"
 DRAFT = f"{FIELD}.draft"
-"""What was typed and could not be taken, to be corrected."""
+"""The typed text that was refused, to be corrected."""
 
 
 def keys(is_of_use: Callable[[Flag], bool], draw: Callable[[Flag], None], t: Words) -> None:
-    """A control for each key that the release reads and that is of use, then what none of them says."""
+    """A control for each useful key that the release reads, then a field for the rest."""
     scenario = state.scenario()
     if not additional.is_taken_apart(scenario):
         return
@@ -73,7 +73,7 @@ def _take_rest(shown: Iterable[str]) -> None:
 
 
 def _unread(t: Words) -> None:
-    """The keys that this release passes over, each with the releases that read it."""
+    """The keys that this release ignores, each with the releases that read it."""
     scenario = state.scenario()
     engine = engine_of(scenario)
     try:

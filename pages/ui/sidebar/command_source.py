@@ -1,4 +1,4 @@
-"""A start pasted as a command, `docker run`, Compose, Kubernetes or YAML: it becomes the scenario."""
+"""A start pasted as a command, `docker run`, Compose, Kubernetes or YAML becomes the scenario."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ from pages.ui.sidebar import model_source
 FIELD = "command_text"
 OUTCOME = "command_outcome"
 REFUSED = "command_refused"
-"""What was not taken of the command that was pasted last, said with the error where it was refused."""
+"""The parts of the last pasted command that were not used, shown with the error where it was refused."""
 NEWEST = re.compile(r"\bvllm[\w-]*:latest\b")
-"""An image without a release of its own: the newest."""
+"""An image without a release: the newest one."""
 
 
 class Outcome(NamedTuple):
-    """What is said about a command for as long as its scenario stands."""
+    """Notes about a command, shown while its scenario stands."""
 
     scenario: Scenario
     unknown_model: str = ""
     notices: tuple[Notice, ...] = ()
     borrowed: tuple[str, ...] = ()
-    """What the command does not name: keys of `BORROWED_LABELS`."""
+    """What the command leaves open: keys of `BORROWED_LABELS`."""
 
 
 def field(t: Words) -> None:
-    """Inside the popover of the model: the field and its button."""
+    """In the popover of the model: the field and its button."""
     st.text_area(
         t("Or paste a command, docker run or YAML"),
         key=FIELD,
@@ -57,7 +57,7 @@ def field(t: Words) -> None:
 
 
 def outcome(t: Words) -> None:
-    """Below the choice of model: what of the command was not taken."""
+    """Below the choice of model: the parts of the command that were not used."""
     said: Outcome | None = st.session_state.get(OUTCOME)
     if said is None or said.scenario != state.scenario():
         return
@@ -107,7 +107,7 @@ def _use() -> None:
 
 
 def _with_its_model(scenario: Scenario, name: str) -> tuple[Scenario, str]:
-    """`scenario` with the Hub's model of that name; the name where the Hub has none."""
+    """`scenario` with the Hub's model of that name, and the name again where the Hub has none."""
     if not name:
         return scenario, ""
     try:

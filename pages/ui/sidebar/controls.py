@@ -50,7 +50,7 @@ def _tensor_parallel(t: Words) -> None:
 
 
 def _of_experts(name: str, plan: Plan | None, t: Words) -> None:
-    """What cuts a mixture of experts, next to the tensor parallel size."""
+    """The controls that split a mixture of experts, next to the tensor parallel size."""
     flag, now = FLAGS[name], value_of(state.scenario(), name)
     if flag.kind is Kind.INTEGER:
         _segmented(name, sorted({*offers.REPLICAS, now}), now, t)
@@ -126,7 +126,7 @@ def _is_of_use(flag: Flag, plan: Plan | None) -> bool:
 
 
 def _by_kind(flag: Flag, plan: Plan | None, t: Words) -> None:
-    """The control that a row describes, for the value that the scenario has."""
+    """The control of a registry row, with the scenario's value."""
     now = value_of(state.scenario(), flag.name)
     if flag.kind is Kind.BOOLEAN and flag.default is None:
         words = {None: AUTO, True: t("on"), False: t("off")}
@@ -152,7 +152,7 @@ def _by_kind(flag: Flag, plan: Plan | None, t: Words) -> None:
 
 
 def _number(flag: Flag, now: float | None, placeholder: str, t: Words) -> None:
-    """A number between the bounds of the request; none where the engine finds one by itself."""
+    """A number box with the bounds of the request; empty where the engine chooses."""
     numbers.box(
         st,
         t(flag.label),
@@ -205,7 +205,7 @@ def _select(
     help_text: str | None = None,
     names: Mapping[str | None, str] = {},
 ) -> None:
-    """A choice; `values` are those of the field where the words are others."""
+    """A select box; `values` are the field's values where the labels differ."""
     key = seed(f"{name}{suffix}", now)
     shown = tuple(options) if now in options else (now, *options)
     st.selectbox(
@@ -237,7 +237,7 @@ def _engine_version(plan: Plan | None, t: Words) -> None:
 
 
 def _every_kv_cache_dtype(plan: Plan | None, t: Words) -> None:
-    """Those that card and release refuse too, marked."""
+    """Every KV cache dtype; those that card or release refuse are marked."""
     del plan
     name, scenario = "kv_cache_dtype", state.scenario()
     refused = offers.refused_values(scenario, name, FLAGS[name].choices)
@@ -284,4 +284,4 @@ _OBJECTS: Final = {
         "What the engine finds on the machine. Unknown is fine: the interval then spans the cases."
     ),
 }
-"""Objects whose fields have controls, and what stands above them."""
+"""Objects whose fields have controls, with the caption above them."""

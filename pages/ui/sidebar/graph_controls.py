@@ -18,7 +18,7 @@ from pages.ui.shared.state import seed, set_field
 LARGEST = "max_cudagraph_capture_size"
 MODE = "cudagraph_mode"
 LISTED_SIZES = 12
-"""Of a list, that are shown one by one."""
+"""Most sizes of a list that are shown one by one."""
 
 
 def largest(plan: Plan | None, t: Words) -> None:
@@ -47,7 +47,7 @@ def largest(plan: Plan | None, t: Words) -> None:
 
 
 def mode(plan: Plan | None, t: Words) -> None:
-    """The mode of the graphs, where the release has it."""
+    """The mode of the graphs, where the release has the flag."""
     scenario = state.scenario()
     if not offers.takes_flag(scenario, MODE) and scenario.cudagraph_mode is None:
         return

@@ -1,4 +1,4 @@
-"""The sidebar's two limits: how long a request may be, and how much of the card the engine may take.
+"""The sidebar's two limits: the context length, and the share of the card that the engine may take.
 
 Each has a field for the exact value and a slider. What the field does not take changes nothing, and the
 field says so.
@@ -106,7 +106,7 @@ def _take_length() -> None:
 
 
 def _refused(field: str) -> str:
-    """What was just written into `field` and not taken, "" for nothing; said once."""
+    """The refused text that was just typed into `field`, "" for none; shown once."""
     of, given = st.session_state.get(REFUSED, ("", ""))
     if of != field:
         return ""

@@ -1,5 +1,5 @@
-"""Models that the catalogue does not have: from the Hugging Face Hub by id, or from a config.json; with the headers of
-its weight files where nobody reads its class."""
+"""Models that the catalogue does not have: by their id on the Hugging Face Hub, or from a config.json, with the
+headers of the weight files where no family reads the class."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from kvcore.wire.request import UNNAMED_MODEL, known_checkpoint, scenario_from_r
 from pages.ui.shared import labels, net, problems, state
 
 LARGEST_UPLOAD_MIB = 8
-"""What a browser may send; what is too large for a config is said in words, not by the widget."""
+"""Largest upload; a config that is too large is refused in words, not by the widget."""
 POPOVER = "model_sources"
 """Whether the popover is open."""
 CONFIG_LABEL = UNNAMED_MODEL
 CONFIG_NAME = "config_name"
 ASKER = "_hub_asker"
-"""What tells this session's look-ups from those of others."""
+"""Key that tells this session's look-ups from those of others."""
 NAMED = "config_named"
-"""The name that this session gave a config."""
+"""The name that this session gave to a config."""
 HEADERS_FILE = "headers_file"
 REFUSED = "_model_refused"
-"""The model that was refused last because nobody reads its class."""
+"""The last model that was refused because no family reads its class."""
 UNREAD = "unknown-architecture"
 WRITE_HEADERS = """\
 python3 -c "
@@ -49,11 +49,11 @@ for name in glob.glob('model*.safetensors'):
 json.dump(found, open('headers.json', 'w'))
 "
 """
-"""What a person runs where the weight files are: it reads their beginnings alone."""
+"""The command to run next to the weight files: it reads only their headers."""
 
 
 class Refused(NamedTuple):
-    """A model whose class nobody reads, and the place that says so."""
+    """A model whose class no family reads, and the place that says so."""
 
     place: str
     name: str
@@ -71,7 +71,7 @@ def choose(name: str | None) -> None:
 
 
 def other_model(t: Words) -> None:
-    """Inside a popover: the two other ways to name a model, each with what it could not do."""
+    """In a popover: the two other ways to name a model, each with its error."""
     offline = is_offline()
     st.text_input(
         t("Model id on the Hugging Face Hub"),
@@ -111,7 +111,7 @@ def other_model(t: Words) -> None:
 
 
 def _headers(t: Words) -> None:
-    """What plans a class that nobody reads, once one was refused."""
+    """Asks for the headers with which an unknown class can be planned, once one was refused."""
     refused: Refused | None = st.session_state.get(REFUSED)
     if refused is None:
         return
@@ -135,7 +135,7 @@ def _headers(t: Words) -> None:
 
 @net.callback
 def _use_headers() -> None:
-    """Callback: the refused model again, with the headers that were uploaded."""
+    """Callback: plans the refused model again with the uploaded headers."""
     upload, refused = st.session_state.get(HEADERS_FILE), st.session_state.get(REFUSED)
     if upload is None or refused is None:
         return
@@ -162,13 +162,13 @@ def is_offline() -> bool:
 
 
 def unsaved(t: Words) -> None:
-    """Below the choice of model: what the address bar does not keep."""
+    """Below the choice of model: notes what the address bar does not keep."""
     if not link.carries_configs(state.scenario()):
         st.caption(t("This config.json is too long for the link: reloading the page loses it."))
 
 
 def show_error(place: str, t: Words) -> None:
-    """Why the model could not be taken there; the one before stays."""
+    """Why the model was refused in that place; the one before stays."""
     problems.show(place, t("The model was not changed."), t)
 
 
@@ -227,7 +227,7 @@ def _use_json(text: str, place: str) -> None:
 
 @net.callback
 def _rename() -> None:
-    """Callback: another name for a config that was given before its name."""
+    """Callback: renames a config that was given before its name."""
     now = state.scenario()
     if now.model not in (CONFIG_LABEL, st.session_state.get(NAMED)):
         return

@@ -1,4 +1,4 @@
-"""Search fields for model and accelerator: what people type finds what they mean, with its facts next to the name."""
+"""Search fields for model and accelerator: typed text finds what is meant, with facts next to each name."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OWN_LIMITS = numbers.Limits(0.25, 1024, is_whole=False)
 
 
 class Hit(NamedTuple):
-    """One line of what was found."""
+    """One search result."""
 
     id: str
     name: str
@@ -36,7 +36,7 @@ class Hit(NamedTuple):
 
 
 class Picker(NamedTuple):
-    """A field to search: what it finds, what a choice does, where to go without a hit, and its words."""
+    """A search field: its results, its callback, the other ways without a result, and its texts."""
 
     kind: str
     key: str
@@ -51,7 +51,7 @@ class Picker(NamedTuple):
 
 
 def model(t: Words) -> None:
-    """The model: a field to search, its facts, and the other ways to name one."""
+    """The model: a search field, its facts, and the other ways to name one."""
     st.session_state.pop(PICKED, None)
     scenario = state.scenario()
     shown = summary.model_name(scenario)
@@ -93,7 +93,7 @@ def model(t: Words) -> None:
 
 
 def accelerator(t: Words) -> None:
-    """The accelerator, likewise."""
+    """The accelerator: a search field, its facts, and a card of one's own."""
     card = state.scenario().accelerator
     _search(
         Picker(
@@ -126,7 +126,7 @@ def accelerator(t: Words) -> None:
 
 @st.fragment
 def _search(one: Picker, now: str, t: Words) -> None:
-    """The field, and what it finds; without a hit, the other ways to name one."""
+    """The field and its results; without a result, the other ways to name one."""
     with net.under(one.key, t):
         text = _field(one.key, one.label, now, one.help_text)
         if text:
@@ -146,7 +146,7 @@ def _search(one: Picker, now: str, t: Words) -> None:
 
 
 def _field(key: str, label: str, now: str, help_text: str) -> str:
-    """What is typed. Empty, the field shows what is chosen."""
+    """The typed text. An empty field shows the present choice."""
     typed = st.text_input(
         label,
         key=key,
@@ -185,7 +185,7 @@ def _take_card(card: str) -> None:
 
 @net.callback
 def _ask_for_model() -> None:
-    """Callback: the other ways open, with what was typed where it can be an id of the Hub."""
+    """Callback: opens the other ways, with the typed text where it can be an id of the Hub."""
     typed = st.session_state[MODEL].strip()
     st.session_state[MODEL_SOURCES], st.session_state[PICKED] = True, True
     st.session_state["hub_id"] = typed if "/" in typed else ""

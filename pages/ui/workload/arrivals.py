@@ -1,4 +1,4 @@
-"""Little's law where there is no log: arrivals and their stay give requests at once, and those give cards."""
+"""Little's law where there is no log: arrivals and time in the system give requests at once, and those give cards."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from pages.ui.shared.parameters import ANSWER_SPEED, ARRIVALS, FIRST_TOKEN_SECON
 
 TOKENS: Final = Limits(1, 1 << 30)
 MOST_WANTED: Final = 1_000_000
-"""That Explore looks for."""
+"""Most requests at once that Explore looks for."""
 START: Final = Arrivals(
     per_second=2.0, prompt_tokens=1000, answer_tokens=300, first_token_seconds=1.0, tokens_per_second=20.0
 )
-"""A chat, until something else is typed."""
+"""A chat, as the first values of the fields."""
 
 
 def panel(plan: Plan | KvPlannerError, t: Words) -> None:
-    """The inputs, what follows from them, and where to go with it."""
+    """The inputs, the results, and the links that use them."""
     with st.container(border=True, key="arrivals"):
         st.subheader(t("From arrivals"), anchor=False)
         arrivals = _typed(t)
@@ -131,7 +131,7 @@ def _why_no_fleet(plan: Plan | KvPlannerError, arrivals: Arrivals, t: Words) -> 
 
 
 def _speed(plan: Plan, fleet: Fleet, arrivals: Arrivals, t: Words) -> None:
-    """Says so where no card could read its memory as fast as the answers are meant to come."""
+    """A warning where no card can read its memory as fast as the answers are meant to come."""
     bound = decode_bound(plan, fleet.running, arrivals.prompt_tokens)
     if bound is None or arrivals.tokens_per_second <= 1 / bound.seconds_per_token:
         return

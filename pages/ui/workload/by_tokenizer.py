@@ -1,4 +1,4 @@
-"""Under a log whose texts were counted: the same log again, by the model's tokenizer, in a process of its own."""
+"""Below a log whose texts were estimated: the log counted again by the model's tokenizer, in a separate process."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from pages.ui.workload import source
 UPLOADS, READ, ERROR = "workload.tokenizer.uploads", "workload.tokenizer.read", "workload.tokenizer.error"
 LONGEST_NAME = 80
 LARGEST_LOG_MB = 80
-"""More than is read, as above: a log that is a little too large is answered with words."""
+"""Largest upload, above what is read: a log a little too large is answered in words."""
 
 
 def ask(t: Words) -> None:
-    """A tokenizer.json and the log once more: nothing of its text was kept."""
+    """Asks for a tokenizer.json and the log again, of whose text nothing was kept."""
     with st.expander(t("Count with the model's tokenizer")):
         if find_spec("tokenizers") is None:
             missing = WorkloadError("request-log-needs", format="tokenizer.json", package="tokenizers")
@@ -64,7 +64,7 @@ def ask(t: Words) -> None:
 
 
 def _count(tokenizer: Any, logs: Sequence[Any], read: tuple[str, ...], t: Words) -> None:
-    """Counts while it shows how far it is; a press on Cancel ends this run of the page, and the process with it."""
+    """Counts and shows the progress; Cancel ends this run of the page, and the process with it."""
     total = max(1, sum(upload.size for upload in logs))
     with st.container(key="workload.tokenizer.reading"):
         bar = st.progress(0.0, t("Counting"))

@@ -33,23 +33,23 @@ from pages.ui.workload.source import TRIED
 
 Choices: TypeAlias = MappingProxyType[int, LimitChoice]
 LONGEST_LIMIT = round_up(MAX_LENGTH, ROUND_TO)
-"""What the longest request that is counted needs."""
+"""The length of the longest request that is counted."""
 FIELD, SLIDER = "workload.limit", "workload.limit.slider"
 
 
 def tried(plan: Plan, mix: Mix) -> int:
-    """The limit under the hand: at first the recommended one."""
+    """The limit that is tried, at first the recommended one."""
     chosen: int = state.page_parameter(TRIED) or mix.recommended_max_model_len
     return chosen
 
 
 def planned_choices(plan: Plan, mix: Mix, limit: int) -> Choices:
-    """The limits of the table, by their tokens."""
+    """The planned limits of the table, by their tokens."""
     return MappingProxyType({choice.limit_tokens: choice for choice in limit_choices(plan, mix, limit)})
 
 
 def answer(plan: Plan, mix: Mix, choices: Choices, t: Words) -> None:
-    """The sentence, and the button that takes its length."""
+    """The sentence, and the button that takes the recommended length."""
     wanted, now = mix.recommended_max_model_len, plan.resolved.max_model_len
     recommended, present = choices[wanted], choices[now]
     notes.scenario_line(plan, t)
@@ -84,7 +84,7 @@ def use(limit: int, t: Words, *, primary: bool = False) -> None:
 
 
 def histogram(plan: Plan, mix: Mix, limit: int, choice: LimitChoice, t: Words) -> None:
-    """How long the requests are, and the limit to move over them."""
+    """The histogram of the requests, with a limit to move over it."""
     wanted, now = mix.recommended_max_model_len, plan.resolved.max_model_len
     st.subheader(t("How long the requests are"), anchor=False)
     limits = marked_limits(limit, wanted, now, t)
@@ -168,7 +168,7 @@ def _legend(t: Words) -> None:
 
 
 def table(plan: Plan, mix: Mix, choices: Choices, limit: int, t: Words) -> None:
-    """What each limit would mean."""
+    """The table of limits."""
     wanted, now = mix.recommended_max_model_len, plan.resolved.max_model_len
     st.subheader(t("What each limit means"), anchor=False)
     head = (

@@ -1,4 +1,4 @@
-"""The workload of this session: read from a log, opened from a sample, or typed. The link carries what is shown of it.
+"""The workload of this session: read from a log, opened from a sample, or typed. The link carries its bins.
 
 A log is untrusted: only counts are kept of it, and only the bins of the link leave the session.
 """
@@ -17,39 +17,39 @@ from kvcore.workload.traffic import LengthQuantiles, unpacked
 from pages.ui.shared import net, state
 
 TYPED, TRAFFIC = "lengths", "traffic"
-"""Of the link: the twelve numbers of typed percentiles, or what a log was binned into (`Traffic.for_link`)."""
+"""Page parameters: the twelve numbers of typed percentiles, and the bins of a log (`Traffic.for_link`)."""
 KEPT, OPENED = "workload.kept", "workload.opened"
 COLUMNS = "workload.columns"
 LOG_TYPES = ("jsonl", "ndjson", "json", "csv", "tsv", "log", "txt", "gz", "zst", "parquet")
 TRIED = "limit"
-"""Of the link: the limit under the hand."""
+"""The page parameter of the tried limit."""
 
 
 class KeptLog(NamedTuple):
-    """A request log of this session: where it came from, its counts, and its mix as the link has it."""
+    """A request log of this session: its source, its counts, and its mix as in the link."""
 
     source: str
     log: RequestLog
     mix: Mix
     packed: str
     tokenizer: str = ""
-    """The file that counted the texts of it; "" where none did."""
+    """The tokenizer file that counted its texts; "" for none."""
 
 
 def kept_log() -> KeptLog | None:
-    """The log of this session, whether or not the link is still of it."""
+    """The log of this session, whether or not the link still shows it."""
     kept: KeptLog | None = st.session_state.get(KEPT)
     return kept
 
 
 def shown_log() -> KeptLog | None:
-    """The log that the link is of."""
+    """The log that the link shows."""
     kept = kept_log()
     return kept if kept is not None and kept.packed == state.page_parameter(TRAFFIC) else None
 
 
 def current() -> Mix | None:
-    """The mix of this session: of its log, else of the link; None without any."""
+    """The mix of this session: its log's, else the link's; None without one."""
     shown = shown_log()
     if shown is not None:
         return shown.mix
@@ -68,7 +68,7 @@ def _opened(packed: str) -> Mix:
 
 
 def keep(source: str, log: RequestLog, tokenizer: str = "") -> None:
-    """Takes a log over, and writes it into the link in so few bins that they fit: the page shows those."""
+    """Keeps a log, and writes it into the link in few enough bins to fit: the page shows those."""
     traffic = log.traffic.for_link()
     kept = st.session_state[KEPT] = KeptLog(source, log, Mix(traffic=traffic), traffic.packed(), tokenizer)
     show_log(kept.packed)
@@ -88,7 +88,7 @@ def show(quantiles: LengthQuantiles) -> None:
 
 
 def columns_by_hand() -> tuple[tuple[str, str], ...]:
-    """What a person says that columns are called."""
+    """The column names that a person gave."""
     parts = (
         part.partition("=") for part in str(st.session_state.get(COLUMNS, "")).split(",") if part.strip()
     )
@@ -96,7 +96,7 @@ def columns_by_hand() -> tuple[tuple[str, str], ...]:
 
 
 def let_go(uploads: Sequence[Any]) -> None:
-    """Nothing of these files stays in the server's memory: what was counted of them is enough."""
+    """Removes these files from the server's memory: their counts are enough."""
     context = get_script_run_ctx()
     if context is not None:
         for upload in uploads:
@@ -111,6 +111,6 @@ def clear_link() -> None:
 
 @net.callback
 def clear() -> None:
-    """Back to the question. For callbacks."""
+    """Removes the workload and asks again. For callbacks."""
     st.session_state.pop(KEPT, None)
     clear_link()

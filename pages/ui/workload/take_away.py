@@ -1,4 +1,4 @@
-"""SQL to copy, for logs that are in a database which nobody may connect to: its answer is dropped like a log."""
+"""SQL to copy, for logs in a database that nobody may connect to; its answer is uploaded like a log."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HEIGHT = 240
 
 
 def query(t: Words) -> None:
-    """Names in, a query out."""
+    """The names of table and columns, and the query."""
     with st.expander(t("Logs in a database: SQL to take away"), icon=":material/database:"):
         st.caption(
             t(

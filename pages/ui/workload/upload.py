@@ -1,4 +1,4 @@
-"""The Workload page without a workload: a log to drop, a sample to open, percentiles to type; and what was read."""
+"""The Workload page without a workload: a log to upload, a sample to open, percentiles to type; then what was read."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ PERCENTILE_NAMES = ("P50", "P95", "P99")
 DEFAULT_MAX_TOKENS = 512
 LENGTHS = numbers.Limits(0, MAX_TOKENS)
 LARGEST_UPLOAD_MB = 80
-"""More than is read, so that a log that is a little too large is answered with words and a next step."""
+"""Largest upload, above what is read: a log a little too large is answered in words with a next step."""
 
 
 def ask(t: Words) -> None:
-    """Three ways to a workload, and what happens to a log."""
+    """The three ways to a workload, and what happens to a log."""
     files, other = st.columns([5, 4], gap="medium")
     with files, st.container(border=True):
         st.subheader(t("From request logs"), anchor=False)
@@ -117,7 +117,7 @@ def _upload(t: Words) -> None:
 
 
 def _read(uploads: Sequence[Any], t: Words) -> None:
-    """Reads while it shows how far it is; a press on Cancel ends this run of the page."""
+    """Reads and shows the progress; Cancel ends this run of the page."""
     total = max(1, sum(upload.size for upload in uploads))
     with st.container(key="workload.reading"):
         bar = st.progress(0.0, t("Reading"))
@@ -143,7 +143,7 @@ def _read(uploads: Sequence[Any], t: Words) -> None:
 
 
 def _asked(uploads: Sequence[Any]) -> tuple[str, ...]:
-    """What one reading is of."""
+    """The identity of the files of one reading."""
     return (*(one.file_id for one in uploads), str(st.session_state.get(workload_source.COLUMNS, "")))
 
 
@@ -221,7 +221,7 @@ def _take_typed() -> None:
 
 
 def _metrics(t: Words) -> None:
-    """Percentiles between the edges of the engine's own histograms, pasted."""
+    """A field for pasted metrics: percentiles between the edges of the engine's own histograms."""
     with st.expander(t("From vLLM's /metrics")):
         text = st.text_area(t("What /metrics says"), key=METRICS, height=120, max_chars=MAX_PASTED_CHARACTERS)
         if not text.strip():
@@ -262,7 +262,7 @@ def _take_ends(ends: dict[str, list[float]]) -> None:
 
 
 def source(mix: Mix, t: Words) -> None:
-    """Where the lengths come from, what of them was not read, and the way back."""
+    """The source of the lengths, what could not be read, and the way back."""
     shown = workload_source.shown_log()
     with st.container(horizontal=True, vertical_alignment="center", gap="small", key="workload.source"):
         if shown is None and mix.is_from_percentiles:
@@ -323,7 +323,7 @@ def _percentile_line(mix: Mix, t: Words) -> str:
 
 
 def _read_notes(kept: workload_source.KeptLog, t: Words) -> None:
-    """What is approximate, assumed or missing: nothing is lost silently."""
+    """Notes on what is approximate, assumed or missing."""
     log = kept.log
     lines = []
     if log.unusable:
