@@ -18,13 +18,13 @@ from collections.abc import Iterable, Mapping
 from functools import cache, lru_cache
 from typing import Annotated, Any, Final, Generic, TypeVar, get_args, get_origin
 
-import msgspec
-from msgspec import Meta, Struct, ValidationError
+from msgspec import Meta, Struct
 from msgspec.structs import fields
 from packaging.version import Version
 
 from kvcore.base.errors import TableError
 from kvcore.base.toml_files import file_text, parsed
+from kvcore.base.typed import place_and_reason, placed, typed
 
 T = TypeVar("T")
 
@@ -168,18 +168,10 @@ def convert(value: Any, kind: Any, where: str) -> Any:
         kvcore.base.errors.TableError: a.toml rows a: Object contains unknown field `sinse`
     """
     try:
-        return _converted(value, kind)
+        return typed(value, kind, _read)
     except ValueError as error:
-        reason, *places = str(error).split(_AT)
-        raise wrong(where + "".join(reversed(places)), reason) from None
-
-
-def _converted(value: Any, kind: Any) -> Any:
-    """Raises ValueError: the reason, then each place behind `_AT`, the innermost first."""
-    try:
-        return msgspec.convert(value, kind, dec_hook=_read)
-    except ValidationError as error:
-        raise ValueError(_with_keys(value, kind, str(error))) from None
+        place, reason = place_and_reason(error)
+        raise wrong(where + place, reason) from None
 
 
 def _read(kind: Any, value: Any) -> Any:
@@ -204,7 +196,7 @@ def _version(text: Any) -> Version:
 
 def _releases(value: Any, kind: Any) -> list[tuple[Version, Any]]:
     """The entries of a table by release, oldest first."""
-    found = _converted(value, dict[str, kind])
+    found = typed(value, dict[str, kind], _read)
     return sorted(((_version(text), entry) for text, entry in found.items()), key=lambda entry: entry[0])
 
 
@@ -216,7 +208,7 @@ def _timeline(value: Any, kind: Any) -> Timeline[Any]:
 
 
 def _by_release(value: Any, kind: Any) -> ByRelease[Any]:
-    tables = _converted(value, dict[str, dict[str, Any]])
+    tables = typed(value, dict[str, dict[str, Any]])
     known = {field.name: field for field in fields(kind)}
     if unknown := sorted(tables.keys() - known):
         raise ValueError(f"Object contains unknown field `{unknown[0]}`")
@@ -229,49 +221,7 @@ def _by_release(value: Any, kind: Any) -> ByRelease[Any]:
                     raise ValueError("Object missing required field `source`")
                 timelines[name] = _timeline(entries, field.type)
             except ValueError as error:
-                raise ValueError(f"{error}{_AT} {name}") from None
+                raise placed(error, f" {name}") from None
         elif field.required:
             raise ValueError(f"Object missing required field `{name}`")
     return ByRelease(kind, timelines)
-
-
-# -- where a file is wrong: msgspec names fields and indices, but says `[...]` for a key of a mapping -------------
-
-_AT: Final = " - at "
-_PLACE: Final = re.compile(r" - at (`key` in )?`\$(\S*)`$")
-_STEP: Final = re.compile(r"\.([^.\[]+)|\[(\d+|\.\.\.)\]")
-
-
-def _with_keys(value: Any, kind: Any, reason: str) -> str:
-    """`reason` with its place as in ` rows[0] name`; a key is that of the entry that alone is refused for it."""
-    place = _PLACE.search(reason)
-    if place is None:
-        return reason
-    path: list[Any] = []
-    at = value
-    for name, index in (*_STEP.findall(place[2]), *([("", "...")] if place[1] else [])):
-        if index == "...":
-            alone = (key for key in at if _refusal(value, kind, path, {key: at[key]}) == reason)
-            path.append(next(alone, index))
-        else:
-            path.append(name or int(index))
-        at = at[path[-1]] if path[-1] != "..." else {}
-    shown = "".join(f"[{step}]" if isinstance(step, int) else f" {step}" for step in path)
-    return f"{reason[: place.start()]}{_AT}{shown}"
-
-
-def _refusal(value: Any, kind: Any, path: list[Any], part: Any) -> str:
-    """The reason why `value` is refused with `part` at `path`; "" where it is not."""
-
-    def replaced(at: Any, steps: list[Any]) -> Any:
-        if not steps:
-            return part
-        copy = at.copy()
-        copy[steps[0]] = replaced(at[steps[0]], steps[1:])
-        return copy
-
-    try:
-        msgspec.convert(replaced(value, path), kind, dec_hook=_read)
-    except ValidationError as error:
-        return str(error)
-    return ""

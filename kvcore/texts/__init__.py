@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from enum import StrEnum
 from typing import Any, Final
 
-from msgspec import Struct
-
-from kvcore.base.prose import MESSAGES, Text, Texts, TextsError, text_value
+from kvcore.base.prose import MESSAGES, Prose, Text, Texts
 
 
 class Source(StrEnum):
@@ -49,14 +46,14 @@ class StoryPage(StrEnum):
     GOING_LIVE = "going-live"
 
 
-class Term(Struct, frozen=True, kw_only=True):
+class Term(Prose, frozen=True, kw_only=True):
     """A term of the glossary and its meaning."""
 
     name: Text
     meaning: Text
 
 
-class Document(Struct, frozen=True, kw_only=True):
+class Document(Prose, frozen=True, kw_only=True):
     """A source document: its subject, title, author and licence where known, and what is taken from it."""
 
     name: Text
@@ -66,7 +63,7 @@ class Document(Struct, frozen=True, kw_only=True):
     taken: Text
 
 
-class Parameter(Struct, frozen=True, kw_only=True):
+class Parameter(Prose, frozen=True, kw_only=True):
     """A parameter that the source documents explain. `field` and `trial` are None where no plan depends on it."""
 
     flag: str
@@ -79,7 +76,7 @@ class Parameter(Struct, frozen=True, kw_only=True):
     trial: Trial | None = None
 
 
-class Correction(Struct, frozen=True, kw_only=True):
+class Correction(Prose, frozen=True, kw_only=True):
     """A claim of a source document, and what is true; `truth` has parameters that `explain.reference.facts` gives."""
 
     name: str
@@ -88,13 +85,13 @@ class Correction(Struct, frozen=True, kw_only=True):
     truth: Text
 
 
-class Sentence(Struct, frozen=True, kw_only=True):
+class Sentence(Prose, frozen=True, kw_only=True):
     """A sentence of the derivation; its parameters are figures of the plan."""
 
     text: Text
 
 
-class LessonPlan(Struct, frozen=True, kw_only=True):
+class LessonPlan(Prose, frozen=True, kw_only=True):
     """A lesson of the Learn page: its subject, and its steps by name."""
 
     title: Text
@@ -102,14 +99,14 @@ class LessonPlan(Struct, frozen=True, kw_only=True):
     steps: tuple[str, ...]
 
 
-class Path(Struct, frozen=True, kw_only=True):
+class Path(Prose, frozen=True, kw_only=True):
     """A way through the steps for a given number of minutes."""
 
     title: Text
     steps: tuple[str, ...]
 
 
-class Question(Struct, frozen=True, kw_only=True):
+class Question(Prose, frozen=True, kw_only=True):
     """A question of a step, whose text names facts of a plan (course/facts.py); course/answers.py answers it."""
 
     step: str
@@ -117,14 +114,14 @@ class Question(Struct, frozen=True, kw_only=True):
     unit: str
 
 
-class Letter(Struct, frozen=True, kw_only=True):
+class Letter(Prose, frozen=True, kw_only=True):
     """A quantity's letter in LaTeX, and its meaning."""
 
     latex: str
     meaning: Text
 
 
-class Check(Struct, frozen=True, kw_only=True):
+class Check(Prose, frozen=True, kw_only=True):
     """An item of the checklist before going live; `{params}` are filled in after translation."""
 
     title: Text
@@ -135,7 +132,7 @@ class Check(Struct, frozen=True, kw_only=True):
     """Said in place of `detail` where it fails."""
 
 
-class StoryStep(Struct, frozen=True, kw_only=True):
+class StoryStep(Prose, frozen=True, kw_only=True):
     """One step of a source document told as a story: what it says, what is wrong, and the start to look at."""
 
     story: Source
@@ -149,31 +146,11 @@ class StoryStep(Struct, frozen=True, kw_only=True):
     corrections: tuple[str, ...] = ()
 
 
-class StoryFigure(Struct, frozen=True, kw_only=True):
+class StoryFigure(Prose, frozen=True, kw_only=True):
     """A figure of a story by its label, and as the document writes it."""
 
     label: Text
     written: str = ""
-
-
-class Labels(Texts[dict[str, Text]]):
-    """Groups of short texts, each by its name.
-
-    Example:
-        >>> LABELS["origins"]["fitted"]
-        'Fitted to your log: {parts}'
-    """
-
-    @property
-    def shown(self) -> Iterator[Text]:
-        """Every text of the file, in its order."""
-        return (text for group in self.values() for text in group.values())
-
-    def _entry(self, key: str, table: Any) -> dict[str, Text]:
-        place = f"{self.file}: [{key}]"
-        if not isinstance(table, dict):
-            raise TextsError(f"{place} must be a table")
-        return {name: text_value(f"{place} {name}", Text, value) for name, value in table.items()}
 
 
 GLOSSARY: Final = Texts(__name__, "glossary.toml", Term)
@@ -200,7 +177,7 @@ STORY_FIGURES: Final = Texts(__name__, "story_figures.toml", StoryFigure)
 """By "document/figure"."""
 CHECKS: Final = Texts(__name__, "checklist.toml", Check)
 """In the order in which they are done."""
-LABELS: Final = Labels(__name__, "labels.toml", dict)
+LABELS: Final = Texts(__name__, "labels.toml", dict[str, Text])
 """Labels of names, and short texts of the pages, in groups."""
 ALL: Final[tuple[Texts[Any], ...]] = (
     MESSAGES, GLOSSARY, PARAMETERS, CORRECTIONS, SOURCES, LESSONS, SYLLABUS, PATHS, QUESTIONS, LETTERS, STORIES,
