@@ -138,7 +138,7 @@ def test_a_model_class_is_no_other_one_misspelt() -> None:
 
 def test_types_of_models_are_read() -> None:
     for engine in engines():
-        rules = (*engine.weights.timelines.items(), *engine.graphs.timelines.items())
+        rules = (*engine.facts.weights.timelines.items(), *engine.facts.graphs.timelines.items())
         for name, timeline in rules:
             if name in ("unpacks_fp8_of", "vector_cores_for"):
                 assert {value for _, value in timeline.entries} - {""} <= readers().keys()
@@ -146,13 +146,13 @@ def test_types_of_models_are_read() -> None:
 
 def test_figures_of_a_whole_log_are_those_of_its_lines() -> None:
     for engine in engines():
-        assert set(engine.log.figures) <= FORMATS.load().figure.keys()
+        assert set(engine.facts.log.figures) <= FORMATS.load().figure.keys()
 
 
 def test_cards_are_in_the_catalogue() -> None:
     ids = [card.id for card in catalogue.load_accelerators()]
     for engine in engines():
-        for tag in (tag for image in engine.launch.images for tag in image.tags):
+        for tag in (tag for image in engine.facts.launch.images for tag in image.tags):
             assert any(name.startswith(tag.card) for name in ids), tag.card
     names = {
         word
@@ -166,5 +166,5 @@ def test_cards_are_in_the_catalogue() -> None:
 def test_variables_are_offered_in_a_request() -> None:
     offered = set(FLAGS["env"].common)
     for engine in engines():
-        communicators, block = engine.memory.communicators, engine.memory.pool_block
+        communicators, block = engine.facts.memory.communicators, engine.facts.memory.pool_block
         assert {rules.variable for rules in (communicators, block) if rules is not None} <= offered
