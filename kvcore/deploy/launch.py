@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any, Final
 
 from msgspec import Struct, field
@@ -20,16 +21,19 @@ from kvcore.engine.facts import RankTable
 from kvcore.engine.switches import GraphSizeFlag
 from kvcore.engines.registry import view_of
 from kvcore.flags import Flag, Kind, LaunchRule, LinkRule, fields_of
+from kvcore.model.config import ModelConfig
 from kvcore.model.quantization.modelslim import METHOD as MODELSLIM
 from kvcore.model.rope import read_yarn
 from kvcore.planning import Plan
-from kvcore.scenario import AUTO, KEPT_AS_JSON, Runner, Scenario, nested, value_of
+from kvcore.scenario import AUTO, KEPT_AS_JSON, PARALLEL, Runner, Scenario, nested, value_of
 from kvcore.wire.request import UNNAMED_MODEL
 
 RESOLVED: Final = (
     "dtype", "gpu_memory_utilization", "max_model_len", "max_num_seqs", "max_num_batched_tokens",
 )  # fmt: skip
 """Resolved values that a command with every flag names."""
+SET: Final = tuple(name for name in Scenario.__struct_fields__ if name not in ("model", "config", "parallel"))
+"""Fields of a scenario in which flags are set."""
 MODEL_PLACE: Final = "/path/to/your/model"
 MODELSCOPE: Final = "VLLM_USE_MODELSCOPE"
 """Set, checkpoints come from ModelScope. Source: vllm/envs.py (0.8.5, 0.33.0)."""
@@ -54,11 +58,14 @@ def launch_arguments(plan: Plan, *, every_flag: bool = False) -> dict[str, Any]:
     The model is not among them. Order is that of the sidebar, the same in every artefact.
     """
     chosen: dict[str, Any] = {}
-    for name, flag in fields_of().items():
+    scenario, unset = plan.scenario, _unset()
+    said = {name for name in SET if getattr(scenario, name) != getattr(unset, name)}
+    said |= {name for name in PARALLEL if getattr(scenario.parallel, name) != getattr(unset.parallel, name)}
+    for name, flag, arguments in _unset_arguments():
         if flag.launch is LaunchRule.OWN:
             chosen |= _OWN[name](plan) if name in _OWN else {}
-        elif flag.cli and name != "model":
-            chosen |= _by_kind(flag, plan.scenario)
+        else:
+            chosen |= _by_kind(flag, scenario) if name in said or flag.needs in said else arguments
     if every_flag:
         defaults = {name.replace("_", "-"): getattr(plan.resolved, name) for name in RESOLVED}
         chosen |= {name: value for name, value in defaults.items() if chosen[name] is None}
@@ -66,6 +73,22 @@ def launch_arguments(plan: Plan, *, every_flag: bool = False) -> dict[str, Any]:
     if plan.scenario.dtype == AUTO and view_of(plan.accelerator).is_310p:
         chosen["dtype"] = "float16"
     return {name: value for name, value in chosen.items() if value is not None}
+
+
+@cache
+def _unset() -> Scenario:
+    """A scenario that says nothing."""
+    return Scenario(model="", config=ModelConfig.from_mapping({}))
+
+
+@cache
+def _unset_arguments() -> tuple[tuple[str, Flag, dict[str, Any]], ...]:
+    """The flags that a start may have, each with its arguments where nothing is said."""
+    return tuple(
+        (name, flag, {} if flag.launch is LaunchRule.OWN else _by_kind(flag, _unset()))
+        for name, flag in fields_of().items()
+        if flag.launch is LaunchRule.OWN or (flag.cli and name != "model")
+    )
 
 
 def _by_kind(flag: Flag, scenario: Scenario) -> dict[str, Any]:
