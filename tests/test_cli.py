@@ -100,10 +100,10 @@ def test_a_defect_is_a_result_and_the_batch_goes_on(
     """The log has the type and the place of what went wrong, and nothing of what was sent."""
     plan = result.plan
 
-    def broken(scenario: Any) -> Any:
+    def broken(scenario: Any, batch: Any) -> Any:
         if scenario.max_model_len == 4321:
             raise KeyError("a visitor's own words")
-        return plan(scenario)
+        return plan(scenario, batch)
 
     monkeypatch.setattr(result, "plan", broken)
     with caplog.at_level(logging.ERROR):

@@ -19,7 +19,7 @@ from kvcore.base.untrusted import MAX_JSON_DEPTH, check_json, utf8_text
 from kvcore.contract.result import RANK_PARTS, answer, planned_result
 from kvcore.library import asked_sweep, catalogue_rows
 from kvcore.model.config import SharedConfigs
-from kvcore.planning import Plan, plan
+from kvcore.planning import Batch, Plan, plan
 from kvcore.wire.fields import Json
 from kvcore.wire.request import from_hub, id_of, parse_request, scenario_from_request
 
@@ -124,11 +124,11 @@ def page_of(planned: Plan, base: str = "") -> str:
 
 def _batch(asked: Asked, own_id: list[object]) -> Answered | list[dict[str, Any]]:
     del own_id
-    configs = SharedConfigs()
+    configs, batch = SharedConfigs(), Batch()
     if asked.media != JSON:
         lines = [line for line in asked.body.splitlines() if line.strip()]
         _check_batch(len(lines))
-        found = (json.dumps(answer(line, configs.read)) for line in lines)
+        found = (json.dumps(answer(line, configs.read, batch)) for line in lines)
         return Answered(status=200, media=JSON_LINES, body="".join(f"{line}\n" for line in found).encode())
     text = utf8_text(asked.body)
     check_json(text, max_depth=MAX_JSON_DEPTH + 1)
@@ -139,7 +139,7 @@ def _batch(asked: Asked, own_id: list[object]) -> Answered | list[dict[str, Any]
     if not isinstance(rows, list):
         raise ScenarioError("invalid-json", reason="an array of requests is expected")
     _check_batch(len(rows))
-    return [answer(json.dumps(row), configs.read) for row in rows]
+    return [answer(json.dumps(row), configs.read, batch) for row in rows]
 
 
 class _Number(int):

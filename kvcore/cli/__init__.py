@@ -16,7 +16,7 @@ from kvcore.base.untrusted import parse_json_object, utf8_text
 from kvcore.contract.result import answer
 from kvcore.library import SIZES, catalogue_rows, sweep_side_by_side
 from kvcore.model.config import SharedConfigs
-from kvcore.planning import plan
+from kvcore.planning import Batch, plan
 from kvcore.wire.fields import Json
 from kvcore.wire.request import from_hub, id_of, parse_request, scenario_from_request
 
@@ -101,13 +101,13 @@ def _open(path: str) -> AbstractContextManager[BinaryIO]:
 
 
 def _plan(arguments: argparse.Namespace) -> int:
-    configs = SharedConfigs()
+    configs, batch = SharedConfigs(), Batch()
     with _open(arguments.file) as source:
         requests: Iterator[bytes] = (
             (line for line in source if line.strip()) if arguments.jsonl else iter([source.read()])
         )
         for text in requests:
-            sys.stdout.write(json.dumps(answer(text, configs.read), ensure_ascii=False) + "\n")
+            sys.stdout.write(json.dumps(answer(text, configs.read, batch), ensure_ascii=False) + "\n")
     return 0
 
 

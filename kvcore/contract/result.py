@@ -14,7 +14,7 @@ from kvcore.contract.assumed import assumed_surroundings
 from kvcore.deploy.commands import launch_command
 from kvcore.engine.rank_memory import RankMemory
 from kvcore.model.config import ModelConfig
-from kvcore.planning import Plan, Verdict, plan
+from kvcore.planning import Batch, Plan, Verdict, plan
 from kvcore.wire.request import ReadConfig, from_hub, id_of, parse_request, scenario_from_request
 
 if TYPE_CHECKING:
@@ -32,10 +32,12 @@ GROUP: Final = ("kind", "layers", "block_size", "page_size_bytes", "blocks_per_r
 MESSAGE: Final = ("code", "field", "message", "next_step")
 
 
-def answer(given: str | bytes, read_config: ReadConfig = ModelConfig.from_mapping) -> dict[str, Any]:
+def answer(
+    given: str | bytes, read_config: ReadConfig = ModelConfig.from_mapping, batch: Batch | None = None
+) -> dict[str, Any]:
     """The contract's result for one request as text; a bad request is a result too, and so is a defect.
 
-    `read_config` is the method of one `SharedConfigs` for all requests of a batch.
+    `read_config` is the method of one `SharedConfigs` for all requests of a batch, and `batch` plans them.
 
     Example:
         >>> answer(b"\\xff")["error"]["code"]
@@ -45,7 +47,8 @@ def answer(given: str | bytes, read_config: ReadConfig = ModelConfig.from_mappin
     try:
         request = parse_request(utf8_text(given) if isinstance(given, bytes) else given)
         request_id = id_of(request)
-        return planned_result(plan(scenario_from_request(request, from_hub, read_config)), request_id)
+        scenario = scenario_from_request(request, from_hub, read_config)
+        return planned_result(plan(scenario, batch), request_id)
     except Exception as error:  # the last net: one request must not end a batch
         return error_of(error if isinstance(error, KvPlannerError) else defect(error), request_id)
 

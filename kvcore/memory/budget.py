@@ -10,6 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from kvcore.base.errors import Notice
+from kvcore.base.kept import kept
 from kvcore.base.quantity import Grade, Quantity, explained, figure, given
 from kvcore.base.term import left_of, rounded_up
 from kvcore.base.units import GIB, gib
@@ -40,7 +41,7 @@ from kvcore.memory.loaded import loaded_quantity
 from kvcore.memory.pool_blocks import reserved_bytes
 from kvcore.memory.unstated import other_settings
 from kvcore.memory.weights import WeightBytes
-from kvcore.model.architecture import Architecture
+from kvcore.model.architecture import Architecture, LatentWindow, Mla, SparseIndexer, caches_of
 from kvcore.scenario import Scenario
 
 ASSUMED_TOTAL_SPREAD: Final = 0.3
@@ -95,6 +96,16 @@ def rank_memories(
         return found[alike]
 
     return tuple(memory(stage, stored) for stage, stored in enumerate(weights))
+
+
+@kept
+def depends_on_length(architecture: Architecture, has_own_overheads: bool) -> bool:
+    """Whether the memory next to the KV cache may depend on max_model_len.
+
+    It does with encoders, whose items fill a request, with latent caches, and with engines that have own overheads.
+    """
+    latent = any(isinstance(cache, Mla | SparseIndexer | LatentWindow) for cache in caches_of(architecture))
+    return architecture.is_multimodal or architecture.is_mla or latent or has_own_overheads
 
 
 def profiled_memory(setting: Setting, weights: Quantity) -> RankMemory:

@@ -7,10 +7,10 @@ runs the same stages for numbers alone.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Callable, Hashable, Iterator
+from typing import Final, TypeAlias
 
-from msgspec import Struct
+from msgspec import Struct, msgpack
 from msgspec.structs import replace
 
 from kvcore import catalogue
@@ -25,7 +25,7 @@ from kvcore.engine.cards import CardView, without_card
 from kvcore.engine.protocol import Resolved
 from kvcore.engine.rank_memory import RankMemory
 from kvcore.engines.registry import engine_of, planned_release, view_of
-from kvcore.memory.budget import rank_memories
+from kvcore.memory.budget import depends_on_length, rank_memories
 from kvcore.memory.loaded import checkpoint_notices, loaded_bytes, uncounted_bytes
 from kvcore.memory.shares import check_weight_shapes
 from kvcore.memory.weights import WeightBytes
@@ -52,6 +52,7 @@ __all__ = [
     "ASSUMED_ACCELERATOR",
     "HIGH",
     "LOW",
+    "Batch",
     "Plan",
     "Tightness",
     "Verdict",
@@ -62,7 +63,10 @@ __all__ = [
     "stage_kv_bytes",
 ]
 
+FindMemories: TypeAlias = Callable[[], tuple[RankMemory, ...]]
 ASSUMED_ACCELERATOR: Final = "H100-80GB"
+MOST_MEMORIES: Final = 256
+"""Memories that a batch keeps; one takes some 50 KB."""
 _WITHOUT_STARTS: Final = (Vendor.INTEL, Vendor.OTHER)
 """Vendors of whose cards no start is published that the overheads could be fitted to."""
 _FORMAT_IN_NAME: Final = re.compile(
@@ -121,8 +125,39 @@ class Plan(Struct, frozen=True, kw_only=True):
         return self.weights.parameters
 
 
-def plan(scenario: Scenario) -> Plan:
-    """The memory plan of one deployment.
+class Batch:
+    """Plans one deployment after another. The memory of those that differ in length alone is worked out once."""
+
+    def __init__(self, most: int = MOST_MEMORIES) -> None:
+        """Keeps at most so many memories."""
+        self._most = most
+        self._memories: dict[Hashable, tuple[ModelConfig, tuple[RankMemory, ...]]] = {}
+
+    def plan(self, scenario: Scenario) -> Plan:
+        """`plan` of one deployment."""
+        return plan(scenario, self)
+
+    def memories(
+        self, scenario: Scenario, resolved: Resolved, weights: tuple[WeightBytes, ...], find: FindMemories
+    ) -> tuple[RankMemory, ...]:
+        """The memory of a rank of each pipeline stage under flags whose length it depends on, or is 0."""
+        try:
+            inputs = msgpack.encode(replace(scenario, config=None, max_model_len=None))
+        except (OverflowError, TypeError, ValueError):
+            # A number that MessagePack has no place for, in the settings of a connector.
+            return find()
+        key = id(scenario.config), inputs, replace(resolved, notices=()), weights
+        found = self._memories.get(key)
+        if found is None:
+            if len(self._memories) >= self._most:
+                self._memories.clear()
+            # The config is kept so that no other one gets its id.
+            found = self._memories[key] = scenario.config, find()
+        return found[1]
+
+
+def plan(scenario: Scenario, batch: Batch | None = None) -> Plan:
+    """The memory plan of one deployment, next to others of `batch`.
 
     Raises ModelError for a config that cannot be read exactly, EngineRefusalError for what the engine refuses
     before it looks at memory. A deployment that does not fit is a result, with its verdict.
@@ -133,7 +168,7 @@ def plan(scenario: Scenario) -> Plan:
     resolved = resolve_flags(scenario, begun, card)
     layout = lay_out(scenario, begun, resolved)
     weights = load_weights(scenario, begun, layout, card)
-    memories = rank_memories(scenario, begun.architecture, layout.resolved, accelerator, weights)
+    memories = plan_memory(scenario, begun, layout.resolved, accelerator, weights, batch)
     cache = plan_pool(scenario, layout, memories)
     resolved = layout.resolved
     if cache is not None and cache.max_model_len != resolved.max_model_len:
@@ -252,6 +287,24 @@ def load_weights(scenario: Scenario, begun: Begun, layout: Layout, card: CardVie
     if uncounted:
         weights = tuple(replace(part, loading=part.loading + uncounted) for part in weights)
     return weights
+
+
+def plan_memory(
+    scenario: Scenario,
+    begun: Begun,
+    resolved: Resolved,
+    accelerator: Accelerator,
+    weights: tuple[WeightBytes, ...],
+    batch: Batch | None = None,
+) -> tuple[RankMemory, ...]:
+    """The memory of a rank of each pipeline stage, before its KV cache is cut into blocks."""
+    if not depends_on_length(begun.architecture, resolved.engine.facts.overheads is not None):
+        resolved = replace(resolved, max_model_len=0)
+
+    def find() -> tuple[RankMemory, ...]:
+        return rank_memories(scenario, begun.architecture, resolved, accelerator, weights)
+
+    return find() if batch is None else batch.memories(scenario, resolved, weights, find)
 
 
 def plan_pool(scenario: Scenario, layout: Layout, memories: tuple[RankMemory, ...]) -> CachePlan | None:

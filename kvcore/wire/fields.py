@@ -40,7 +40,8 @@ class Fields:
 
     def given(self, keys: tuple[str, ...]) -> dict[str, Any]:
         """The values of `keys` that are not null."""
-        return {key: value for key in keys if (value := self.read(key)) is not None}
+        raw = self.raw
+        return {key: value for key in keys if key in raw and (value := self.read(key)) is not None}
 
 
 def read_integer(flag: Flag, value: object) -> int:
