@@ -19,7 +19,7 @@ GENEROUS: Final = {
     "KVPLANNER_API_RATE": "10000", "KVPLANNER_API_BURST": "100000", "KVPLANNER_API_AT_ONCE": "64",
 }  # fmt: skip
 ANSWER_SECONDS: Final = 300
-"""How long an answer is waited for on a busy machine."""
+"""Seconds to wait for an answer on a busy machine."""
 GOOD: Final = {"model": "Qwen/Qwen3-32B", "accelerator": "H100-80GB", "max_model_len": 8192}
 
 

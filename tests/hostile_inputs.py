@@ -1,4 +1,4 @@
-"""What strangers send: links, configs, logs and commands, each made to cost much or to break something.
+"""Hostile input: links, configs, logs and commands, each made to cost much or to break something.
 
 `CODES` says how each is answered. tests/test_hostile_inputs.py reads them in this process and counts the CPU time,
 tests/test_live_hostile.py sends them to a live server on which somebody else works.

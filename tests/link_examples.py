@@ -162,7 +162,7 @@ SHARES = {
     "reference": 1,
     "accuracy": 1,
 }
-"""How often each page is drawn; a sweep of Explore costs as much as ten plans."""
+"""Drawings of each page; a sweep of Explore costs as much as ten plans."""
 
 
 class Example(NamedTuple):

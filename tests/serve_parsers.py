@@ -17,7 +17,7 @@ ROWS = {
 
 
 class RefusedError(Exception):
-    """What the parser would print before it ends the process."""
+    """The message that the parser would print before it ends the process."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -68,7 +68,7 @@ def parser_of(release: str) -> Parser:
 
 
 def parsed(release: str, words: list[str]) -> dict[str, Any]:
-    """What the parser makes of the words after `vllm serve`: the flags that are given."""
+    """The flags that the parser reads from the words after `vllm serve`."""
     found = vars(parser_of(release).parse_args(_joined(words)))
     return {name: value for name, value in found.items() if value is not None and value is not False}
 

@@ -48,11 +48,11 @@ RECORD = load_accuracy()
 EN = words(Language.ENGLISH)
 
 
-def test_the_record_is_what_the_code_predicts_now() -> None:
+def test_the_record_has_the_current_predictions() -> None:
     assert tool.is_current(tool.OUT.read_text("utf-8")), "run make accuracy"
 
 
-def test_every_published_start_is_in_it_with_what_it_printed() -> None:
+def test_every_published_start_is_recorded_with_its_figures() -> None:
     published = {start["id"]: start for start in tool.lines_of("published.jsonl")}
     assert {start.id for start in RECORD.starts} == set(published)
     for start in RECORD.starts:
@@ -83,7 +83,7 @@ def test_accuracy_does_not_get_worse() -> None:
     assert sum(abs(point.error) <= 0.02 for point in weights) / len(weights) >= 0.9
 
 
-def test_intervals_hold_for_publications_that_took_no_part() -> None:
+def test_intervals_cover_publications_that_took_no_part() -> None:
     points = our_points(held_out(RECORD.starts), Check.KV_MEMORY)
     found = summarize(points)
     assert found is not None
@@ -112,7 +112,7 @@ class TestSummary:
         Point(predicted=None, measured=10.0),
     )
 
-    def test_numbers(self) -> None:
+    def test_a_start_without_an_answer_is_infinitely_wrong(self) -> None:
         found = summarize(self.POINTS)
         assert found is not None
         assert (found.count, found.answered, found.inside) == (4, 3, 0.5)
@@ -121,7 +121,7 @@ class TestSummary:
         assert found.signed_median == pytest.approx(0.02)
         assert found.within_five_percent == 0.25
 
-    def test_nothing(self) -> None:
+    def test_no_points_have_no_summary(self) -> None:
         assert summarize(()) is None
 
     def test_order_does_not_matter(self) -> None:
@@ -134,18 +134,18 @@ class TestStrictness:
     def lines(self) -> list[str]:
         return self.TEXT.splitlines()
 
-    def test_unknown_key(self) -> None:
+    def test_an_unknown_key_is_refused(self) -> None:
         first, second, *rest = self.lines()
         changed = json.dumps({**json.loads(second), "colour": "blue"})
         with pytest.raises(CatalogueError, match="colour"):
             read_accuracy("\n".join([first, changed, *rest]))
 
-    def test_cut(self) -> None:
+    def test_a_cut_record_is_refused(self) -> None:
         with pytest.raises(CatalogueError, match="cut"):
             read_accuracy("\n".join(self.lines()[:-1]))
 
 
-def test_groups_hold_every_start_once() -> None:
+def test_each_start_is_in_one_group() -> None:
     for by in ("version", "card", "family", "era"):
         found = groups(RECORD.starts, by)
         assert sum(map(len, found.values())) == len(RECORD.starts)
@@ -163,7 +163,7 @@ def test_groups_hold_every_start_once() -> None:
         (None, 1, "TP 1, ?"),
     ],
 )
-def test_eras(version: str | None, ranks: int, name: str) -> None:
+def test_starts_are_named_by_ranks_and_era(version: str | None, ranks: int, name: str) -> None:
     start = replace(RECORD.starts[0], engine_version=version, tensor_parallel_size=ranks)
     assert era_name(start) == name
 
@@ -220,7 +220,7 @@ def test_fitted_points_have_a_shape_of_their_own() -> None:
 
 
 class TestLeftOut:
-    """Predicted 2.0 of 2.4 GiB: with the publication left out 1.75, 2.3, or nobody knows; or never in the fit."""
+    """Predicted 2.0 of 2.4 GiB: with the publication left out 1.75, 2.3, or unknown; or never in the fit."""
 
     @staticmethod
     def start(name: str, **fit: float | bool | None) -> PublishedStart:
@@ -269,7 +269,7 @@ class TestLeftOut:
         )
 
 
-def test_what_is_fitted_is_said_and_what_is_not_is_not() -> None:
+def test_only_fitted_checks_are_left_out() -> None:
     for start in RECORD.starts:
         for check, point in start.points.items():
             assert check in FITTED or not point.is_fitted
@@ -280,7 +280,7 @@ def test_what_is_fitted_is_said_and_what_is_not_is_not() -> None:
     assert of_one_source(RECORD.starts, Check.KV_MEMORY) == 0
 
 
-def test_rows() -> None:
+def test_rows_of_the_table_of_peers() -> None:
     assert check_rows(RECORD.starts, EN)[0].label == "KV memory"
     peers = peer_rows(RECORD.starts, RECORD.peers, Check.KV_MEMORY, EN)
     assert len(peers) == len(RECORD.peers) + 1

@@ -80,7 +80,7 @@ def insert(file: Path, before: str, text: str) -> None:
 
 
 def answer(house: Path, *arguments: str, given: str = "") -> Any:
-    """What a program of the house says in JSON."""
+    """The JSON output of a program of this repository."""
     done = subprocess.run(
         [sys.executable, *arguments], cwd=house, input=given, capture_output=True, text=True, timeout=600
     )

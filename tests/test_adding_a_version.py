@@ -34,7 +34,7 @@ def steps() -> list[list[str]]:
 
 @pytest.fixture(name="copied")
 def _copied(tmp_path: Path) -> Path:
-    """A copy of the package, where nobody else sees what changes."""
+    """A copy of the package that may be changed."""
     shutil.copytree(Path(kvcore.__file__).parent, tmp_path / "kvcore")
     return tmp_path
 

@@ -39,7 +39,7 @@ def document(client: httpx2.Client) -> dict[str, Any]:
 
 
 def check(document: dict[str, Any], name: str, value: object) -> None:
-    """That a value is what the description says of it."""
+    """Checks a value against its description."""
     schema = {"$ref": f"#/components/schemas/{name}", "components": document["components"]}
     Draft202012Validator(schema).validate(value)
 
@@ -66,13 +66,13 @@ def test_a_plan_is_the_command_lines_with_sources_and_the_page(
     assert page.startswith("/?v=1&model=Qwen/Qwen3-32B&accelerator=H100-80GB")
 
 
-def test_what_does_not_fit_is_an_answer(client: httpx2.Client, document: dict[str, Any]) -> None:
+def test_a_plan_that_does_not_fit_is_an_answer(client: httpx2.Client, document: dict[str, Any]) -> None:
     response = post(client, "/api/plan", {**GOOD, "accelerator": "RTX-4090-24GB"})
     assert (response.status_code, response.json()["verdict"]) == (200, "weights-do-not-fit")
     check(document, "Plan", response.json())
 
 
-def test_what_the_engine_refuses_is_a_problem(client: httpx2.Client, document: dict[str, Any]) -> None:
+def test_a_refusal_of_the_engine_is_a_problem(client: httpx2.Client, document: dict[str, Any]) -> None:
     response = post(client, "/api/plan", {**GOOD, "id": 7, "tensor_parallel_size": 3})
     found = problem_of(document, response)
     assert (found["code"], found["field"], found["id"]) == ("heads-not-divisible", "tensor_parallel_size", 7)
@@ -112,9 +112,7 @@ def test_a_hostile_body_is_a_problem_and_the_server_goes_on(
     assert post(client, "/api/plan", GOOD).status_code == 200
 
 
-def test_a_body_that_does_not_say_how_long_it_is_is_bounded_too(
-    client: httpx2.Client, document: dict[str, Any]
-) -> None:
+def test_a_body_of_undeclared_length_is_bounded_too(client: httpx2.Client, document: dict[str, Any]) -> None:
     parts = (b"x" * (1 << 20) for _ in range(9))
     response = client.post("/api/plan", content=parts, headers={"Content-Type": "application/json"})
     assert problem_of(document, response)["code"] == "body-too-large"
@@ -258,7 +256,7 @@ def test_an_option_that_an_address_has_not_is_refused(
     assert (found["code"], found["field"]) == ("unknown-field", "max_tokens")
 
 
-def test_the_catalogue(client: httpx2.Client, document: dict[str, Any]) -> None:
+def test_the_catalogue_lists_rows_as_described(client: httpx2.Client, document: dict[str, Any]) -> None:
     found = client.get("/api/catalogue").json()
     check(document, "Catalogue", found)
     assert "H100-80GB" in {row["id"] for row in found["accelerators"]}

@@ -107,7 +107,7 @@ REFUSED: Final[list[tuple[str, dict[str, Any], str, str]]] = [
 
 
 async def check_refusals(client: Client) -> None:
-    """What cannot be answered is an answer with its code, and the session goes on."""
+    """A question without an answer gets a code, and the session goes on."""
     refused = await called(client, "plan", **{**GOOD, "tensor_parallel_size": 3})
     assert (refused["code"], refused["field"]) == ("heads-not-divisible", "tensor_parallel_size")
     assert (await called(client, "plan", **{**GOOD, "max_num_seqs": 2**63}))["code"] == "invalid-value"
@@ -118,7 +118,7 @@ async def check_refusals(client: Client) -> None:
     assert (await called(client, "plan", **GOOD))["verdict"] == "fits"
 
 
-def test_over_pipes() -> None:
+def test_tools_answer_over_pipes() -> None:
     async def ask(client: Client) -> None:
         await check_all_tools(client, "http://localhost:8501")
         await check_refusals(client)
@@ -127,7 +127,7 @@ def test_over_pipes() -> None:
 
 
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
-def test_over_http(mode: str, tmp_path: Path) -> None:
+def test_tools_answer_over_http(mode: str, tmp_path: Path) -> None:
     """By the protocol's present revision, and by the one before it with its handshake."""
 
     async def ask(client: Client) -> None:
@@ -138,7 +138,7 @@ def test_over_http(mode: str, tmp_path: Path) -> None:
         with_client(f"{address}/mcp", ask, mode=mode)
 
 
-def test_what_is_no_message_is_refused_and_not_logged(tmp_path: Path) -> None:
+def test_a_body_that_is_no_message_is_refused_and_not_logged(tmp_path: Path) -> None:
     log = tmp_path / "log"
     with running_api(log) as address:
         got = httpx2.get(f"{address}/mcp", timeout=ANSWER_SECONDS)

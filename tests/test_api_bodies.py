@@ -18,7 +18,7 @@ PING: Final = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
 
 
 class Silence:
-    """What comes after a body that somebody never ends."""
+    """A body that never ends."""
 
     def __init__(self) -> None:
         self.heard = asyncio.Semaphore(0)
@@ -37,7 +37,7 @@ async def ended(tasks: list[asyncio.Task[Any]]) -> None:
 
 
 @pytest.mark.parametrize("path", ["/api/log", "/mcp"])
-def test_silent_bodies_take_no_room_whatever_they_say_that_they_are(
+def test_silent_bodies_reserve_no_memory_whatever_they_declare(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def run() -> None:

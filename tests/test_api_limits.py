@@ -1,4 +1,4 @@
-"""What the API does when it is asked too much: clients in line, slow answers, allowances."""
+"""The API under too many questions: the queue of clients, slow answers, allowances."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_an_answer_that_computes_for_too_long_is_ended_and_the_next_one_comes() 
     assert len(catalogue.model_ids()) * 4 * 4 < 16_384, "the sweep is one that is answered at all"
 
 
-def test_a_question_that_somebody_gave_up_does_not_answer_the_next_one() -> None:
+def test_the_answer_to_an_abandoned_question_is_dropped() -> None:
     async def asked() -> bytes:
         pool = Pool(Settings(workers=1))
         given_up = asyncio.create_task(
@@ -91,7 +91,7 @@ def test_a_question_that_somebody_gave_up_does_not_answer_the_next_one() -> None
     assert json.loads(asyncio.run(asked()))["id"] == "next"
 
 
-def test_a_line_that_is_full_takes_nobody() -> None:
+def test_a_full_queue_refuses_questions() -> None:
     pool = Pool(Settings(longest_line=0))
     with pytest.raises(ScenarioError, match="as many requests as it takes"):
         asyncio.run(pool.answered(Asked(operation="plan")))
@@ -149,7 +149,7 @@ def test_addresses_are_forgotten_before_they_fill_the_memory() -> None:
 
 
 @pytest.mark.parametrize("value", ["nan", "0", "-1", "many", "inf"])
-def test_a_setting_that_is_none_is_refused_by_its_name(value: str) -> None:
+def test_an_invalid_setting_is_refused_by_name(value: str) -> None:
     with pytest.raises(KvPlannerError) as refused:
         Settings.of({"KVPLANNER_API_RATE": value})
     assert refused.value.field == "KVPLANNER_API_RATE"

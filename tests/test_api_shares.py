@@ -1,4 +1,4 @@
-"""What one client may take from the others: its allowance for tools, and its part of the line."""
+"""Shares of one client: its allowance for tools, and its places in the queue."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def call(name: str) -> bytes:
 
 
 @pytest.mark.parametrize("name", ARGUMENTS)
-def test_a_tool_costs_what_its_address_costs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tool_costs_as_much_as_its_address(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     cost = COSTS[OPERATIONS.get(name, name)]
 
     async def run() -> None:

@@ -1,4 +1,4 @@
-"""Logs held against plans: parts, causes, overrides. Measured values are those of the logs in tests/data/logs."""
+"""Logs compared with plans: parts, causes, overrides. Measured values are those of the logs in tests/data/logs."""
 
 import dataclasses
 import json
@@ -119,7 +119,7 @@ Graph capturing finished in 21 secs, took 0.92 GiB
 """
 
 
-def test_only_what_the_log_prints_is_called_measured() -> None:
+def test_only_printed_figures_are_called_measured() -> None:
     asked = {"accelerator": "L40S-48GB", "engine_version": "0.11.0", "tensor_parallel_size": 4}
     log, planned = read_log(L40S_LOG), plan(current(**asked))
     given = calibrated(log, planned)
@@ -142,7 +142,7 @@ def test_only_what_the_log_prints_is_called_measured() -> None:
     assert half_width(after.available_kv) < half_width(before.available_kv)
 
 
-def test_the_json_says_which_parts_nobody_measured() -> None:
+def test_the_json_marks_parts_that_were_not_measured() -> None:
     measured = {"weights_gib": 15.4194, "peak_activation_gib": 1.9, "fitted": ["peak_activation_gib"]}
     asked = {"accelerator": "L40S-48GB", "engine_version": "0.11.0", "tensor_parallel_size": 4}
     result = result_of(plan(current(**asked, measured=measured)))
@@ -319,14 +319,14 @@ class TestCommand:
         assert main(["log", *arguments]) == 0
         return capsys.readouterr().out
 
-    def test_json(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_the_report_as_json(self, capsys: pytest.CaptureFixture[str]) -> None:
         report = json.loads(self.run(capsys, str(DATA / "v1_0.10.2_h100.log"), "--json"))
         assert report["measured"]["available_kv_gib"] == 8.68
         assert report["calibrated"]["weights_gib"] == 56.9342
         assert [part["part"] for part in report["comparison"]["parts"]][-1] == "available_kv"
         assert report["prediction_error"] is None
 
-    def test_table(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_the_report_as_a_table(self, capsys: pytest.CaptureFixture[str]) -> None:
         out = self.run(capsys, str(DATA / "v0_0.8.2_tp4.log"))
         assert "activations" in out
         assert "outside its interval" in out
@@ -345,7 +345,7 @@ class TestCommand:
         report = json.loads(self.run(capsys, str(log), "--json", "--config", str(config)))
         assert report["comparison"] is not None
 
-    def test_what_is_no_log(self, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    def test_a_text_that_is_no_log(self, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
         path = tmp_path / "text"
         path.write_text("nothing of an engine")
         assert main(["log", str(path)]) == 2

@@ -58,13 +58,13 @@ def test_weights_keep_their_ratio_and_framework_its_difference() -> None:
     assert there.peak_activation_gib is None
 
 
-def test_what_moves_no_part_changes_none() -> None:
+def test_a_change_that_moves_no_part_carries_nothing() -> None:
     here = the_scenario(measured={"weights_gib": 61.2345678, "system_gib": 0.7, "non_torch_gib": 0.1})
     assert carried_over(here, replace(here, gpu_memory_utilization=0.8)).measured == here.measured
     assert carried_over(here, replace(here, max_model_len=2048)).measured == here.measured
 
 
-def test_what_moved_is_no_longer_measured() -> None:
+def test_a_part_that_moved_is_no_longer_measured() -> None:
     here = the_scenario(measured={"weights_gib": 61.0, "system_gib": 0.7, "peak_activation_gib": 5.6})
     there = with_field(here, "tensor_parallel_size", 2)
     assert there.measured.origin("weights_gib") is Origin.CARRIED
@@ -93,13 +93,13 @@ def test_a_changed_part_and_a_given_kv_memory_are_left_alone() -> None:
     assert carried_over(fixed, with_ranks(fixed, 2)).measured.available_kv_gib == 8.0
 
 
-def test_what_cannot_be_planned_is_not_carried() -> None:
+def test_nothing_is_carried_without_a_plan() -> None:
     here = the_scenario(measured={"weights_gib": 61.0})
     refused = with_ranks(here, 7)
     assert carried_over(here, refused) == refused
 
 
-def test_another_model_keeps_what_was_measured_of_the_machine() -> None:
+def test_another_model_keeps_measurements_of_the_machine() -> None:
     here = the_scenario(measured={"weights_gib": 61.0, "system_gib": 1.5, "available_kv_gib": 8.0})
     other = the_scenario(model="Qwen/Qwen3-8B", measured={"weights_gib": 61.0, "system_gib": 1.5})
     assert carried_to_model(here, other).measured == Measured(system_gib=1.5)

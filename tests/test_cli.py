@@ -21,7 +21,7 @@ GOOD = json.dumps({"id": "good", "model": "Qwen/Qwen3-32B", "accelerator": CARD,
 def answered(
     *lines: str | bytes, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> list[Any]:
-    """What `plan --jsonl` writes for these lines, one result a line."""
+    """The results of `plan --jsonl` for these lines."""
     data = b"\n".join(
         line.encode("utf-8", "surrogatepass") if isinstance(line, str) else line for line in lines
     )
@@ -117,7 +117,7 @@ def test_a_defect_is_a_result_and_the_batch_goes_on(
     assert "visitor" not in caplog.text
 
 
-def test_a_command_that_fails_says_so_and_shows_no_stack(
+def test_a_failing_command_prints_its_error_without_a_stack(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     def broken(_: Any) -> Any:

@@ -66,7 +66,7 @@ def test_the_parts_still_sum_to_the_card(tmp_path: Path, capsys: pytest.CaptureF
     )
 
 
-def test_what_is_measured_is_sent_back_whole(capsys: pytest.CaptureFixture[str]) -> None:
+def test_measured_values_are_sent_back_whole(capsys: pytest.CaptureFixture[str]) -> None:
     log = LOG.with_name("ascend_0.11.0rc3_910b4.log")
     main(["log", "--json", str(log)])
     report = json.loads(capsys.readouterr().out)

@@ -57,7 +57,7 @@ _PREVIOUSLY_SUPPORTED_MODELS = {{{former}}}
 
 OLD_WORKER = '''
 class Worker:
-    """What a worker measures."""
+    """Measurements of a worker."""
 
     def measure(self, total):
         # half of it
@@ -178,7 +178,7 @@ def test_releases_in_no_table() -> None:
     assert list(learn.releases("vllm", known, offered)) == ["vllm 1.2 is on the index and in no table"]
 
 
-def test_model_classes(releases: tuple[Source, Source]) -> None:
+def test_new_model_classes_are_found(releases: tuple[Source, Source]) -> None:
     absences = {
         "NewForCausalLM": (Absence(first=OLDEST, last=OLD, since=NEW),),
         "FormerForCausalLM": (Absence(first=NEW, last=NEVER, until=OLD),),
@@ -248,11 +248,11 @@ def test_defaults_of_the_fields_of_a_request_first(releases: tuple[Source, Sourc
         ("fit: dense models, 0.9.2 to 0.27", []),
     ],
 )
-def test_what_a_source_cites(text: str, expected: list[str]) -> None:
+def test_citations_of_a_source_are_found(text: str, expected: list[str]) -> None:
     assert [str(one) for one in cited(text)] == expected
 
 
-def test_what_became_of_cited_places(releases: tuple[Source, Source]) -> None:
+def test_changes_of_cited_places(releases: tuple[Source, Source]) -> None:
     names = ("Worker.measure", "measure", "Worker.plan", "Worker", "page", "gone", "never")
     places = [Citation(path="worker/worker.py", name=name) for name in names]
     elsewhere = Citation(path="torch/cuda.py", name="allocate")

@@ -33,7 +33,7 @@ START = scenario_from_request(
         ("mm_processor_kwargs.max_pixels", 262144, lambda s: s.mm_processor_kwargs["max_pixels"]),
     ],
 )
-def test_one_field(field, value, read) -> None:
+def test_one_field_takes_its_value(field, value, read) -> None:
     assert read(with_field(START, field, value)) == value
 
 
@@ -60,7 +60,7 @@ def test_a_field_of_an_object_that_cannot_be_is_refused(field: str, value: objec
     assert (refused.value.code, refused.value.field) == ("invalid-value", field)
 
 
-def test_the_last_bound_taken_out_leaves_none() -> None:
+def test_without_bounds_the_object_is_gone() -> None:
     bound = with_field(with_field(START, "mm_processor_kwargs.fps", 0.5), "mm_processor_kwargs.num_frames", 8)
     assert bound.mm_processor_kwargs == {"fps": 0.5, "num_frames": 8}
     assert (
@@ -99,7 +99,7 @@ def test_an_engine_that_runs_on_both_cards_keeps_its_version() -> None:
     assert with_field(mindspore, "accelerator", "Ascend-910B4-32GB").engine == "vllm-mindspore"
 
 
-def test_an_engine_chosen_against_the_card_stands() -> None:
+def test_an_engine_chosen_against_the_card_is_kept() -> None:
     chosen = with_field(START, "engine", "vllm-ascend")
     assert chosen.engine == "vllm-ascend"
     assert not engine_followed(START, chosen)
@@ -112,7 +112,7 @@ def test_memory_that_cannot_be_is_refused(value) -> None:
     assert caught.value.field == "accelerator.memory_gib"
 
 
-def test_what_another_model_does_not_take_follows_it() -> None:
+def test_size_and_length_follow_another_model() -> None:
     # GPT-2: 12 heads, 1,024 positions.
     config = ModelConfig.from_mapping(
         {"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "n_embd": 768, "n_head": 12, "n_layer": 12,
@@ -170,7 +170,7 @@ def test_a_refusal_of_another_field_takes_no_size_away() -> None:
     assert offers.tensor_parallel_sizes(scenario) == (1, 2, 4, 8, 16)
 
 
-def test_lengths_reach_past_the_models_limit_and_hold_it() -> None:
+def test_lengths_include_the_models_limit_and_go_beyond_it() -> None:
     lengths = offers.context_lengths(40960, 8192)
     assert 40960 in lengths
     assert max(lengths) > 40960

@@ -1,4 +1,4 @@
-"""What is sent first, and what looks at server and cards."""
+"""The first request, and commands that watch server and cards."""
 
 from __future__ import annotations
 

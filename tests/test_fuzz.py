@@ -55,13 +55,13 @@ def test_every_target_has_seeds() -> None:
 
 
 @pytest.mark.parametrize(("target", "path"), KEPT)
-def test_what_was_kept(target: str, path: Path) -> None:
+def test_saved_inputs_raise_only_coded_errors(target: str, path: Path) -> None:
     run(target, path.read_bytes())
 
 
 @fuzz
 @given(st.sampled_from(["config", "contract", "request"]), st.integers(0), st.data())
-def test_changed_json(target: str, seed: int, data: st.DataObject) -> None:
+def test_changed_json_raises_only_coded_errors(target: str, seed: int, data: st.DataObject) -> None:
     given_ = data.draw(st.sampled_from(seeds.seeds_of(target)))
     run(target, mutation.mutated_json(given_, random.Random(seed), WORDS))
 
@@ -82,7 +82,7 @@ json_values = st.recursive(
 
 @fuzz
 @given(st.sampled_from(["config", "contract", "request"]), json_values)
-def test_any_json(target: str, value: object) -> None:
+def test_any_json_raises_only_coded_errors(target: str, value: object) -> None:
     run(target, json.dumps(value).encode())
 
 
@@ -92,18 +92,18 @@ def test_any_json(target: str, value: object) -> None:
         st.sampled_from(WORDS).map(lambda pair: pair[0]) | st.text(max_size=8), st.text(max_size=20)
     )
 )
-def test_any_link(params: dict[str, str]) -> None:
+def test_any_link_raises_only_coded_errors(params: dict[str, str]) -> None:
     run("link", urlencode(params, errors="replace").encode())
 
 
 @fuzz
 @given(st.sampled_from(["link", "start_up_log", "request_log", "command"]), st.integers(0), st.data())
-def test_changed_text(target: str, seed: int, data: st.DataObject) -> None:
+def test_changed_text_raises_only_coded_errors(target: str, seed: int, data: st.DataObject) -> None:
     given_ = seeds.seeds_of(target)
     run(target, mutation.mutated_text(data.draw(st.sampled_from(given_)), random.Random(seed), given_))
 
 
 @fuzz
 @given(st.sampled_from(TARGETS), st.binary(max_size=400))
-def test_any_bytes(target: str, data: bytes) -> None:
+def test_any_bytes_raise_only_coded_errors(target: str, data: bytes) -> None:
     run(target, data)

@@ -78,7 +78,7 @@ def test_rules_are_a_rule_file_of_metrics_that_exist(version: str) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_dashboard(version: str) -> None:
+def test_the_dashboard_has_panels_of_known_metrics(version: str) -> None:
     plan = planned(version)
     board = json.loads(dashboard(plan, thresholds(plan, default_load(plan))))
     check_dashboard(board)
@@ -92,7 +92,7 @@ def test_dashboard(version: str) -> None:
 
 
 def check_dashboard(board: dict[str, Any]) -> None:
-    """What Grafana needs to import a dashboard."""
+    """Keys that Grafana needs to import a dashboard."""
     assert isinstance(board["title"], str)
     assert board["uid"] is None
     assert isinstance(board["schemaVersion"], int)
@@ -143,7 +143,7 @@ def test_a_plan_without_a_cache_still_has_thresholds() -> None:
     assert limits.waiting_requests == 1
 
 
-def test_the_load_to_begin_with_is_what_the_plan_holds() -> None:
+def test_the_default_load_is_the_plans_capacity() -> None:
     assert default_load(present_plans.rule_of_thumb()) == Load(
         requests=20, prompt_tokens=7680, answer_tokens=512
     )
@@ -226,14 +226,14 @@ def test_a_plan_that_fits_answers_the_first_four() -> None:
     assert set(found[4:]) == {Tick.OPEN}
 
 
-def test_a_plan_that_does_not_fit_says_so() -> None:
+def test_a_plan_that_does_not_fit_has_its_verdict() -> None:
     found = ticks(present_plans.too_big())
     assert found["The engine starts"] is Tick.FAILS
     assert found["The target fits at once"] is Tick.FAILS
     assert found["Peak memory leaves room"] is Tick.FAILS
 
 
-def test_a_target_above_what_is_held() -> None:
+def test_a_target_above_the_capacity_fails() -> None:
     plan = present_plans.rule_of_thumb()  # 20 at once
     more = Load(requests=21, prompt_tokens=7680, answer_tokens=512)
     exactly = Load(requests=20, prompt_tokens=7680, answer_tokens=512)

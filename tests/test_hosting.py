@@ -28,7 +28,7 @@ PINNED = re.compile(r"[\w./-]+:[\w.-]+@sha256:[0-9a-f]{64}")
 
 
 def inline_script_hashes() -> set[str]:
-    """Of every inline script that a page may run, as a content security policy names them."""
+    """Hashes of all inline scripts of a page, as a content security policy names them."""
     index = (Path(streamlit.__file__).parent / "static" / "index.html").read_text()
     scripts = [*re.findall(r"<script>(.*?)</script>", index, re.DOTALL), shell.SCRIPT]
     digests = (hashlib.sha256(script.encode()).digest() for script in scripts)
@@ -81,18 +81,18 @@ def test_images_are_pinned_by_digest() -> None:
 
 
 def copied() -> list[str]:
-    """What the image has of this repository."""
+    """Files of this repository in the image."""
     sources = re.findall(r"^COPY (?!--from)(.+) \S+$", DOCKERFILE, re.MULTILINE)
     return [name for line in sources for name in line.split()]
 
 
-def test_the_build_context_holds_what_is_copied_and_no_more() -> None:
+def test_the_build_context_has_only_files_that_are_copied() -> None:
     let_in = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
     assert let_in == set(copied())
     assert all((ROOT / name).exists() for name in copied())
 
 
-def test_what_the_image_imports_is_in_the_image(tmp_path: Path) -> None:
+def test_the_image_has_all_that_it_imports(tmp_path: Path) -> None:
     for name in copied():
         if (ROOT / name).is_dir():
             shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
@@ -116,7 +116,7 @@ def test_what_the_image_imports_is_in_the_image(tmp_path: Path) -> None:
     assert int(cards) >= 4
 
 
-def test_compose_confines_every_service_and_replaces_what_stops() -> None:
+def test_compose_confines_services_and_restarts_them() -> None:
     for name, service in COMPOSE["services"].items():
         assert service["read_only"], name
         assert service["cap_drop"] == ["ALL"], name
@@ -170,14 +170,14 @@ def test_the_proxy_of_kubernetes_knows_every_replica() -> None:
 
 
 SERVER_BYTES = 400 << 20
-"""Of the pages' server with many sessions, and what it holds of uploads."""
+"""Memory of the pages' server with many sessions, and of its uploads."""
 API_BYTES = 2 * (100 << 20)
 TEMPORARY_BYTES = 64 << 20
-"""Of files in memory: /tmp."""
+"""Memory of files in /tmp."""
 
 
 def memory_limits() -> dict[str, int]:
-    """Of a replica, in bytes."""
+    """Memory of a replica, in bytes."""
     (planner,) = pods()["kv-planner"]["containers"]
     (unit,) = re.findall(r"^MemoryMax=(\w+)$", UNIT.read_text(), re.MULTILINE)
     written = {
@@ -188,7 +188,7 @@ def memory_limits() -> dict[str, int]:
     return {name: int(re.sub(r"(?i)gi?$", "", text)) << 30 for name, text in written.items()}
 
 
-def test_what_counts_apart_fits_into_a_replica_beside_the_server() -> None:
+def test_counting_processes_fit_into_a_replica_beside_the_server() -> None:
     """The kernel ends what a container takes above its limit, on Kubernetes all of it."""
     apart = logs.MAX_AT_ONCE * (logs.MEMORY_BYTES + logs.PARQUET_MEMORY_BYTES)
     limits = memory_limits()

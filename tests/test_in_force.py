@@ -106,7 +106,7 @@ def test_only_unknown_surroundings_that_decide_are_assumed(fields, assumed) -> N
     assert found == assumed
 
 
-def test_what_is_assumed_is_what_the_figures_are_of() -> None:
+def test_figures_are_those_of_the_assumed_surroundings() -> None:
     request = START | {"tensor_parallel_size": 2, "engine_version": "0.20.2"}
     planned = plan(scenario_from_request(request))
     found = assumed_surroundings(planned)

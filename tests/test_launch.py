@@ -53,7 +53,7 @@ def test_a_fusion_goes_into_the_compilation_config_by_its_name_in_the_release(
     assert said == {"cudagraph_mode": "FULL", "pass_config": {name: False}}
 
 
-def test_what_moves_memory_around_the_engine_comes_back_from_its_command() -> None:
+def test_surroundings_are_read_back_from_a_command() -> None:
     env = {
         "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True,max_split_size_mb:512",
         "NCCL_CUMEM_ENABLE": "0",
@@ -69,7 +69,7 @@ def test_what_moves_memory_around_the_engine_comes_back_from_its_command() -> No
     assert request_from(read_log(launch_command(start))).items() >= asked.items()
 
 
-def test_others_ask_for_none() -> None:
+def test_other_models_need_no_attention_backend() -> None:
     assert "attention-backend" not in launch_arguments(planned("Qwen/Qwen3-8B"))
 
 

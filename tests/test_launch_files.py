@@ -44,7 +44,7 @@ def test_the_command_is_one_shell_line() -> None:
     assert shlex.split(launch_command(planned())) == ["vllm", "serve", "Qwen/Qwen3-32B", *FLAGS]
 
 
-def test_the_folded_command_says_the_same() -> None:
+def test_the_folded_command_is_the_same() -> None:
     text = artefact(Artefact.COMMAND, planned())
     assert shlex.split(text.replace("\\\n", " ")) == ["vllm", "serve", "Qwen/Qwen3-32B", *FLAGS]
     assert len(text.splitlines()) == 4
@@ -57,7 +57,7 @@ def test_every_flag_writes_resolved_defaults_too() -> None:
     assert words[words.index("--dtype") + 1] == "bfloat16"
 
 
-def test_what_a_config_file_cannot_set_stands_above_it() -> None:
+def test_settings_outside_a_config_file_are_comments_above_it() -> None:
     text = artefact(Artefact.YAML, planned(max_model_len=50_000, env={"VLLM_ALLOW_LONG_MAX_MODEL_LEN": "1"}))
     assert text.splitlines()[0] == "# export VLLM_ALLOW_LONG_MAX_MODEL_LEN=1"
     assert yaml.safe_load(text)["model"] == "Qwen/Qwen3-32B"
@@ -125,7 +125,7 @@ def test_compose_reserves_the_gpus() -> None:
     assert (device["count"], device["capabilities"]) == (4, ["gpu"])
 
 
-def test_kubernetes_selects_what_it_labels_and_probes_long_enough() -> None:
+def test_kubernetes_selects_its_own_labels_and_probes_long_enough() -> None:
     _, deployment, service = yaml.safe_load_all(artefact(Artefact.KUBERNETES, planned()))
     template = deployment["spec"]["template"]
     labels = template["metadata"]["labels"]
@@ -228,7 +228,7 @@ def test_systemd_itself_reads_the_unit(name: str) -> None:
 
 
 def words_of_shell(text: str) -> list[str]:
-    """The words of every command of a script, as bash reads them, run by none."""
+    """The words of every command of a script, as bash reads them; nothing is run."""
     script = re.sub(r"^(export|docker|vllm|x) ", r"words \1 ", text, flags=re.MULTILINE)
     told = subprocess.run(
         ["bash", "-c", "words() { printf '%s\\0' \"$@\"; }\n" + script],
@@ -239,7 +239,7 @@ def words_of_shell(text: str) -> list[str]:
 
 
 def interpolated(part: Any) -> Any:
-    """As Compose reads a document: $$ is a dollar sign, and nothing is left to replace.
+    """A document as Compose reads it: $$ is a dollar sign, and no variable is left.
 
     Source: compose-go template/template.go, whose pattern takes $$, $name and ${...}, and calls the rest invalid.
     """
@@ -254,7 +254,7 @@ def interpolated(part: Any) -> Any:
 
 
 def expanded(text: str, known: dict[str, str]) -> str:
-    """As the kubelet reads an argument: $(NAME) is replaced where it is known, $$ is a dollar sign.
+    """An argument as the kubelet reads it: a known $(NAME) is replaced, $$ is a dollar sign.
 
     Source: kubernetes third_party/forked/golang/expansion/expand.go.
     """
@@ -273,7 +273,7 @@ def pod_of(text: str) -> dict[str, Any]:
 
 
 def unit_of(text: str) -> dict[str, dict[str, list[str]]]:
-    """A unit as systemd.syntax(7) has it: keys may stand several times, a backslash at the end continues a line."""
+    """A unit by systemd.syntax(7): keys may be repeated, a backslash at the end continues a line."""
     sections: dict[str, dict[str, list[str]]] = {}
     for line in re.sub(r"\\\n", " ", text).splitlines():
         if line.startswith("["):
@@ -291,7 +291,7 @@ def unquoted(word: str) -> str:
 
 
 def read_by_systemd(unit: str) -> str:
-    """What systemd says of a unit when it is asked what it would start; it answers only who is not root."""
+    """Errors of systemd about a unit that it would start; it answers only users other than root."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)
         Path(folder, "vllm.service").write_text(unit, encoding="utf-8")
@@ -329,7 +329,7 @@ def test_the_token_of_a_gated_model_is_a_reference_never_a_value() -> None:
 
 
 @pytest.mark.parametrize("kind", [*CONTAINERS, Artefact.SYSTEMD])
-def test_an_open_model_or_a_token_that_is_given_asks_for_none(kind: Artefact) -> None:
+def test_open_models_and_given_tokens_need_no_token(kind: Artefact) -> None:
     assert "token" not in artefact(kind, planned()).lower().replace("batched-token", "")
     given = artefact(kind, gated(env={"HF_TOKEN": "hf_given"}))
     assert "hf_given" in given
@@ -346,7 +346,7 @@ def test_a_gated_draft_needs_the_token_too() -> None:
     assert "secretKeyRef" in artefact(Artefact.KUBERNETES, started)
 
 
-def test_the_caches_outlive_the_pod_on_a_claim_that_holds_the_checkpoint() -> None:
+def test_the_caches_outlive_the_pod_on_a_claim_large_enough() -> None:
     claim, deployment, _ = yaml.safe_load_all(artefact(Artefact.KUBERNETES, planned()))
     assert claim["kind"] == "PersistentVolumeClaim"
     room = claim["spec"]["resources"]["requests"]["storage"]
@@ -393,7 +393,7 @@ def test_the_expected_lines_are_lines_that_the_log_reader_knows(version: str) ->
     assert log.figures.max_concurrency.value == pytest.approx(got.cache.max_concurrency, abs=0.006)
 
 
-def test_a_start_that_fails_prints_none_of_them() -> None:
+def test_a_failing_start_has_no_expected_lines() -> None:
     assert expected_log_lines(planned(tensor_parallel_size=1)) == ()
 
 
@@ -472,7 +472,7 @@ def test_a_model_of_the_hub_is_mounted_from_nowhere() -> None:
         )
 
 
-def test_a_name_that_looks_like_a_flag_is_none() -> None:
+def test_a_name_that_looks_like_a_flag_is_not_read_as_one() -> None:
     dashed = planned(model="--trust-remote-code", **PRIVATE)
     assert shlex.split(launch_command(dashed))[2] == "./--trust-remote-code"
 

@@ -97,14 +97,14 @@ def nested(depth: int) -> list[Any]:
         ({"model": "Qwen/Qwen3-32B", "accelerator": "H100-81GB-none"}, "unknown-accelerator", "accelerator"),
     ],
 )
-def test_whatever_is_wrong_is_a_coded_error(request_: dict[str, Any], code: str, field: str) -> None:
+def test_every_fault_is_a_coded_error(request_: dict[str, Any], code: str, field: str) -> None:
     with pytest.raises(kvcore.KvPlannerError) as raised:
         kvcore.plan(**request_)
     assert (raised.value.code, raised.value.field) == (code, field)
     assert raised.value.next_step
 
 
-def test_a_sweep_is_what_plan_answers() -> None:
+def test_a_sweep_equals_plans() -> None:
     [swept] = kvcore.sweep(
         models=["Qwen/Qwen3-32B"],
         accelerators=[CARD, "A100-80GB"],
@@ -149,7 +149,7 @@ def test_processes_share_out_a_large_sweep(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize("field", ["model", "accelerator", "tensor_parallel_size", "measured"])
-def test_a_sweep_refuses_what_it_varies_itself(field: str) -> None:
+def test_a_sweep_refuses_fields_that_it_varies(field: str) -> None:
     with pytest.raises(kvcore.ScenarioError) as raised:
         kvcore.sweep(models=["Qwen/Qwen3-32B"], **{field: 1})
     assert (raised.value.code, raised.value.field) == ("unknown-field", field)

@@ -208,7 +208,7 @@ def test_every_field_of_a_scenario_is_generated() -> None:
         max_size=6,
     )
 )
-def test_no_link_raises_and_what_is_wrong_is_named(params: dict[str, str]) -> None:
+def test_no_link_raises_and_errors_are_named(params: dict[str, str]) -> None:
     decoded = link.decode(params)
     for repair in decoded.repairs:
         assert repair.error.code in MESSAGES
@@ -273,7 +273,7 @@ def test_a_link_without_engine_takes_the_one_that_runs_on_the_card() -> None:
         {"gpu_memory_utilization": 0.8, "engine_version": "0.19.0"},
     ],
 )
-def test_a_link_to_keep_names_what_the_release_fills_in_and_plans_the_same(fields: dict[str, object]) -> None:
+def test_a_link_with_defaults_written_out_gives_the_same_plan(fields: dict[str, object]) -> None:
     found = plan(scenario_from_request({"model": "Qwen/Qwen3-8B", "accelerator": "H100-80GB", **fields}))
     params = link.encode(link.written_out(found))
     assert params["gpu_memory_utilization"] == f"{found.resolved.gpu_memory_utilization:g}"
@@ -300,7 +300,7 @@ def test_a_version_that_was_given_stays_as_it_was_given() -> None:
     assert link.written_out(plan(scenario_from_request(asked))).engine_version == "0.19.1rc1.dev5"
 
 
-def test_what_nobody_measured_says_so_in_the_link() -> None:
+def test_parts_that_were_not_measured_are_marked_in_a_link() -> None:
     asked = {
         "weights_gib": 15.5,
         "peak_activation_gib": 1.9,
@@ -390,7 +390,7 @@ def test_a_config_of_a_link_of_old_is_still_read() -> None:
     assert link.decode({"model": "config.json", "config": text}).scenario.config.raw == LONG
 
 
-def test_a_config_too_long_for_a_link_is_told_to_who_opens_it() -> None:
+def test_a_link_names_a_config_that_was_too_long_for_it() -> None:
     # Half of the noise is left by any deflation: 200 digests of 64 hexadecimal digits are 6,400 bytes of it.
     config = ModelConfig.from_mapping(NOISE)
     for model in ("config.json", "Qwen/Qwen3-8B"):
@@ -435,7 +435,7 @@ def test_a_packed_config_that_cannot_be_read_is_named(text: str, code: str) -> N
     assert (decoded.scenario.dtype, decoded.scenario.config) == ("float16", START.config)
 
 
-def test_what_inflates_to_a_gigabyte_is_left_unread() -> None:
+def test_a_text_that_inflates_to_a_gigabyte_is_not_read() -> None:
     # 1 GiB of zeros deflates to 1 MiB; the first 24 KiB of it already stand for 24 MiB.
     squeezer = zlib.compressobj(9)
     bomb = b"".join(squeezer.compress(bytes(1 << 20)) for _ in range(24))
@@ -481,7 +481,7 @@ def test_a_bad_value_is_named_once_and_the_rest_is_used(
         ({"model": "Qwen/Qwen3-235B-A22B-FP8", "tensor_parallel_size": "8"}, "weight-block-cut"),
     ],
 )
-def test_what_the_engine_refuses_is_readable_and_stays(params: dict[str, str], code: str) -> None:
+def test_a_refused_value_is_readable_and_stays(params: dict[str, str], code: str) -> None:
     decoded = link.decode({"accelerator": "H200-141GB", "engine_version": "0.11.0", **params})
     assert decoded.repairs == ()
     assert params.items() <= link.encode(decoded.scenario).items()
@@ -562,7 +562,7 @@ def test_a_draft_that_the_catalogue_lacks_travels_in_the_link() -> None:
 
 
 @pytest.mark.parametrize("config", [None, {"tie_word_embeddings": False, "transformers_version": "4.51.3"}])
-def test_what_the_repository_ships_travels_in_the_link(config: dict[str, object] | None) -> None:
+def test_facts_of_the_repository_are_part_of_the_link(config: dict[str, object] | None) -> None:
     model = "Qwen/Qwen3-Embedding-8B"
     own = None if config is None else {**catalogue.find_model(model).config.raw, **config}
     request = {"model": model, "accelerator": "H100-80GB", "runner": "generate", "config": own}
@@ -574,7 +574,7 @@ def test_what_the_repository_ships_travels_in_the_link(config: dict[str, object]
     assert scenario.checkpoint.sentence_transformers is True
 
 
-def test_what_absent_means_is_frozen() -> None:
+def test_defaults_of_absent_fields_are_frozen() -> None:
     """A link of version 1 leaves these out; a change here changes what old links say.
 
     What was false for groups of layers is left to the release now: without a connector, of which no old link knows,
@@ -602,7 +602,7 @@ def test_what_absent_means_is_frozen() -> None:
     )  # fmt: skip
 
 
-def test_capture_sizes_stand_in_a_link_with_commas() -> None:
+def test_capture_sizes_are_separated_by_commas_in_a_link() -> None:
     decoded = link.decode(
         {**dict(parse_qsl(WORKED)), "cudagraph_capture_sizes": "8,1,2", "cudagraph_mode": "FULL"}
     )
@@ -633,7 +633,7 @@ def test_a_length_is_read_as_the_sidebar_reads_it(text: str, tokens: int) -> Non
 
 
 @pytest.mark.parametrize("text", ["1e9", "2.50", "1E+3"])
-def test_a_value_that_was_not_usable_is_quoted_as_it_stands_in_the_link(text: str) -> None:
+def test_an_unusable_value_is_quoted_as_in_the_link(text: str) -> None:
     (repair,) = link.decode({"max_num_seqs": text}).repairs
     assert repair.given == text
     assert f" {text} " in f" {repair.error} ".replace(":", " ").replace(",", " ")
@@ -643,7 +643,7 @@ def test_a_value_that_was_not_usable_is_quoted_as_it_stands_in_the_link(text: st
 @pytest.mark.parametrize(
     "name", ["additional_config", "kv_transfer_config", "config", "hf_quant_config", "headers"]
 )
-def test_an_object_that_is_none_takes_nothing_else_along(name: str, text: str) -> None:
+def test_an_invalid_object_drops_only_itself(name: str, text: str) -> None:
     decoded = link.decode(
         {"model": "Qwen/Qwen3-32B", "accelerator": "RTX-4090-24GB", "tensor_parallel_size": "8", name: text}
     )

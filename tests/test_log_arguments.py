@@ -137,7 +137,7 @@ def test_commas_and_brackets_in_text_do_not_part_it() -> None:
     assert flags == LogFlags(max_num_seqs=16)
 
 
-def test_what_was_asked_for_stands_above_what_was_resolved() -> None:
+def test_given_flags_take_precedence_over_resolved_ones() -> None:
     flags = flags_of(
         "Initializing a V1 LLM engine (v0.19.0) with config: model='m', max_seq_len=262144, dtype=torch.bfloat16, x=1\n"
         "non-default args: {'max_model_len': -1, 'dtype': 'auto'}"
@@ -169,7 +169,7 @@ def test_method_of_the_checkpoint_is_not_a_flag() -> None:
     assert found.flags.enforce_eager is True
 
 
-def test_shell_command() -> None:
+def test_flags_of_a_shell_command_are_read() -> None:
     flags = flags_of(
         "$ vllm serve Qwen/Qwen3-32B -tp 4 --max-model-len 32k --gpu-memory-utilization=0.85 \\\n"
         "    --enforce-eager --no-enable-prefix-caching --max-num-seqs 64 \\\n"
@@ -207,14 +207,14 @@ def test_shell_command_out_of_a_word_processor() -> None:
         ("vllm serve m --cudagraph-capture-sizes 1 2 4 --fully-sharded-loras --language-model-only", "", ""),
     ],
 )
-def test_what_a_command_says_in_vain_is_told(command: str, unusable: str, unused: str) -> None:
+def test_ignored_flags_of_a_command_are_reported(command: str, unusable: str, unused: str) -> None:
     log = clean_log(f"$ {command}")
     found = {notice.code: dict(notice.params) for notice in read_flags(log, 0, len(log.text)).notices}
     expected = {"log-flags-unusable": unusable, "log-flags-unused": unused}
     assert found == {code: {"line": "1", "flags": flags} for code, flags in expected.items() if flags}
 
 
-def test_truncated_arguments_give_what_is_complete() -> None:
+def test_truncated_arguments_give_their_complete_fields() -> None:
     flags = flags_of("non-default args: {'model': 'm', 'max_num_seqs': 64, 'max_model_len': 81")
     assert flags == LogFlags(max_num_seqs=64)
 
@@ -243,7 +243,7 @@ class TestCompilation:
     )
 
     @pytest.mark.parametrize(("lines", "compiled"), [(LOADED, True), (SAVED, False), ("", None)])
-    def test_the_line_says_it(self, lines: str, compiled: bool | None) -> None:
+    def test_lines_about_compiled_kernels_are_read(self, lines: str, compiled: bool | None) -> None:
         log = clean_log(self.ARGUMENTS + lines)
         found = read_flags(log, 0, len(log.text))
         assert found.flags.kernels_compiled is compiled
@@ -257,7 +257,7 @@ class TestCompilation:
         assert found.flag_lines == ()
 
 
-def test_fields_of_objects_may_stand_one_by_one_in_a_command() -> None:
+def test_fields_of_objects_may_be_single_flags_of_a_command() -> None:
     flags = flags_of(
         "vllm serve Qwen/Qwen2.5-VL-7B-Instruct --limit-mm-per-prompt.image 2 --limit-mm-per-prompt.image.width=512 "
         "--mm-processor-kwargs.max_pixels 262144 --mm-processor-kwargs.fps nonsense --limit-mm-per-prompt.smell 3"

@@ -161,7 +161,7 @@ def test_every_artefact_reads_back(kind: Artefact, name: str) -> None:
         "docker run --rm postgres:17 --foo bar",
     ],
 )
-def test_what_starts_no_engine_is_none(text: str) -> None:
+def test_a_text_without_an_engine_has_no_container(text: str) -> None:
     lines = clean_log(text).lines
     assert all(not manifest.container for manifest in find_manifests(lines))
     words = text.split()
@@ -192,7 +192,7 @@ def test_a_command_without_a_long_flag(line: str, model: str) -> None:
 @pytest.mark.parametrize(
     "line", ["vllm serve failed", "use vllm serve org/model for this", "vllm serve a/b works"]
 )
-def test_prose_about_a_command_is_none(line: str) -> None:
+def test_prose_about_a_command_is_not_read_as_one(line: str) -> None:
     with pytest.raises(LogError, match="start-up lines"):
         read_log(line)
 

@@ -341,7 +341,7 @@ def test_every_code_has_words() -> None:
         ),
     ],
 )
-def test_out_of_memory_is_explained_by_what_came_before(
+def test_out_of_memory_is_explained_by_the_phase(
     before: list[str], code: str, phase: Phase, change: Change | None
 ) -> None:
     # 0.9 - (1.50 - 0.50) / 79.19 = 0.8874
@@ -372,7 +372,7 @@ def test_npu_out_of_memory_after_the_cache() -> None:
         "Default/MatMul-op1, alloc size: 268435456B.",
     ],
 )
-def test_other_allocators(text: str) -> None:
+def test_errors_of_other_allocators_are_out_of_memory(text: str) -> None:
     assert failing(LOADING, text).code == "start-oom-loading"
 
 
@@ -384,7 +384,7 @@ def test_mindspore_allocation_size() -> None:
     assert failing(text).number("tried_gib") == 0.25
 
 
-def test_what_is_wrong_comes_before_what_followed_from_it() -> None:
+def test_the_cause_comes_before_its_consequences() -> None:
     log = read_log(
         "\n".join(
             [
@@ -404,7 +404,7 @@ def test_what_is_wrong_comes_before_what_followed_from_it() -> None:
     ]
 
 
-def test_failure_without_a_known_cause_says_so() -> None:
+def test_a_failure_without_a_known_cause_has_a_notice() -> None:
     failure = failing("RuntimeError: Engine core initialization failed. See root cause above.")
     assert failure.code == "start-failed"
 
@@ -479,7 +479,7 @@ def test_root_cause_that_is_not_memory(lines: list[str], code: str, number: int)
     assert (failure.code, failure.line_number, failure.change) == (code, number, None)
 
 
-def test_memory_that_ran_out_is_the_cause_of_what_the_other_ranks_then_say() -> None:
+def test_out_of_memory_is_the_cause_of_later_errors_of_other_ranks() -> None:
     nccl = WORKER + "torch.distributed.DistBackendError: NCCL error in: x.cpp:77, remote process exited"
     assert failing(LOADING, TORCH_OOM.format("1.50 GiB", "512.00 MiB"), nccl).code == "start-oom-loading"
 
@@ -512,7 +512,7 @@ def test_memory_that_ran_out_is_the_cause_of_what_the_other_ranks_then_say() -> 
         ),
     ],
 )
-def test_an_unknown_error_is_shown_as_it_stands(lines: list[str], number: int, rank: str) -> None:
+def test_an_unknown_error_is_quoted(lines: list[str], number: int, rank: str) -> None:
     failure = failing(*lines)
     assert (failure.code, failure.line_number, failure.rank) == ("start-other-error", number, rank)
     assert failure.line == [ARGS, *lines][number - 1].strip()
@@ -585,7 +585,7 @@ TOO_LONG = (
         ("5.62", "5.14", "bfloat16", True),
     ],
 )
-def test_fp8_is_advised_only_where_half_of_what_is_needed_is_left(
+def test_fp8_is_advised_only_where_half_the_memory_is_available(
     needed: str, left: str, dtype: str, is_enough: bool
 ) -> None:
     flags = f"non-default args: {{'model': 'Qwen/Qwen3-8B', 'kv_cache_dtype': '{dtype}'}}"
@@ -595,7 +595,7 @@ def test_fp8_is_advised_only_where_half_of_what_is_needed_is_left(
     assert failure.code == "start-context-too-long"
 
 
-def test_what_an_error_measured_is_a_figure_where_no_line_of_its_own_gives_it() -> None:
+def test_numbers_of_an_error_are_figures_where_no_line_gives_them() -> None:
     error = TOO_LONG.format(needed="20.00", left="2.61")
     alone = read_log(error)
     assert alone.worst_rank.available_kv_gib.value == 2.61

@@ -44,7 +44,7 @@ fuzz = settings(
 
 
 def read(given: str | bytes) -> StartupLog | None:
-    """What the reader makes of it, with everything that is derived from that; None where it refuses by code."""
+    """The log and everything derived from it; None where it is refused by code."""
     try:
         log = read_log(given)
     except LogError as error:
@@ -98,13 +98,13 @@ argument_lines = st.builds(
 
 @fuzz
 @given(st.text(max_size=2000))
-def test_any_text(text: str) -> None:
+def test_any_text_is_read_or_refused_by_code(text: str) -> None:
     read(text)
 
 
 @fuzz
 @given(st.binary(max_size=2000))
-def test_any_bytes(data: bytes) -> None:
+def test_any_bytes_are_read_or_refused_by_code(data: bytes) -> None:
     read(data)
 
 
@@ -125,7 +125,7 @@ def test_engine_lines_with_odd_numbers(lines: list[str]) -> None:
         max_size=8,
     ),
 )
-def test_mutated_samples(text: str, edits: list[tuple[float, int, str]]) -> None:
+def test_changed_logs_are_read_or_refused_by_code(text: str, edits: list[tuple[float, int, str]]) -> None:
     for share, length, put in edits:
         at = int(share * len(text))
         text = text[:at] + put + text[at + length :]
@@ -172,7 +172,7 @@ YAML_LINES = [
         max_size=16,
     )
 )
-def test_container_files(lines: list[tuple[int, str]]) -> None:
+def test_container_files_are_read_or_refused_by_code(lines: list[tuple[int, str]]) -> None:
     read("\n".join("  " * indent + line for indent, line in lines))
 
 

@@ -1,4 +1,4 @@
-"""What Ascend machines print around a start: `npu-smi info`, CANN's and HCCL's errors."""
+"""Output of Ascend machines around a start: `npu-smi info`, errors of CANN and HCCL."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def codes(log: StartupLog) -> list[str]:
     return [one.code for one in log.notices if one.code.startswith("npu-")]
 
 
-def test_idle_chips_have_what_the_driver_keeps() -> None:
+def test_idle_chips_have_the_drivers_memory_in_use() -> None:
     log = read_log(table(3397, 3395) + SERVE)
     assert [(chip.card, chip.used_mib, chip.total_mib) for chip in log.chips] == [
         ("0", 3397, 65536),
@@ -65,7 +65,7 @@ def test_idle_chips_have_what_the_driver_keeps() -> None:
     assert codes(log) == []
 
 
-def test_memory_without_a_process_is_still_held() -> None:
+def test_memory_without_a_process_is_still_in_use() -> None:
     # 34,120 MB less what the driver has of 65,536: torch sees 60.97 GiB of such a chip.
     log = read_log(table(3397, 34120, processes=NONE.format(0) + NONE.format(1)))
     assert log.taken_gib == pytest.approx(34120 / 1024 - (64 - 60.97), abs=0.02)
@@ -102,7 +102,7 @@ def test_it_is_planned_as_taken_before_the_start() -> None:
     assert "surroundings" not in found.borrowed
 
 
-def test_what_the_start_itself_takes_does_not_count() -> None:
+def test_memory_of_the_start_itself_does_not_count() -> None:
     assert read_log(SERVE + READY + table(60_000)).chips == ()
     assert len(read_log(table(3_500) + SERVE + READY + table(60_000)).chips) == 1
     assert read_log(table(3_500) + SERVE + READY + table(60_000)).taken_gib is None
@@ -166,7 +166,7 @@ def test_errors_of_cann_and_hccl(lines: list[str], code: str) -> None:
         assert words(language).next_step(failure.notice)
 
 
-def test_an_allocation_of_cann_says_its_size_and_when() -> None:
+def test_an_allocation_of_cann_has_size_and_phase() -> None:
     lines = [
         "INFO 09-10 [model_runner_v1.py:1912] Loading model weights took 27.5376 GB",
         "EL0004: [PID: 14004] 2025-11-06-01:17:59.527.855 Failed to allocate memory.",

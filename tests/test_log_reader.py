@@ -78,7 +78,7 @@ def test_every_era_gives_its_engine_and_flags(sample: dict[str, Any]) -> None:
 
 
 @every_sample
-def test_spread_of_the_ranks_is_kept(sample: dict[str, Any]) -> None:
+def test_the_spread_of_the_ranks_is_given(sample: dict[str, Any]) -> None:
     log = read_log(text_of(sample["file"]))
     spreads = {spread.figure: spread for spread in log.spreads if spread.low != spread.high}
     expected = sample.get("spread")
@@ -180,7 +180,7 @@ def test_joined_lines_read_the_same(sample: dict[str, Any]) -> None:
 
 
 @every_sample
-def test_a_truncated_log_gives_what_it_still_has(sample: dict[str, Any]) -> None:
+def test_a_truncated_log_gives_its_remaining_figures(sample: dict[str, Any]) -> None:
     text = text_of(sample["file"])
     whole = {(r.figure, r.value) for rank in read_log(text).ranks for r in rank.readings}
     for share in range(1, 20):
@@ -242,7 +242,7 @@ def test_absurd_figures_are_dropped_and_reported(line: str, figure: str) -> None
     assert [(notice.code, notice.field) for notice in log.notices] == [("log-absurd-figure", figure)]
 
 
-def test_negative_kv_memory_is_what_a_failing_start_prints() -> None:
+def test_a_failing_start_may_print_negative_kv_memory() -> None:
     log = read_log(AVAILABLE.format(-24.42))
     assert (measured_from(log).available_kv_gib, log.notices) == (-24.42, ())
 
@@ -320,14 +320,14 @@ def test_request_is_complete_for_planning() -> None:
         ("\n" * (MAX_LOG_LINES + 1), "log-too-large"),
     ],
 )
-def test_what_is_no_log_is_refused_by_code(given: str | bytes, code: str) -> None:
+def test_a_text_that_is_no_log_is_refused_by_code(given: str | bytes, code: str) -> None:
     with pytest.raises(LogError) as caught:
         read_log(given)
     assert caught.value.code == code
     assert "{" not in str(caught.value) + caught.value.next_step
 
 
-def test_refusal_names_what_was_looked_for() -> None:
+def test_a_refusal_names_the_lines_that_were_expected() -> None:
     with pytest.raises(LogError, match="Available KV cache memory"):
         read_log("hello\nworld")
 

@@ -1,4 +1,4 @@
-"""What reading a log costs: work in proportion to the text, a bound on all else, turns for other threads."""
+"""The cost of reading a log: in proportion to the text, bounded beyond that, with turns for other threads."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_real_starts_are_far_from_the_bound(monkeypatch: pytest.MonkeyPatch) -> 
         assert spent(path.read_text("utf-8"), monkeypatch) < MAX_STEPS / 100, path.name
 
 
-def test_a_log_that_was_read_in_part_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_read_in_part_has_a_notice(monkeypatch: pytest.MonkeyPatch) -> None:
     text = "INFO Available KV cache memory: 1.5 GiB, non-default args: {'max_model_len': 8192}\n" * 40
     assert "log-read-in-part" not in {notice.code for notice in read_log(text).notices}
     monkeypatch.setattr(logs, "clean_log", lambda given: replace(clean_log(given), steps=Steps(left=1100)))
@@ -135,7 +135,7 @@ def test_steps_that_are_spent_stay_spent() -> None:
     assert [steps.take(6), steps.take(6), steps.take(1), steps.take(0)] == [True, False, False, False]
 
 
-def test_what_a_call_into_c_is_given_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_input_of_a_call_into_c_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[int] = []
     cut_fields: Callable[..., object] = log_fields.cut_fields
 
@@ -188,7 +188,7 @@ class TestLines:
         text = "a" * (SLICE - 1) + "\r\n" + "b"
         assert [line for block in line_blocks(text) for line in block] == ["a" * (SLICE - 1), "b"]
 
-    def test_what_a_web_page_writes_for_characters(self) -> None:
+    def test_characters_escaped_by_a_web_page_are_read(self) -> None:
         assert message_of("&gt; x &amp;lt; &quot;a&#39;s&quot;") == '> x &lt; "a\'s"'
 
     @pytest.mark.parametrize("line", ["&#" + "1" * 5000 + ";", "&#x110000;", "&zz"])

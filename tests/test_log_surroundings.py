@@ -1,4 +1,4 @@
-"""What surrounds a start, off its log: lines as engine, NCCL and the tools of the cards print them."""
+"""Surroundings of a start in its log: lines of engine, NCCL and the tools of the cards."""
 
 from __future__ import annotations
 
@@ -83,13 +83,13 @@ def test_lines_leave_these_cases(
     assert found[field].line in lines[0] + "\n".join(lines)
 
 
-def test_a_log_that_says_nothing_of_its_machine_leaves_it_unknown() -> None:
+def test_a_log_without_facts_about_its_machine_leaves_it_unknown() -> None:
     log = read_log(start("INFO Available KV cache memory: 52.80 GiB"))
     assert log.surroundings == ()
     assert "surroundings" not in request_from(log)
 
 
-def test_what_one_case_is_left_of_goes_into_the_request() -> None:
+def test_surroundings_with_one_case_left_are_in_the_request() -> None:
     request = request_from(read_log(start(NO_P2P, WSL, SMI, SAMPLER, PCIE_ONLY)))
     assert request["surroundings"] == {"link": "pcie", "host": "wsl", "driver": "580.159.03"}
     assert request["env"] == {"VLLM_USE_FLASHINFER_SAMPLER": "1"}
@@ -109,7 +109,7 @@ def sidebar(**fields: object) -> Scenario:
 CHOSEN = {"link": "nvlink", "host": "linux", "driver": "570.86.15", "installation": "ngc", "taken_gib": 3.0}
 
 
-def test_a_log_that_contradicts_what_was_chosen_says_so_and_what_it_says_is_taken() -> None:
+def test_a_log_that_contradicts_a_choice_is_reported_and_counts() -> None:
     free = "INFO Free memory on device (22.93/23.56 GiB) on startup. Desired GPU memory utilization is (0.9, 21.2 GiB)."
     log = read_log(start(NO_P2P, WSL, SMI, NO_SAMPLER, free))
     chosen = sidebar(surroundings=CHOSEN, env={"VLLM_USE_FLASHINFER_SAMPLER": 1})
@@ -129,7 +129,7 @@ def test_a_log_that_contradicts_what_was_chosen_says_so_and_what_it_says_is_take
     assert contradictions(corrected, log) == ()
 
 
-def test_what_the_log_allows_is_no_contradiction() -> None:
+def test_a_case_that_the_log_allows_is_no_contradiction() -> None:
     log = read_log(start(BY_P2P, SMI))
     chosen = sidebar(surroundings={"link": "pcie-p2p", "driver": "580"})
     assert contradictions(chosen, log) == ()
@@ -146,7 +146,7 @@ def test_the_notice_has_words_in_both_languages() -> None:
     assert words(Language.CHINESE).error(found) != words(Language.ENGLISH).error(found)
 
 
-def test_what_the_log_does_not_say_is_lent_by_the_sidebar() -> None:
+def test_missing_parts_of_a_log_are_borrowed_from_the_sidebar() -> None:
     current = sidebar(surroundings={"installation": "pip", "link": "nvlink"})
     found = scenario_from_log(read_log(start(NO_P2P)), current)
     assert (found.scenario.surroundings.installation, found.scenario.surroundings.link) == ("pip", "pcie")

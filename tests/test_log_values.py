@@ -55,7 +55,7 @@ def log_of(arguments: str = "", config: str = "", version: str = "0.20.2") -> st
         ("max_num_seqs", "4", {}),
     ],
 )  # fmt: skip
-def test_one_field(name: str, value: str, flags: dict[str, object]) -> None:
+def test_a_field_about_graphs_is_read(name: str, value: str, flags: dict[str, object]) -> None:
     assert graph_flags(name, value) == flags
 
 
@@ -77,7 +77,7 @@ def test_a_pasted_command(words: str, flags: dict[str, object]) -> None:
         assert (list(given) if isinstance(given, tuple) else given) == value
 
 
-def test_what_the_engine_resolved_is_no_flag_where_the_plan_captures_the_same() -> None:
+def test_resolved_graphs_are_no_flags_where_the_plan_has_the_same() -> None:
     log = read_log(log_of(config=f'{{"cudagraph_capture_sizes": {OWN}}}'))
     assert log.graphs == LoggedGraphs(sizes=tuple(OWN))
     assert log.flags.cudagraph_capture_sizes is None

@@ -122,7 +122,7 @@ def test_each_machine_serves_its_own_replicas() -> None:
     assert '"$NODE0_IP"' in artefact(Artefact.COMMAND, planned(data_parallel_size=4))
 
 
-def test_the_last_machine_has_what_is_left() -> None:
+def test_the_last_machine_has_the_remaining_replicas() -> None:
     found = machines_of(planned(data_parallel_size=5))
     assert [machine.cards for machine in found] == [8, 8, 4]
     assert [machine.flags["data-parallel-size-local"] for machine in found] == [2, 2, 1]
@@ -135,7 +135,7 @@ def test_a_replica_beyond_a_machine_runs_on_ray() -> None:
     assert server[server.index("--distributed-executor-backend") + 1] == "ray"
 
 
-def test_each_of_several_ascend_machines_says_its_address_and_interface() -> None:
+def test_each_of_several_ascend_machines_sets_address_and_interface() -> None:
     """vllm-ascend's docs/source/tutorials/features/ray.md (0.23.0): before the Ray cluster, on each machine."""
     text = artefact(Artefact.COMMAND, planned(tensor_parallel_size=4, pipeline_parallel_size=4))
     first, second = text.split("# 2 / 2")
@@ -169,7 +169,7 @@ def test_a_file_of_one_machine_refuses_several(kind: Artefact) -> None:
 
 @pytest.mark.parametrize("kind", [Artefact.COMMAND, Artefact.DOCKER, Artefact.COMPOSE])
 @pytest.mark.parametrize("field", ["data_parallel_size", "pipeline_parallel_size"])
-def test_nobody_can_ask_for_ten_thousand_starts(kind: Artefact, field: str) -> None:
+def test_ten_thousand_starts_are_refused(kind: Artefact, field: str) -> None:
     asked = {"tensor_parallel_size": 16, "pipeline_parallel_size": 1, "data_parallel_size": 1, field: 65_536}
     deployment = planned()
     parallel = replace(deployment.scenario.parallel, **asked)
@@ -232,7 +232,7 @@ def test_lines_to_expect_are_those_of_the_plug_in(version: str, text: str) -> No
     assert measured.available_kv_gib == pytest.approx((deployment.available_kv_bytes or 0) / 2**30, abs=0.006)
 
 
-def test_a_310p_computes_in_float16_and_the_command_says_so() -> None:
+def test_the_command_of_a_310p_has_dtype_float16() -> None:
     dense = {"model": "Qwen/Qwen3-8B", "accelerator": "Ascend-310P3-Duo-48GB", "max_model_len": 8192}
     found = plan(scenario_from_request(dense))
     (words,) = commands(artefact(Artefact.COMMAND, found))
@@ -294,7 +294,7 @@ def test_machines_that_share_a_replica_meet_at_the_first_one(
     assert {(one["tensor_parallel_size"], one.get("pipeline_parallel_size", 1)) for one in given} == {sizes}
 
 
-def test_as_many_cards_of_each_machine_as_leave_none_over() -> None:
+def test_each_machine_uses_a_divisor_of_the_cards() -> None:
     """vllm/engine/arg_utils.py (0.33.0): `--nnodes` must evenly divide the total world size."""
     assert [(one.cards, one.flags["nnodes"]) for one in machines_of(on_h100(tensor_parallel_size=16))] == [
         (8, 2)
@@ -352,8 +352,8 @@ def test_one_plan_has_one_start_everywhere(request_fields: dict[str, Any]) -> No
 
 
 @pytest.mark.parametrize("request_fields", SHARED)
-def test_the_config_file_says_what_each_machine_runs_with_it(request_fields: dict[str, Any]) -> None:
-    """What the file and the words behind it ask for together is what the command asks for."""
+def test_the_config_file_has_the_commands_of_each_machine(request_fields: dict[str, Any]) -> None:
+    """File and flags together ask for the same as the command."""
     deployment = on_h100(**request_fields)
     text = artefact(Artefact.YAML, deployment)
     head = [line.removeprefix("# ") for line in text.splitlines() if line.startswith("# ")]
@@ -373,7 +373,7 @@ def test_the_config_file_says_what_each_machine_runs_with_it(request_fields: dic
     ]
 
 
-def test_a_start_of_too_many_machines_says_what_the_first_one_runs() -> None:
+def test_a_start_of_too_many_machines_shows_the_first_ones_command() -> None:
     command = launch_command(on_h100(model="Qwen/Qwen3-32B", tensor_parallel_size=8, data_parallel_size=128))
     (words,) = commands(command)
     assert words[words.index("--data-parallel-size-local") + 1] == "1"

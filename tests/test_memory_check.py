@@ -121,7 +121,7 @@ def test_a_machine_without_a_tool_is_said(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (2, "none of nvidia-smi, rocm-smi, npu-smi is on this machine\n")
 
 
-def test_a_tool_that_says_nothing_is_said(tmp_path: Path) -> None:
+def test_a_silent_tool_is_reported(tmp_path: Path) -> None:
     environment = machine(tmp_path, "rocm-smi", "echo 'no device' >&2")
     done = ran(tmp_path, environment, "leak", "--seconds", "1", "--tool", "rocm-smi")
     assert (done.returncode, done.stderr) == (2, "rocm-smi shows no memory: no device\n")

@@ -350,7 +350,7 @@ def test_a_fix_shows_its_command_and_can_be_undone() -> None:
     assert not any("37424" in code.value for code in app.code if "vllm serve" in code.value)
 
 
-def test_what_is_no_log_is_told_and_kept() -> None:
+def test_a_text_that_is_no_log_is_reported_and_stays() -> None:
     text = "# a [link](http://example.org)\n<script>alert(1)</script> **bold**"
     app = paste(open_check(), text)
     assert "none of the engine's start-up lines" in seen(app).lower()

@@ -171,7 +171,7 @@ def test_no_text_raises_and_what_was_read_comes_back(params: dict[str, str]) -> 
     assert decode_page(encode_page(found.values)).values == found.values
 
 
-def test_what_absent_means_is_frozen() -> None:
+def test_defaults_of_absent_fields_are_frozen() -> None:
     """A link leaves these out; a change here changes what old links show."""
     assert {name: parameter.default for name, parameter in PARAMETERS.items()} == {
         "view": "cards", "wanted": 10, "gpus": 8, "vendors": (), "memory": (), "sort": "vendor", "failing": False,

@@ -35,7 +35,7 @@ for one in ROWS:
 
 
 @pytest.mark.parametrize("model", BY_MODEL)
-def test_whole_models(model: str) -> None:
+def test_whole_models_are_planned_as_the_engine_does(model: str) -> None:
     for header, row in BY_MODEL[model]:
         found = [each for each in compare.disagreements(row, header) if not compare.is_known(row, each[0])]
         assert not found, (header["engine_version"], row["card"], row["args"])
@@ -83,7 +83,7 @@ def test_breadth_of_the_data() -> None:
         ("Qwen/Qwen3.5-35B-A3B", "H100-80GB", 1, 32768, {}),
     ],
 )
-def test_what_other_tools_get_wrong(
+def test_cases_that_other_tools_get_wrong(
     model: str, card: str, tp: int, length: int, flags: dict[str, Any]
 ) -> None:
     """Windows with in-flight tokens, latent vectors beside an indexer, states, chunks: all exact, no exception."""

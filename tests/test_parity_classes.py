@@ -17,7 +17,7 @@ FILES = sorted((Path(__file__).parent / "data" / "parity" / "classes").glob("*.j
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_class(path: Path) -> None:
+def test_a_class_is_planned_as_the_engine_does(path: Path) -> None:
     entry = json.loads(path.read_text(encoding="utf-8"))
     assert entry["rows"], "no answer of the engine is kept"
     allowed = {aspect for known in entry.get("differences", ()) for aspect in known["aspects"]}

@@ -12,7 +12,7 @@ KEPT = Path(__file__).parent / "data" / "parity" / "npu.jsonl"
 HEADER, *ROWS = map(json.loads, KEPT.read_text("utf-8").splitlines())
 
 
-def test_four_releases_are_kept_with_every_kind_of_cache() -> None:
+def test_four_releases_are_recorded_with_every_kind_of_cache() -> None:
     assert sorted({row["engine_version"] for row in ROWS}) == ["0.11.0", "0.13.0", "0.18.0", "0.23.0"]
     kinds = {layer["kind"] for case in HEADER["cases"].values() for layer in case["stages"][0]}
     assert kinds == {"attention", "latent", "state", "compressed"}

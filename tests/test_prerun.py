@@ -57,7 +57,7 @@ def test_commands_of_the_pre_run() -> None:
     }
 
 
-def test_final_settings() -> None:
+def test_settings_of_the_final_start() -> None:
     # 57.6 - 22 = 35.6 GB; 35.6 x 2**30 / 70,272 = 543,960 tokens; / 16,384 = 33.2
     result = the_result()
     assert result.exports == {"ASCEND_TOTAL_MEMORY_GB": "64", "vLLM_MODEL_MEMORY_USE_GB": "22"}
@@ -66,7 +66,7 @@ def test_final_settings() -> None:
 
 
 def test_the_final_start_is_one_that_was_measured() -> None:
-    """The peak is of one step of 16,384 tokens: a step of 33 x 16,384 would need activations that nobody measured."""
+    """The peak is that of a step of 16,384 tokens; the activations of 33 x 16,384 were not measured."""
     result = the_result()
     assert result.flags["--max-num-batched-tokens"] == result.prerun.flags["--max-num-batched-tokens"]
     wide = the_result(prerun=PreRun(batched_tokens=65536))
@@ -151,7 +151,7 @@ def test_a_peak_that_cannot_be() -> None:
     assert raised.value.code == "prerun-no-kv"
 
 
-def test_what_system_and_driver_take_has_to_fit_beside_the_budget() -> None:
+def test_system_and_driver_must_fit_beside_the_budget() -> None:
     assert PreRun().notices == ()  # 6.4 GB stay
     tight = PreRun(
         total_gb=32, model_gb=20, gpu_memory_utilization=0.95
@@ -171,7 +171,7 @@ def test_remedies_come_in_the_guide_s_order() -> None:
     assert [(remedy.field, remedy.values) for remedy in experts[4:]] == [("data_parallel_size", ("2",))]
 
 
-def test_spreading_the_experts_lowers_what_a_card_loads() -> None:
+def test_spreading_the_experts_lowers_the_weights_of_a_card() -> None:
     request = {
         "model": "deepseek-ai/DeepSeek-V3",
         "accelerator": "Ascend-910B1-64GB",

@@ -212,7 +212,7 @@ def test_a_modelopt_config_without_lists_is_completed_by_the_side_file_of_the_re
     ("engine", "version"),
     [("vllm", "0.6.4"), ("vllm", "newest"), ("vllm-ascend", "0.0.1"), ("vllm", "0.6.4.post1")],
 )
-def test_no_scenario_is_of_a_release_that_nobody_knows(engine: str, version: str) -> None:
+def test_no_scenario_has_an_unknown_release(engine: str, version: str) -> None:
     with pytest.raises(KvPlannerError) as refused:
         scenario_from_request({"model": "Qwen/Qwen3-8B", "engine": engine, "engine_version": version})
     assert refused.value.field == "engine_version"

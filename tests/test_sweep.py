@@ -79,7 +79,7 @@ def test_the_whole_catalogue_equals_its_plans_on_a_sample() -> None:
         assert cell == plan_cell(scenario, models[at], CARDS[card], SIZES[size])
 
 
-def test_what_cards_take_of_a_dense_model_says_nothing_of_experts() -> None:
+def test_a_dense_model_does_not_stand_for_experts_on_a_card() -> None:
     # Cards that are alike for the first model exchange the tokens of the second one's experts in different ways.
     cards = [card for card in CARDS if card.vendor is Vendor.HUAWEI]
     models = [catalogue.find_model(name) for name in ("Qwen/Qwen3-8B", "Qwen/Qwen3-30B-A3B")]
@@ -104,7 +104,7 @@ def test_a_checkpoint_that_vllm_ascend_does_not_take_gives_way_to_modelslims(nam
     assert (back.engine, back.quantization) == ("vllm", None)
 
 
-def test_weights_that_no_card_holds_are_a_verdict() -> None:
+def test_weights_too_large_for_a_card_are_a_verdict() -> None:
     # 671 × 10⁹ parameters in fp8 are over 600 GiB; eight cards of 24 GB have less than 192.
     (swept,) = sweep(
         base(),
@@ -155,7 +155,7 @@ def test_flags_about_states_stay_with_their_own_model() -> None:
     assert (other.mamba_cache_mode, other.mamba_block_size) == (None, None)
 
 
-def test_lines_are_json_and_say_what_the_cells_say() -> None:
+def test_lines_are_the_cells_as_json() -> None:
     cards = [catalogue.find_accelerator("H100-80GB"), catalogue.find_accelerator("RTX-4090-24GB")]
     (swept,) = sweep(base(), [catalogue.find_model("Qwen/Qwen3-32B")], cards, (1, 3))
     rows = [json.loads(line) for line in json_lines(swept)]

@@ -53,19 +53,19 @@ def test_a_range_is_read_as_osv_says(version: str, given: dict[str, Any], affect
         ("pillow==9.0.0", "CVE-2022-24303"),
     ],
 )
-def test_what_was_known_is_found_by_the_kept_advisories(pin: str, known: str) -> None:
+def test_saved_advisories_find_known_vulnerabilities(pin: str, known: str) -> None:
     wanted = Requirement(pin)
     assert known in "\n".join(audit.kept_findings({wanted.name: wanted}, KEPT))
 
 
-def test_our_pins_have_no_kept_findings() -> None:
+def test_the_pins_have_no_saved_advisories() -> None:
     for name in audit.LISTS:
         pinned = audit.pins(name)
         assert len(set(pinned) & set(KEPT["packages"])) > 5
         assert audit.kept_findings(pinned, KEPT) == []
 
 
-def test_the_kept_advisories_say_until_when_they_are() -> None:
+def test_the_saved_advisories_have_a_date() -> None:
     assert re.fullmatch(r"20\d\d-\d\d-\d\d", KEPT["until"])
 
 

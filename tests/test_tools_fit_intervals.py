@@ -29,7 +29,7 @@ HERE = Place(vendor=Vendor.NVIDIA, ranks="one", multimodal=False, era=2)
 
 
 def score(group: str, residual: float, place: Place = HERE) -> Score:
-    """Of a start whose parts leave 2 bytes unsure on either side."""
+    """A start with parts of an uncertainty of 2 bytes on either side."""
     return Score(
         id=f"{group} {residual}", group=group, place=place, residual=residual, reach=Reach(2.0, 0.0, 0.0, 0.0)
     )
@@ -52,7 +52,7 @@ def test_sides_are_apart() -> None:
     assert factor_at(HERE, [score("a", -6.0), score("b", 4.0)]) == (3.0, 2.0)
 
 
-def test_likeness_multiplies_what_differs() -> None:
+def test_likeness_multiplies_the_weights_of_differences() -> None:
     assert likeness(HERE, HERE) == 1.0
     assert likeness(HERE, replace(HERE, era=1)) == NEXT_ERA
     assert likeness(HERE, replace(HERE, era=0, ranks="several")) == pytest.approx(OTHER_ERA * OTHER_RANKS)
@@ -62,7 +62,7 @@ def test_likeness_multiplies_what_differs() -> None:
     assert likeness(anywhere, replace(HERE, multimodal=True, era=0)) == OTHER_VENDOR
 
 
-def test_a_publication_says_nothing_of_itself() -> None:
+def test_a_publication_does_not_count_for_itself() -> None:
     scores = [score("a", -2.0), score("b", -4.0), score("c", -40.0)]
     found = {one.group: ends for one, ends in judged(scores)}
     # The factor of c is that of a and b: 2 × 2 bytes; those of a and b know c.

@@ -23,17 +23,17 @@ def test_a_publication_counts_once() -> None:
     assert balanced(items) == pytest.approx(0.2)
 
 
-def test_a_publication_has_no_say_in_its_own_residual() -> None:
+def test_a_residual_is_without_its_own_publication() -> None:
     items = [residual("a", 1.5), residual("b", 1.1)]
     assert list(left_out(items)) == pytest.approx([0.4, -0.4])
     assert list(left_out(items[:1])) == [0.5]
 
 
-def test_quantile() -> None:
+def test_the_quantile_is_a_residual() -> None:
     assert quantile([1.0, 2.0, 3.0, 4.0, 5.0], 0.8) == 5.0
 
 
-def test_kept_starts_name_their_publication_and_say_something() -> None:
+def test_recorded_starts_name_their_publication_and_have_residuals() -> None:
     starts = list(read_starts(STARTS))
     assert len(starts) == 82
     assert all(start["source"] and start["group"] for start in starts)

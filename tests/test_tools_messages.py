@@ -1,4 +1,4 @@
-"""What counts as a text: the tool that collects them."""
+"""Texts that the collecting tool finds."""
 
 import ast
 

@@ -22,7 +22,7 @@ FIT_STARTS = list(read_starts(STARTS))
 
 
 def residual(constant: str, group: str, measured_gib: float) -> Residual:
-    """Of a start that is predicted to take 1 GiB, with 2 GiB for each unit of the constant."""
+    """A start predicted to take 1 GiB, with 2 GiB for each unit of the constant."""
     return Residual(
         part="framework",
         constant=constant,

@@ -69,7 +69,7 @@ def values(visitor: Visitor) -> str:
 
 
 class TestVisitor:
-    def test_widgets_keep_what_was_drawn_until_they_are_set(self, server):
+    def test_widgets_have_the_drawn_value_until_they_are_set(self, server):
         async def visit() -> None:
             async with Visitor(server) as visitor:
                 await visitor.visit()
@@ -167,7 +167,7 @@ class TestTable:
         assert (grows.start, grows.end) == (300, 878)
 
 
-def test_a_server_that_cannot_start_says_why(tmp_path: Path):
+def test_a_server_that_cannot_start_gives_its_reason(tmp_path: Path):
     with (
         pytest.raises(RuntimeError, match="File does not exist"),
         running_server(tmp_path / "log", script="no.py"),
