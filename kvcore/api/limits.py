@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from kvcore.base.errors import invalid
+from kvcore.base.errors import out_of_bounds
 
 PREFIX: Final = "KVPLANNER_API"
 MIB: Final = 1 << 20
@@ -105,5 +105,5 @@ def _number(environment: Mapping[str, str], name: str) -> float:
     except ValueError:
         value = float("nan")
     if not low <= value <= high:
-        raise invalid(full, environment[full], f"it must lie between {low:g} and {high:g}")
+        raise out_of_bounds(full, environment[full], float(low), float(high))
     return value

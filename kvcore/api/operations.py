@@ -12,7 +12,7 @@ from msgspec import Struct
 from kvcore import catalogue
 from kvcore.api.problems import MEDIA as PROBLEM
 from kvcore.api.problems import problem_bytes, status_of
-from kvcore.base.errors import KvPlannerError, ScenarioError, WorkloadError, defect, invalid
+from kvcore.base.errors import KvPlannerError, ScenarioError, WorkloadError, defect, invalid, not_among
 from kvcore.base.parts import WEIGHTS
 from kvcore.base.quantity import Quantity
 from kvcore.base.untrusted import MAX_JSON_DEPTH, check_json, utf8_text
@@ -254,7 +254,7 @@ def _catalogue(asked: Asked, own_id: list[object]) -> dict[str, Any]:
     del own_id
     kind, search = asked.option("kind"), asked.option("search")
     if kind and kind not in KINDS:
-        raise invalid("kind", kind, f"it must be one of {', '.join(KINDS)}")
+        raise not_among("kind", kind, KINDS)
     rows = {name: listed for name, listed in catalogue_rows().items() if kind in ("", name)}
     if search:
         rows = {name: _found(name, listed, search) for name, listed in rows.items()}

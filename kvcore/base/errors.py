@@ -18,7 +18,7 @@ A `Notice` is the same thing that does not stop a plan: a warning with a code. T
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
@@ -150,6 +150,27 @@ def invalid(field: str, value: object, reason: str) -> ScenarioError:
         'max_num_seqs cannot be 0: it must lie between 1 and 1048576'
     """
     return ScenarioError("invalid-value", field=field, value=value, reason=reason)
+
+
+def out_of_bounds(field: str, value: object, lowest: float, highest: float) -> ScenarioError:
+    """The refusal of a number that lies outside its bounds.
+
+    Example:
+        >>> str(out_of_bounds("max_num_seqs", 0, 1, 1048576))
+        'max_num_seqs cannot be 0: it must lie between 1 and 1048576'
+    """
+    low, high = (str(bound) if isinstance(bound, int) else f"{bound:g}" for bound in (lowest, highest))
+    return invalid(field, value, f"it must lie between {low} and {high}")
+
+
+def not_among(field: str, value: object, options: Iterable[str]) -> ScenarioError:
+    """The refusal of a value that is none of `options`.
+
+    Example:
+        >>> str(not_among("host", "mac", ("linux", "wsl")))
+        'host cannot be mac: it must be one of linux, wsl'
+    """
+    return invalid(field, value, f"it must be one of {', '.join(options)}")
 
 
 def defect(error: Exception) -> DefectError:

@@ -7,7 +7,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from kvcore.base.errors import invalid
+from kvcore.base.errors import not_among
 from kvcore.base.kept import kept
 from kvcore.catalogue.accelerators import Accelerator
 from kvcore.engine.cards import CardView, card_view
@@ -50,7 +50,7 @@ def find_engine(name: str) -> Engine:
     try:
         return ENGINES[name]
     except KeyError:
-        raise invalid("engine", name, f"it must be one of {', '.join(engine_names())}") from None
+        raise not_among("engine", name, engine_names()) from None
 
 
 def engine_of(scenario: Scenario) -> Engine:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from kvcore.base.errors import ScenarioError, invalid, shorten
+from kvcore.base.errors import ScenarioError, invalid, not_among, out_of_bounds, shorten
 from kvcore.base.untrusted import is_json
 from kvcore.flags import DRIVER_VERSION, MAX_LISTED, WORD, Flag, Kind, fields_of
 
@@ -51,7 +51,7 @@ def read_integer(flag: Flag, value: object) -> int:
         raise invalid(flag.name, value, "it must be a whole number")
     low, high = flag.bounds
     if not low <= value <= high:
-        raise invalid(flag.name, value, f"it must lie between {low} and {high}")
+        raise out_of_bounds(flag.name, value, low, high)
     return value
 
 
@@ -60,7 +60,7 @@ def _number(flag: Flag, value: object) -> float:
         raise invalid(flag.name, value, "it must be a number")
     low, high = flag.bounds
     if not low <= value <= high:
-        raise invalid(flag.name, value, f"it must lie between {low:g} and {high:g}")
+        raise out_of_bounds(flag.name, value, float(low), float(high))
     return float(value)
 
 
@@ -84,7 +84,7 @@ def _text(flag: Flag, value: object) -> str:
 def _choice(flag: Flag, value: object) -> str:
     text, choices = _text(flag, value), flag.choices
     if text not in choices:
-        raise invalid(flag.name, value, f"it must be one of {', '.join(choices)}")
+        raise not_among(flag.name, value, choices)
     return text
 
 

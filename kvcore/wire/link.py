@@ -26,7 +26,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from kvcore import catalogue
-from kvcore.base.errors import KvPlannerError, ScenarioError, invalid
+from kvcore.base.errors import KvPlannerError, ScenarioError, out_of_bounds
 from kvcore.base.kept import kept
 from kvcore.base.quantity import Grade
 from kvcore.base.untrusted import MAX_UNPACKED_BYTES, pack, parse_json_object, unpack, unquoted
@@ -274,7 +274,7 @@ def with_memory(scenario: Scenario, memory_gib: object) -> Scenario:
     low, high = FLAGS["accelerator.memory_gib"].bounds
     given = memory_gib if isinstance(memory_gib, int | float) and memory_gib is not True else -1
     if not low <= given <= high:
-        raise invalid("accelerator.memory_gib", memory_gib, f"it must lie between {low:g} and {high:g}")
+        raise out_of_bounds("accelerator.memory_gib", memory_gib, float(low), float(high))
     own = dataclasses.replace(card, memory_gib=float(given), memory_grade=Grade.MEASURED, source="")
     return replace(scenario, accelerator=own)
 

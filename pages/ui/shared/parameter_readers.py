@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
-from kvcore.base.errors import invalid
+from kvcore.base.errors import invalid, not_among, out_of_bounds
 
 Reader: TypeAlias = Callable[[str, str], Any]
 """Reads the value of a parameter from its name and text. Raises a KvPlannerError that says what it may be."""
@@ -32,7 +32,7 @@ def whole(low: int, high: int) -> Reader:
         if _WHOLE.fullmatch(text) is None:
             raise invalid(name, text, "it must be a whole number")
         if not low <= int(text) <= high:
-            raise invalid(name, text, f"it must lie between {low} and {high}")
+            raise out_of_bounds(name, text, low, high)
         return int(text)
 
     return read
@@ -50,7 +50,7 @@ def between(low: float, high: float) -> Reader:
         if _AMOUNT.fullmatch(text) is None:
             raise invalid(name, text, "it must be a number")
         if not low <= float(text) <= high:
-            raise invalid(name, text, f"it must lie between {low:g} and {high:g}")
+            raise out_of_bounds(name, text, float(low), float(high))
         return float(text)
 
     return read
@@ -106,7 +106,7 @@ def amounts(keys: Options, high: float) -> Reader:
             if _AMOUNT.fullmatch(amount) is None:
                 raise invalid(name, part, "it must be a number")
             if not low < float(amount) <= high:
-                raise invalid(name, part, f"it must lie between {low:g} and {high:g}")
+                raise out_of_bounds(name, part, low, float(high))
             found[key] = float(amount)
         return MappingProxyType(found)
 
@@ -134,5 +134,5 @@ def _by_text(options: Options) -> dict[str, Any]:
 
 def _chosen(name: str, text: str, known: Mapping[str, Any]) -> Any:
     if text not in known:
-        raise invalid(name, text, f"it must be one of {', '.join(known)}")
+        raise not_among(name, text, known)
     return known[text]

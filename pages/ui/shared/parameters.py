@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from kvcore import catalogue
 from kvcore.advice.vary import Varied
-from kvcore.base.errors import KvPlannerError, invalid
+from kvcore.base.errors import KvPlannerError, invalid, not_among
 from kvcore.base.words import Language
 from kvcore.catalogue.accelerators import Vendor
 from kvcore.charts.matrix import MEMORY_BANDS, Order
@@ -250,7 +250,7 @@ def decode_language(params: Mapping[str, str]) -> tuple[Language | None, tuple[R
     asked = Language.of_tag(text)
     if asked is not None or not text:
         return asked, ()
-    error = invalid(LANGUAGE, text, f"it must be one of {', '.join(Language)}")
+    error = not_among(LANGUAGE, text, Language)
     return None, (Repair.of(LANGUAGE, text, error),)
 
 
