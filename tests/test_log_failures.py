@@ -1,6 +1,10 @@
 """Every error of a failing start: recognised, put in its phase, explained, and answered with a change."""
 
+from pathlib import Path
+
+import msgspec
 import pytest
+from msgspec import Struct, field
 
 from kvcore.base.errors import MESSAGES
 from kvcore.evidence.log.failures import ERRORS, Change, Failure, Phase
@@ -42,264 +46,40 @@ def numbers(failure: Failure) -> dict[str, float]:
     return dict(failure.numbers)
 
 
-CASES = [
-    (
-        "ValueError: To serve at least one request with the models's max seq len (4096), (1.00 GiB KV cache is needed, "
-        "which is larger than the available KV cache memory (0.58 GiB). Based on the available memory, the estimated "
-        "maximum model length is 2368. Try increasing `gpu_memory_utilization` or decreasing `max_model_len` when "
-        "initializing the engine.",
-        "start-context-too-long",
-        Phase.KV_CACHE,
-        {"max_model_len": 4096, "needed_gib": 1.0, "available_kv_gib": 0.58, "estimated_max_model_len": 2368},
-        Change(field="max_model_len", value=2368),
-    ),
-    (
-        "ValueError: To serve at least one request with the model's max seq len (131072), (16.0 GiB KV cache is "
-        "needed, "
-        "which is larger than the available KV cache memory (16.0 GiB). Based on the available memory, the estimated "
-        "maximum model length is 131056. Try increasing `gpu_memory_utilization` (which also controls CPU memory on "
-        "the CPU backend) or decreasing `max_model_len` when initializing the engine.",
-        "start-context-too-long",
-        Phase.KV_CACHE,
-        {
-            "max_model_len": 131072,
-            "needed_gib": 16,
-            "available_kv_gib": 16,
-            "estimated_max_model_len": 131056,
-        },
-        Change(field="max_model_len", value=131056),
-    ),
-    (  # 0.8.5 prints no estimate; 40960 * 2 / 5 = 16384
-        "ValueError: To serve at least one request with the models's max seq len (40960), (5.00 GiB KV cache is "
-        "needed, "
-        "which is larger than the available KV cache memory (2.00 GiB).Based on the available memory,  Try increasing "
-        "`gpu_memory_utilization`",
-        "start-context-too-long",
-        Phase.KV_CACHE,
-        {"max_model_len": 40960, "needed_gib": 5.0, "available_kv_gib": 2.0},
-        Change(field="max_model_len", value=16384),
-    ),
-    (
-        "ValueError: To serve at least one request with the models's max seq len (8192), (1.00 GB KV cache is needed, "
-        "which is larger than the available KV cache memory (0.50 GB). Try increasing",
-        "start-context-too-long",
-        Phase.KV_CACHE,
-        {"max_model_len": 8192, "needed_gib": 1.0, "available_kv_gib": 0.5},
-        Change(field="max_model_len", value=4096),
-    ),
-    (
-        "ValueError: The model's max seq len (32768) is larger than the maximum number of tokens that can be stored in "
-        "KV cache (19232). Try increasing `gpu_memory_utilization` or decreasing `max_model_len` when initializing the "
-        "engine.",
-        "start-context-exceeds-cache",
-        Phase.KV_CACHE,
-        {"max_model_len": 32768, "kv_tokens": 19232},
-        Change(field="max_model_len", value=19232),
-    ),
-    (
-        "ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization` when "
-        "initializing "
-        "the engine. See https://docs.vllm.ai/en/latest/configuration/conserving_memory/ for more details.",
-        "start-no-kv-memory",
-        Phase.KV_CACHE,
-        {},
-        None,
-    ),
-    (
-        "ValueError: Cannot auto-fit max_model_len: not enough GPU memory available to serve even a single token. Try "
-        "increasing `gpu_memory_utilization`.",
-        "start-auto-fit-failed",
-        Phase.KV_CACHE,
-        {},
-        None,
-    ),
-    (  # 10.2 / 23.6 = 0.432
-        "ValueError: Free memory on device (10.2/23.6 GiB) on startup is less than desired GPU memory "
-        "utilization (0.9, "
-        "21.24 GiB). Decrease GPU memory utilization or reduce GPU memory used by other processes.",
-        "start-memory-taken",
-        Phase.CONFIGURATION,
-        {"free_gib": 10.2, "total_gib": 23.6, "utilization": 0.9, "requested_gib": 21.24},
-        Change(field="gpu_memory_utilization", value=0.43),
-    ),
-    (
-        "ValueError: Free memory on device cuda:1 (72.5/79.19 GiB) on startup is less than desired GPU memory "
-        "utilization (0.92, 72.86 GiB). Decrease GPU memory utilization or reduce GPU memory used by other processes.",
-        "start-memory-taken",
-        Phase.CONFIGURATION,
-        {"free_gib": 72.5, "total_gib": 79.19, "utilization": 0.92, "requested_gib": 72.86},
-        Change(field="gpu_memory_utilization", value=0.91),
-    ),
-    (
-        "ValueError: Free memory on device cuda:0 (20.0/80.0 GiB) on startup is less than the engine's budget after "
-        "excluding external process's weights (0.9, 30.0 GiB). Decrease GPU memory utilization",
-        "start-memory-taken",
-        Phase.CONFIGURATION,
-        {"free_gib": 20.0, "total_gib": 80.0, "utilization": 0.9, "requested_gib": 30.0},
-        Change(field="gpu_memory_utilization", value=0.25),
-    ),
-    (
-        "ValueError: Externally held weights on device cuda:0 (40.0/80.0 GiB) exceed the desired GPU memory "
-        "utilization "
-        "(0.4, 32.0 GiB). Increase GPU memory utilization or reduce GPU memory used by other processes.",
-        "start-external-weights",
-        Phase.CONFIGURATION,
-        {"external_gib": 40.0, "total_gib": 80.0, "utilization": 0.4, "requested_gib": 32.0},
-        Change(field="gpu_memory_utilization", value=0.51),
-    ),
-    (
-        "AssertionError: Error in memory profiling. Initial free memory 70.1 GiB, current free memory 71.2 GiB. This "
-        "happens when other processes sharing the same container release GPU memory while vLLM is profiling",
-        "start-profiling-disturbed",
-        Phase.PROFILING,
-        {"initial_gib": 70.1, "current_gib": 71.2},
-        None,
-    ),
-    (
-        "AssertionError: Error in memory profiling. Initial used memory 21474836480, currently used memory "
-        "10737418240. "
-        "This happens when the GPU memory was not properly cleaned up before initializing the vLLM instance.",
-        "start-profiling-disturbed",
-        Phase.PROFILING,
-        {"initial_gib": 20.0, "current_gib": 10.0},
-        None,
-    ),
-    (
-        "ValueError: max_num_seqs (1024) exceeds available Mamba cache blocks (299). Each decode sequence requires one "
-        "Mamba cache block, so CUDA graph capture cannot proceed.",
-        "start-too-few-state-blocks",
-        Phase.GRAPH_CAPTURE,
-        {"max_num_seqs": 1024, "blocks": 299},
-        Change(field="max_num_seqs", value=299),
-    ),
-    (
-        "RuntimeError: CUDA out of memory occurred when warming up sampler with 1024 dummy requests. Please try "
-        "lowering `max_num_seqs` or `gpu_memory_utilization` when initializing the engine.",
-        "start-oom-sampler",
-        Phase.WARM_UP,
-        {"max_num_seqs": 1024},
-        Change(field="max_num_seqs", value=512),
-    ),
-    (
-        "Failed to load model - not enough GPU memory. Try lowering --gpu-memory-utilization to free memory for "
-        "weights, increasing --tensor-parallel-size, or using --quantization. (original error: CUDA out of memory. "
-        "Tried to allocate 896.00 MiB.)",
-        "start-weights-do-not-fit",
-        Phase.LOADING,
-        {},
-        Change(field="tensor_parallel_size", value=4),
-    ),
-    (
-        "ValueError: User-specified max_model_len (65536) is greater than the derived max_model_len "
-        "(max_position_embeddings=40960 or model_max_length=None in model's config.json). To allow overriding this "
-        "maximum, set the env var VLLM_ALLOW_LONG_MAX_MODEL_LEN=1.",
-        "start-above-model-length",
-        Phase.CONFIGURATION,
-        {"max_model_len": 65536, "derived_max_model_len": 40960},
-        Change(field="max_model_len", value=40960),
-    ),
-    (
-        "ValueError: max_num_batched_tokens (2048) is smaller than max_model_len (32768). This effectively limits the "
-        "maximum sequence length to max_num_batched_tokens and makes vLLM reject longer sequences.",
-        "start-batch-below-length",
-        Phase.CONFIGURATION,
-        {"max_num_batched_tokens": 2048, "max_model_len": 32768},
-        Change(field="max_num_batched_tokens", value=32768),
-    ),
-    (
-        "ValueError: max_num_batched_tokens (128) must be greater than or equal to max_num_seqs (256).",
-        "start-batch-below-sequences",
-        Phase.CONFIGURATION,
-        {"max_num_batched_tokens": 128, "max_num_seqs": 256},
-        Change(field="max_num_seqs", value=128),
-    ),
-    (
-        "NotImplementedError: Layer model.layers.3.attn: page size is not divisible by the maximum page size "
-        "and cannot "
-        "be padded",
-        "start-pages-not-unifiable",
-        Phase.KV_CACHE,
-        {},
-        None,
-    ),
-    (
-        "NotImplementedError: The page size of the layer is not divisible by the maximum page size. Cannot unify by "
-        "adjusting block_size.",
-        "start-pages-not-unifiable",
-        Phase.KV_CACHE,
-        {},
-        None,
-    ),
-    (
-        "ValueError: KV cache layout NHD cannot express this model's mixed page sizes ([16384, 32768]); a "
-        "backend should",
-        "start-pages-not-unifiable",
-        Phase.KV_CACHE,
-        {},
-        None,
-    ),
-    (
-        "ValueError: Hybrid KV cache manager is disabled but failed to convert the KV cache specs to one unified type.",
-        "start-hybrid-manager-needed",
-        Phase.KV_CACHE,
-        {},
-        Change(field="disable_hybrid_kv_cache_manager", value=False),
-    ),
-    (
-        "AssertionError: In Mamba cache align mode, block_size (2096) must be <= max_num_batched_tokens (2048).",
-        "start-block-above-batch",
-        Phase.CONFIGURATION,
-        {"block_size": 2096, "max_num_batched_tokens": 2048},
-        Change(field="max_num_batched_tokens", value=2096),
-    ),
-    (
-        "AssertionError: Workspace is locked but allocation from 'deep_gemm_moe.py:236:apply' requires 12.50 "
-        "MB, current "
-        "size is 8.00 MB. Workspace growth is not allowed after locking.",
-        "start-workspace-locked",
-        Phase.GRAPH_CAPTURE,
-        {"required_gib": 12.5 / 1024, "current_gib": 8 / 1024},
-        None,
-    ),
-    (  # 28 = 2 * 2 * 7: the largest power of two in it is 4
-        "ValueError: Total number of attention heads (28) must be divisible by tensor parallel size (8).",
-        "start-heads-not-divisible",
-        Phase.CONFIGURATION,
-        {"heads": 28, "tensor_parallel_size": 8},
-        Change(field="tensor_parallel_size", value=4),
-    ),
-    (
-        "AssertionError: Some layers are not assigned to any group.",
-        "start-layers-not-grouped",
-        Phase.KV_CACHE,
-        {},
-        None,
-    ),
-]
+class Case(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One error of a failing start, and what is read from it."""
+
+    line: str
+    code: str
+    phase: Phase
+    numbers: dict[str, float] = field(default_factory=dict)
+    change: Change | None = None
 
 
-@pytest.mark.parametrize(("line", "code", "phase", "expected", "change"), CASES)
-def test_error_is_recognised(
-    line: str, code: str, phase: Phase, expected: dict[str, float], change: Change | None
-) -> None:
-    failure = failing(f"(EngineCore pid=9) ERROR 08-01 10:00:40 [core.py:700] {line}")
-    assert (failure.code, failure.phase, failure.change) == (code, phase, change)
-    assert numbers(failure) == pytest.approx(expected)
+CASES = msgspec.toml.decode(
+    (Path(__file__).parent / "data" / "log_failures.toml").read_text("utf-8"),
+    type=dict[str, tuple[Case, ...]],
+)["case"]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_error_is_recognised(case: Case) -> None:
+    failure = failing(f"(EngineCore pid=9) ERROR 08-01 10:00:40 [core.py:700] {case.line}")
+    assert (failure.code, failure.phase, failure.change) == (case.code, case.phase, case.change)
+    assert numbers(failure) == pytest.approx(case.numbers)
     assert failure.line_number == 2
     assert failure.rank == "EngineCore"
 
 
-@pytest.mark.parametrize(("line", "code", "phase", "expected", "change"), CASES)
-def test_explanation_has_all_its_numbers(
-    line: str, code: str, phase: Phase, expected: dict[str, float], change: Change | None
-) -> None:
-    notice = failing(line).notice
+@pytest.mark.parametrize("case", CASES)
+def test_explanation_has_all_its_numbers(case: Case) -> None:
+    notice = failing(case.line).notice
     assert "{" not in notice.message
     assert "{" not in notice.next_step
 
 
 def test_explanation_in_plain_words() -> None:
-    notice = failing(CASES[0][0]).notice
+    notice = failing(CASES[0].line).notice
     assert notice.message == (
         "one request of 4096 tokens needs 1 GiB of KV cache, and only 0.58 GiB are left"
     )
@@ -392,7 +172,7 @@ def test_the_cause_comes_before_its_consequences() -> None:
                 LOADED,
                 AVAILABLE.format(2.0),
                 TORCH_OOM.format("1.00 GiB", "0 bytes"),
-                CASES[14][0],
+                CASES[14].line,
                 "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}",
             ]
         )
@@ -542,7 +322,7 @@ def test_missing_memory_becomes_utilization_or_ranks() -> None:
 def test_published_starts_that_failed() -> None:
     # Qwen3-32B on one card of 95.01 GiB at 0.426 (0.27.1), and Qwen3-14B on a 32 GB virtual NPU
     for value in (-24.42, -0.87):
-        log = read_log("\n".join([LOADED, AVAILABLE.format(value), CASES[5][0]]))
+        log = read_log("\n".join([LOADED, AVAILABLE.format(value), CASES[5].line]))
         assert log.failure is not None
         assert log.failure.code == "start-no-kv-memory"
         assert log.worst_rank.available_kv_gib is not None
@@ -564,7 +344,7 @@ def test_an_advice_about_free_memory_is_no_failure() -> None:
 
 def test_errors_of_an_earlier_start_are_forgotten() -> None:
     init = "(EngineCore pid={}) INFO 08-01 [core.py:77] Initializing a V1 LLM engine (v0.19.0) with config: model='m', "
-    log = read_log("\n".join([init.format(5), CASES[5][0], init.format(6), LOADED, AVAILABLE.format(20.0)]))
+    log = read_log("\n".join([init.format(5), CASES[5].line, init.format(6), LOADED, AVAILABLE.format(20.0)]))
     assert log.failure is None
     assert [notice.code for notice in log.notices] == ["log-several-starts"]
 
