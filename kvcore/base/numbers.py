@@ -13,6 +13,7 @@ from kvcore.base.units import GIB, KIB, MIB
 MINUS: Final = "\N{MINUS SIGN}"
 DASH: Final = "\N{EM DASH}"
 """Stands where there is no number."""
+_UNITS: Final = {"GiB": GIB, "MiB": MIB, "KiB": KIB}
 
 
 class Translate(Protocol):
@@ -275,10 +276,60 @@ def format_bytes(size_bytes: float) -> str:
         >>> format_bytes(131_072), format_bytes(-5 * 2**30), format_bytes(12)
         ('128.00 KiB', '-5.00 GiB', '12 bytes')
     """
-    for unit_bytes, unit in ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
-        if abs(size_bytes) >= unit_bytes:
-            return f"{size_bytes / unit_bytes:,.2f} {unit}"
-    return f"{count(size_bytes)} bytes"
+    unit = next((unit for unit, unit_bytes in _UNITS.items() if abs(size_bytes) >= unit_bytes), None)
+    return f"{count(size_bytes)} bytes" if unit is None else in_unit(size_bytes, unit)
+
+
+def in_unit(size_bytes: float, unit: str) -> str:
+    """Bytes in GiB, MiB or KiB with two decimals.
+
+    Example:
+        >>> in_unit(3 * 2**29, "GiB"), in_unit(3 * 2**29, "MiB")
+        ('1.50 GiB', '1,536.00 MiB')
+    """
+    return f"{size_bytes / _UNITS[unit]:,.2f} {unit}"
+
+
+def single_bytes(size_bytes: float) -> str:
+    """Bytes as they are, for figures that people check by hand.
+
+    Example:
+        >>> single_bytes(2048), single_bytes(0.5625)
+        ('2,048 B', '0.5625 B')
+    """
+    return f"{f'{size_bytes:,.4g}' if size_bytes < KIB else count(size_bytes)} B"
+
+
+def in_billions(value: float) -> str:
+    """A number of parameters in billions, with four digits.
+
+    Example:
+        >>> in_billions(32_762_123_264)
+        '32.76 × 10⁹'
+    """
+    return f"{value / 1e9:.4g} × 10⁹"
+
+
+def latex(number: str) -> str:
+    """A formatted number and its unit in LaTeX, where a comma alone would be followed by a space.
+
+    Example:
+        >>> latex("1,536.00 MiB"), latex("163,840")
+        ('1{,}536.00\\\\,\\\\text{MiB}', '163{,}840')
+    """
+    digits, _, unit = number.replace(",", "{,}").partition(" ")
+    return rf"{digits}\,\text{{{unit}}}" if unit else digits
+
+
+def latex_in_powers(value: float) -> str:
+    """A number of parameters in LaTeX, in millions or billions.
+
+    Example:
+        >>> latex_in_powers(32_762_123_264)
+        '32.76\\\\times 10^{9}'
+    """
+    scale, power = (10**9, 9) if value >= 10**9 else (10**6, 6)
+    return rf"{value / scale:,.2f}\times 10^{{{power}}}"
 
 
 def spread_text(below_bytes: float, above_bytes: float) -> str:

@@ -10,6 +10,16 @@ from typing import Final
 
 from msgspec import Struct
 
+from kvcore.base.numbers import (
+    count,
+    format_bytes,
+    in_unit,
+    latex,
+    latex_in_powers,
+    plain,
+    significant,
+    single_bytes,
+)
 from kvcore.base.quantity import Grade, Quantity, Scope, Unit
 from kvcore.base.term import Sign
 from kvcore.base.units import GIB, KIB, MIB
@@ -21,7 +31,6 @@ LINE_LENGTH: Final = 34
 TALL: Final = r"\\[6pt]"
 """The end of a line with a fraction."""
 SMALLEST_IN_GIB: Final = GIB // 100
-MILLION, BILLION = 10**6, 10**9
 _BLOCKS_OF_BYTES: Final = ("bytes_per_block", "stage_block_bytes", "checked_block_bytes")
 _PER_TOKEN: Final = ("layer_token_bytes", "bytes_per_token", "other_bytes_per_token")
 
@@ -140,7 +149,7 @@ def _result(quantity: Quantity) -> str:
     text = number(quantity)
     if quantity.name not in _PER_TOKEN or not KIB <= quantity.value < MIB:
         return text
-    return f"{_bytes(quantity.value)} = {text}"
+    return f"{latex(single_bytes(quantity.value))} = {text}"
 
 
 def number(quantity: Quantity, context: Quantity | None = None) -> str:
@@ -153,7 +162,7 @@ def number(quantity: Quantity, context: Quantity | None = None) -> str:
         '163{,}840'
     """
     if quantity.name == "layer_token_bytes" and context is not None:
-        return _bytes(quantity.value)
+        return latex(single_bytes(quantity.value))
     if quantity.name in _BLOCKS_OF_BYTES and context is not None:
         return _exact(quantity.value, quantity.value)
     if quantity.name == "available_kv" and context is not None and context.unit is Unit.BLOCKS:
@@ -164,15 +173,14 @@ def number(quantity: Quantity, context: Quantity | None = None) -> str:
         in_gib = whole is not None and abs(whole.value) >= GIB and not _multiplies(whole)
         return _size(quantity.value, in_gib=in_gib)
     if quantity.name.endswith("parameter_count"):
-        scale, power = (BILLION, 9) if quantity.value >= BILLION else (MILLION, 6)
-        return rf"{quantity.value / scale:,.2f}\times 10^{{{power}}}"
+        return latex_in_powers(quantity.value)
     if float(quantity.value).is_integer():
-        return _grouped(f"{quantity.value:,.0f}")
+        return latex(count(quantity.value))
     if quantity.name == "bytes_per_parameter":
-        return f"{quantity.value:.6g}"
+        return plain(quantity.value)
     if quantity.unit is Unit.REQUESTS:
-        return _grouped(f"{quantity.value:,.2f}")
-    return _grouped(f"{quantity.value:,.4g}")
+        return latex(f"{quantity.value:,.2f}")
+    return latex(significant(quantity.value))
 
 
 def _multiplies(quantity: Quantity) -> bool:
@@ -182,28 +190,15 @@ def _multiplies(quantity: Quantity) -> bool:
 def _exact(size_bytes: float, block_bytes: float) -> str:
     """In the largest unit that shows a block to the last digit: what is multiplied or divided has to come out."""
     in_mib = block_bytes >= MIB and (100 * block_bytes / MIB).is_integer()
-    unit, name = (MIB, "MiB") if in_mib else (KIB, "KiB")
-    return _grouped(f"{size_bytes / unit:,.2f}") + rf"\,\text{{{name}}}"
+    return latex(in_unit(size_bytes, "MiB" if in_mib else "KiB"))
 
 
 def _size(size_bytes: float, *, in_gib: bool) -> str:
     if not size_bytes:
         return "0"
-    units: tuple[tuple[int, str], ...] = ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB"))
     if in_gib and abs(size_bytes) >= SMALLEST_IN_GIB:
-        units = units[:1]
-    for unit, name in units:
-        if abs(size_bytes) >= unit or (in_gib and len(units) == 1):
-            return _grouped(f"{size_bytes / unit:,.2f}") + rf"\,\text{{{name}}}"
-    return _bytes(size_bytes)
-
-
-def _bytes(size_bytes: float) -> str:
-    return _grouped(f"{size_bytes:,.4g}" if size_bytes < KIB else f"{size_bytes:,.0f}") + r"\,\text{B}"
-
-
-def _grouped(text: str) -> str:
-    return text.replace(",", "{,}")
+        return latex(in_unit(size_bytes, "GiB"))
+    return latex(format_bytes(size_bytes) if abs(size_bytes) >= KIB else single_bytes(size_bytes))
 
 
 def _lines(side: str) -> list[str]:

@@ -15,6 +15,7 @@ from kvcore.base.numbers import (
     format_bytes,
     gib_text,
     kib_text,
+    plain,
 )
 from kvcore.base.units import GIB, ceil_div
 from kvcore.base.words import msg, sentences
@@ -211,7 +212,7 @@ def _now(base: Plan, field: str) -> str:
 
 def _text(value: object) -> str:
     if isinstance(value, float):
-        return f"{value:g}"
+        return plain(value)
     return count(value) if isinstance(value, int) and value >= 1000 else str(value)
 
 

@@ -10,7 +10,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from kvcore.base.numbers import answer_text, count, exact_gib_text, format_bytes
+from kvcore.base.numbers import answer_text, count, exact_gib_text, format_bytes, in_billions, plain
 from kvcore.base.quantity import Grade, Quantity, Scope, Unit, explained
 from kvcore.base.units import GB, GIB, KIB, MIB
 from kvcore.base.words import Words
@@ -28,7 +28,6 @@ STEP_OF_UNITS: Final = 1024
 THOUSAND: Final = 1000
 SMALL: Final = GIB
 """Sizes below it are shown in MiB or KiB."""
-BILLION: Final = 10**9
 IN_GB: Final = ("example_file", "example_bandwidth")
 
 
@@ -136,9 +135,9 @@ def _apart(slips: list[Slip], answer: float) -> tuple[Slip, ...]:
 def _text(fact: Quantity) -> str:
     """A fact as a question shows it: exact enough to compute with."""
     if fact.name in IN_GB:
-        return f"{fact.value / GB:g} GB"
+        return f"{plain(fact.value / GB)} GB"
     if fact.unit is Unit.BYTES:
         return exact_gib_text(fact.value) if abs(fact.value) >= SMALL else format_bytes(fact.value)
     if fact.name == "parameter_count":
-        return f"{fact.value / BILLION:.4g} × 10⁹"
-    return count(int(fact.value)) if float(fact.value).is_integer() else f"{fact.value:g}"
+        return in_billions(fact.value)
+    return count(int(fact.value)) if float(fact.value).is_integer() else plain(fact.value)
