@@ -9,10 +9,9 @@ from msgspec.structs import replace
 
 from kvcore.base.units import GIB, MIB
 from kvcore.engine.protocol import Setting
+from kvcore.engine.records import Taken
 from kvcore.memory.activations import peak_activation_bytes
 from kvcore.memory.after_pool import after_pool_bytes
-from kvcore.memory.balancing import buffer_bytes
-from kvcore.memory.communicators import communicator_bytes
 from tests.engine_examples import LLAMA_8B, QWEN3_30B_A3B, setting_for
 from tests.test_memory_communicators import A2, A3, OWN
 
@@ -31,13 +30,17 @@ def ascend(
     return setting_for(config, **{"engine": "vllm-ascend", "engine_version": version, **asked})
 
 
+def taken_by(setting: Setting) -> Taken:
+    return setting.engine.communicators(setting)
+
+
 def test_a_rank_has_a_buffer_for_each_expert_of_a_layer() -> None:
     """vllm_ascend/eplb/adaptor/vllm_adaptor.py: num_buffer_tensor is local_num_experts (0.18.0, 0.23.0)."""
     setting = ascend("0.23.0", MOVING)
-    assert buffer_bytes(setting) == ONE_LAYER
+    assert setting.engine.profiled_buffers(setting) == ONE_LAYER
     more = {"eplb_config": {"dynamic_eplb": True, "num_redundant_experts": 16}}
     stored = setting.engine.stored_architecture(ascend("0.23.0", more).scenario, setting.architecture)
-    assert buffer_bytes(replace(setting, architecture=stored)) == ONE_LAYER // 32 * 36
+    assert setting.engine.profiled_buffers(replace(setting, architecture=stored)) == ONE_LAYER // 32 * 36
 
 
 @pytest.mark.parametrize(
@@ -66,7 +69,7 @@ def test_when_the_buffers_come(version: str, said: dict[str, Any], is_profiled: 
 def test_the_group_that_moves_experts_has_buffers_by_release(version: str, mib: int) -> None:
     """vllm_ascend/utils.py:_DYNAMIC_EPLB_BUFFER_SIZE: 1 (0.17.0rc1), 100 (0.18.0, 0.23.0); before: of all ranks."""
     env = {"HCCL_BUFFSIZE": "512"}
-    still, moving = (communicator_bytes(ascend(version, said, env=env)).value for said in (None, MOVING))
+    still, moving = (taken_by(ascend(version, said, env=env)).value for said in (None, MOVING))
     assert moving - still == pytest.approx(2 * mib * MIB + OWN * GIB, abs=1)
 
 
@@ -84,7 +87,7 @@ def test_nothing_where_no_expert_moves(setting: Setting) -> None:
     same = ascend("0.23.0", None, LLAMA_8B if setting.architecture.moe is None else QWEN3_30B_A3B,
                   enable_expert_parallel=setting.parallel.enable_expert_parallel)  # fmt: skip
     assert peak_activation_bytes(setting).value == peak_activation_bytes(same).value
-    assert communicator_bytes(setting) == communicator_bytes(same)
+    assert taken_by(setting) == taken_by(same)
 
 
 @pytest.mark.parametrize(
@@ -101,7 +104,7 @@ def test_a_router_on_its_own_stream_gathers_in_a_group_of_its_own(
 ) -> None:
     """vllm_ascend/ops/fused_moe/prepare_finalize.py:_prepare_with_ep_group, parallel_state.py: fc3_quant_x (0.23.0)."""
     alone, apart = (
-        communicator_bytes(ascend("0.23.0", said, accelerator=card, env=env)).value
+        taken_by(ascend("0.23.0", said, accelerator=card, env=env)).value
         for said in (None, {"multistream_overlap_gate": True})
     )
     assert apart - alone == pytest.approx(groups * (2 * 200 * MIB + OWN * GIB), abs=1)

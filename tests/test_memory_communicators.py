@@ -6,7 +6,8 @@ import pytest
 
 from kvcore.base.units import GIB, MIB, gib
 from kvcore.engine.protocol import Setting
-from kvcore.memory.communicators import communicator_bytes, dispatches_tokens, exchanges_tokens
+from kvcore.engine.records import Taken
+from kvcore.engines.vllm_ascend.engine import AscendEngine
 from kvcore.memory.framework import non_torch_bytes
 from tests.engine_examples import LLAMA_8B, QWEN3_30B_A3B, setting_for
 
@@ -21,6 +22,10 @@ def ascend(config: dict[str, Any] = QWEN3_30B_A3B, **fields: Any) -> Setting:
     return setting_for(
         config, **{"engine": "vllm-ascend", "engine_version": "0.23.0", "accelerator": A3, **fields}
     )
+
+
+def taken_by(setting: Setting) -> Taken:
+    return setting.engine.communicators(setting)
 
 
 @pytest.mark.parametrize(
@@ -68,13 +73,13 @@ def test_each_group_has_two_buffers(
 ) -> None:
     """By vllm_ascend/utils.py:create_hccl_pg_options and ascend_forward_context.py:select_moe_comm_method (0.23.0)."""
     expected = sum(2 * buffer * MIB for buffer in buffers) + int(len(buffers) * OWN * GIB)
-    assert communicator_bytes(ascend(config, **fields))[0] == expected
+    assert taken_by(ascend(config, **fields))[0] == expected
 
 
 def test_groups_of_the_same_ranks_shared_a_communicator_for_a_while() -> None:
     """vllm_ascend/patch/worker/_hccl_pg_registry.py: without group names in its key before 0.21.0rc1."""
     taken = {
-        version: communicator_bytes(
+        version: taken_by(
             ascend(tensor_parallel_size=4, enable_expert_parallel=True, engine_version=version)
         )[0]
         for version in ("0.18.0", "0.20.2", "0.23.0")
@@ -85,12 +90,13 @@ def test_groups_of_the_same_ranks_shared_a_communicator_for_a_while() -> None:
 
 def test_how_tokens_pass_is_the_card_s() -> None:
     fields = {"data_parallel_size": 16, "enable_expert_parallel": True}
-    assert [exchanges_tokens(ascend(accelerator=card, **fields)) for card in (A2, A3, DUO)] == [
+    ranks = [AscendEngine().rank(ascend(accelerator=card, **fields)) for card in (A2, A3, DUO)]
+    assert [rank.exchanges_tokens for rank in ranks] == [
         False,
         True,
         False,
     ]
-    assert [dispatches_tokens(ascend(accelerator=card, **fields)) for card in (A2, A3, DUO)] == [
+    assert [rank.dispatches_tokens for rank in ranks] == [
         True,
         True,
         False,
@@ -100,11 +106,11 @@ def test_how_tokens_pass_is_the_card_s() -> None:
 def test_one_more_group_than_known_may_be_where_experts_are_whole() -> None:
     """GLM-5.1 with TP 8 and DP 2 on two A2 hosts prints 2.07 GiB (vllm-ascend issue 10700), three groups make 1.48."""
     flags: dict[str, Any] = {"tensor_parallel_size": 8, "accelerator": A2}
-    dense, split = communicator_bytes(ascend(**flags)), communicator_bytes(ascend(QWEN3_30B_A3B, **flags))
+    dense, split = taken_by(ascend(**flags)), taken_by(ascend(QWEN3_30B_A3B, **flags))
     assert (dense.more, split.more) == (dense.spread, split.spread)
-    whole = communicator_bytes(ascend(QWEN3_30B_A3B, **flags, enable_expert_parallel=True))
+    whole = taken_by(ascend(QWEN3_30B_A3B, **flags, enable_expert_parallel=True))
     assert whole.more - whole.spread == 2 * 200 * MIB + int(OWN * GIB)
 
 
 def test_other_engines_have_none() -> None:
-    assert communicator_bytes(setting_for(tensor_parallel_size=8)) == (0, 0, 0)
+    assert taken_by(setting_for(tensor_parallel_size=8)) == (0, 0, 0)

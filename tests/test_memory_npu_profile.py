@@ -7,13 +7,13 @@ import pytest
 from kvcore import catalogue
 from kvcore.base.units import gib
 from kvcore.engine.protocol import Setting
+from kvcore.engines.vllm_ascend.engine import AscendEngine
+from kvcore.engines.vllm_ascend.profile import kept_stream_bytes, routed_bytes
 from kvcore.memory.activations import ACTIVATIONS, body_bytes, peak_activation_bytes
-from kvcore.memory.after_pool import expands_segments, mask_bytes
+from kvcore.memory.after_pool import expands_segments
 from kvcore.memory.audio_profile import profiled_bytes
-from kvcore.memory.budget import lost_on_loading_bytes
-from kvcore.memory.framework import budget_kind, pool_share
+from kvcore.memory.framework import budget_kind
 from kvcore.memory.graphs import counts_estimate, cuda_graph_bytes
-from kvcore.memory.npu_profile import kept_stream_bytes, routed_bytes
 from kvcore.planning import plan
 from kvcore.wire.request import scenario_from_request
 from tests.engine_examples import LLAMA_8B, QWEN3_30B_A3B, setting_for
@@ -120,14 +120,14 @@ def test_rows_of_experts_by_hand() -> None:
         "enable_expert_parallel": True,
     }
     row = (2 * 2048 + 3 * 768) * 2
-    assert routed_bytes(ascend(QWEN3_30B_A3B, **fields)) == 4096 * 8 * 4 * 2048 * 2
+    assert routed_bytes(AscendEngine().rank(ascend(QWEN3_30B_A3B, **fields))) == 4096 * 8 * 4 * 2048 * 2
     narrow = {**QWEN3_30B_A3B, "quantization_config": INT8}
-    assert routed_bytes(ascend(narrow, **fields)) == 4096 * 8 * 3 * 2048 * 2
+    assert routed_bytes(AscendEngine().rank(ascend(narrow, **fields))) == 4096 * 8 * 3 * 2048 * 2
     gathered = 4 * 4096 * (8 * row + 2048 * 2)
-    assert routed_bytes(ascend(QWEN3_30B_A3B, accelerator=A2, **fields)) == gathered
+    assert routed_bytes(AscendEngine().rank(ascend(QWEN3_30B_A3B, accelerator=A2, **fields))) == gathered
     cut = ascend(QWEN3_30B_A3B, max_num_batched_tokens=4096, tensor_parallel_size=4)
-    assert routed_bytes(cut) == 4096 * 8 * (2 * 2048 + 3 * 768 // 4) * 2
-    assert routed_bytes(ascend()) == 0
+    assert routed_bytes(AscendEngine().rank(cut)) == 4096 * 8 * (2 * 2048 + 3 * 768 // 4) * 2
+    assert routed_bytes(AscendEngine().rank(ascend())) == 0
 
 
 def test_streams_that_are_kept_for_a_draft() -> None:
@@ -158,8 +158,9 @@ def test_what_releases_take_off(version: str, budget: str, counts: bool, share: 
     """vllm_ascend/worker/worker.py, _310p/worker_310p.py, platform.py of 0.7.3 to 0.23.0."""
     setting = ascend(engine_version=version, accelerator=DUO, dtype="float16")
     assert (budget_kind(setting), counts_estimate(setting)) == (budget, counts)
-    assert (pool_share(setting), expands_segments(setting)) == (share, expands)
-    assert pool_share(ascend(engine_version=version)) == 1
+    assert (setting.engine.pool_share(setting), expands_segments(setting)) == (share, expands)
+    usual = ascend(engine_version=version)
+    assert usual.engine.pool_share(usual) == 1
 
 
 @pytest.mark.parametrize(
@@ -200,7 +201,7 @@ def test_a_310p_makes_a_mask_of_all_pairs(
 ) -> None:
     """float16, its copy in NZ format and the one that is cast: 6 bytes a pair. _310p/attention/attention_mask.py."""
     setting = ascend(engine_version=version, accelerator=card, dtype="float16", max_model_len=length)
-    mask = mask_bytes(setting)
+    mask = AscendEngine().mask(setting)
     assert (None if mask is None else gib(mask.value)) == gib_of_mask
 
 
@@ -261,7 +262,8 @@ def test_what_mixtures_lost_while_mindie_turbo_loaded_them(
     version: str, config: dict[str, Any], quantization: str | None, lost_gib: float
 ) -> None:
     setting = ascend(config, engine_version=version, quantization=quantization)
-    assert gib(lost_on_loading_bytes(setting)) == lost_gib
+    below, above = setting.engine.unsized_bytes(setting)
+    assert gib(below - above) == lost_gib
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 from packaging.version import Version
 
 from kvcore.base.errors import CatalogueError
-from kvcore.engine.memory_rules import OverheadRow
+from kvcore.engine.overheads import OverheadRow
 from kvcore.memory.activations import ACTIVATIONS
 from kvcore.memory.after_pool import AFTER_POOL
 from kvcore.memory.framework import FRAMEWORK

@@ -18,7 +18,7 @@ from kvcore.base.units import GB, MIB, gib
 from kvcore.course.equation import equations
 from kvcore.course.lesson import Content, Lesson, Option, StepName
 from kvcore.engine import stage_layers
-from kvcore.engine.memory_rules import GraphApi
+from kvcore.engine.overheads import GraphApi
 from kvcore.engine.rank_memory import RankMemory
 from kvcore.memory.activations import peak_bytes
 from kvcore.memory.graphs import graph_bytes
@@ -280,7 +280,7 @@ def _framework_reasons(lesson: Lesson, memory: RankMemory, effect: str) -> Itera
         yield say("framework-why-same" if effect == SAME else "framework-why-rise")
     if memory.cuda_graphs.rule is graph_bytes and memory.cuda_graphs.value:
         yield say("framework-graphs")
-        if lesson.plan.resolved.engine.facts.memory.graphs is GraphApi.ACL:
+        if lesson.plan.resolved.engine.graph_api is GraphApi.ACL:
             yield say("framework-acl")
 
 

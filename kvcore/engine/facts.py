@@ -11,7 +11,7 @@ from packaging.version import Version
 from kvcore.catalogue.accelerators import Vendor
 from kvcore.engine.cards import Chip
 from kvcore.engine.graph_rules import GraphRules
-from kvcore.engine.memory_rules import MemoryRules, MemoryVariables, Overheads, Text
+from kvcore.engine.overheads import MemoryVariables, Overheads, Text
 from kvcore.engine.records import Role
 from kvcore.flags import FlagName, check_fields
 from kvcore.tables import NEVER, Amount, ByRelease, Record, ReleaseRange, Releases, Source
@@ -322,7 +322,6 @@ class EngineFacts(Record, frozen=True, kw_only=True):
     weights: ByRelease[WeightRules] = field(default_factory=lambda: ByRelease(WeightRules, {}))
     cache: ByRelease[CacheRules] = field(default_factory=lambda: ByRelease(CacheRules, {}))
     graphs: ByRelease[GraphRules] = field(default_factory=lambda: ByRelease(GraphRules, {}))
-    memory: MemoryRules = MemoryRules()
     additional: AdditionalRules = AdditionalRules()
     connectors_with_groups: tuple[ConnectorNames, ...] = ()
     log: LogFormat = LogFormat()

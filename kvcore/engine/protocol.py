@@ -6,7 +6,7 @@ The rooms below `kvcore.engines` are handed an engine, in `Resolved` or as an ar
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import ClassVar
 
 from msgspec import Struct
@@ -17,9 +17,20 @@ from kvcore.base.quantity import Quantity
 from kvcore.catalogue.accelerators import Accelerator
 from kvcore.engine.cards import CardView, dotted
 from kvcore.engine.facts import EngineFacts
-from kvcore.engine.memory_rules import MemoryVariables
+from kvcore.engine.overheads import Budget, GraphApi, MemoryVariables
 from kvcore.engine.rank_memory import RankMemory
-from kvcore.engine.records import Adaptable, End, FormerFlag, LoadGenerator, Metric, Release, Transfer
+from kvcore.engine.records import (
+    Adaptable,
+    End,
+    FormerFlag,
+    LayerPeak,
+    LoadGenerator,
+    Metric,
+    Release,
+    Taken,
+    TakenLater,
+    Transfer,
+)
 from kvcore.engine.switches import AttentionBackend, Switches
 from kvcore.model.architecture import Architecture
 from kvcore.model.config import ModelConfig
@@ -319,6 +330,75 @@ class Engine(ABC):
     @abstractmethod
     def rank_memory(self, setting: Setting, weights: Quantity) -> RankMemory:
         """Where the memory of one rank goes, given its weights: the parts, the budget, what the KV cache gets."""
+
+    graph_api: ClassVar[GraphApi] = GraphApi.CUDA
+    """How the platform records the steps that run as graphs."""
+    has_cuda_kernels: ClassVar[bool] = True
+    """The profile run and the capture take the workspaces of vLLM's CUDA kernels: of fused experts, of a sparse
+    indexer, of the matrix library."""
+    profiles_attention: ClassVar[bool] = True
+    """Latent attention expands the keys of a prefix in the profile run."""
+    captures_pieces_with_full: ClassVar[bool] = True
+    """Where batches are captured in full, every size is captured piecewise as well."""
+    counts_communicators: ClassVar[bool] = False
+    """The buffers of each communicator are counted; else they are of the tables of `kvcore/memory/framework.toml`."""
+
+    def budget(self, setting: Setting) -> Budget:
+        """How the budget is made up, but for the first runner of vLLM."""
+        return setting.switches.budget
+
+    def pool_share(self, setting: Setting) -> int:
+        """What is left is divided by this before it becomes the KV cache."""
+        return 1
+
+    def unsized_bytes(self, setting: Setting) -> tuple[int, int]:
+        """How far memory that no source gives a size for may move the KV cache, down and up."""
+        return 0, 0
+
+    def communicators(self, setting: Setting) -> Taken:
+        """Buffers of the communicators that the profile run uses, where they are counted."""
+        return Taken(0)
+
+    def layer_peak(self, setting: Setting, body_bytes: int) -> LayerPeak | None:
+        """The largest layer of the profile run, given what it takes without experts; None: as vLLM's kernels take
+        it."""
+        return None
+
+    def profiled_buffers(self, setting: Setting) -> int:
+        """Bytes of the engine's own buffers that are there before the profile run."""
+        return 0
+
+    def embeds_in_profile(self, version: Version) -> bool:
+        """Whether the profile run of the V1 engine embeds images, video or recordings."""
+        return True
+
+    def reserved(self, setting: Setting, peak: Quantity) -> Quantity:
+        """The peak of the profile run as the engine's allocator reserves it."""
+        return peak
+
+    def estimates_graphs(self, setting: Setting) -> bool:
+        """Whether graphs of this model may be estimated on the card, where the release estimates any."""
+        return setting.accelerator.vendor not in setting.switches.graphs_not_estimated
+
+    def taken_later(self, setting: Setting, pool_bytes: float) -> Iterable[TakenLater]:
+        """The engine's own share of what a start takes after its KV cache of `pool_bytes`."""
+        return ()
+
+    def doubles_pool(self, setting: Setting) -> bool:
+        """Whether the KV cache of a hybrid model is allocated twice."""
+        return False
+
+    def expands_segments(self, version: Version) -> bool:
+        """Whether the allocator grows its segments where no variable says otherwise."""
+        return False
+
+    def table_copies(self, version: Version) -> int:
+        """Further copies of the plain cos/sin table that a model keeps."""
+        return 0
+
+    def kept_stream_bytes(self, architecture: Architecture, tokens: int, element_bytes: int) -> int:
+        """Bytes of the residual streams of a batch that a model keeps from the time it is built."""
+        return 0
 
     def variables_in(self, version: Version) -> MemoryVariables | None:
         """The variables by which it is given the memory of a card on `version`; None where it looks itself."""

@@ -3,16 +3,54 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, NamedTuple
 
 from msgspec import Meta, Struct
 from packaging.version import Version
 
 from kvcore.base.errors import Notice
+from kvcore.base.quantity import Grade, Quantity, figure
 from kvcore.engine.switches import Switches
 from kvcore.tables import Count, Record, ReleaseRange, Source
 
 APPROXIMATED: Final = "engine-version-approximated"
+
+
+class Taken(NamedTuple):
+    """Bytes that something takes, how far that may be off, and how far the true figure may be above it."""
+
+    value: int
+    spread: int = 0
+    more: int = 0
+
+
+class TakenLater(NamedTuple):
+    """Bytes that a start takes once the KV cache is allocated: as a rule, and from the least to the most."""
+
+    name: str
+    source: str
+    value: float
+    least: float
+    most: float
+
+    @property
+    def quantity(self) -> Quantity:
+        """The same, in whole bytes."""
+        interval = self.least, self.most
+        return figure(self.name, int(self.value), grade=Grade.FITTED, source=self.source, interval=interval)
+
+
+class LayerPeak(NamedTuple):
+    """Bytes of the largest layer of the profile run, where an engine finds them in its own way."""
+
+    plain: int
+    """While its experts run."""
+    streams: int = 0
+    """While the residual streams of the model are joined; 0 for a model with one."""
+    least_streams: int = 0
+    """The same where nobody says how the draft runs: as it takes least."""
+    streams_share: float = 0.0
+    """How far off `streams` may be, as a share of the peak."""
 
 
 class Release(Struct, frozen=True, kw_only=True):

@@ -7,7 +7,7 @@ from typing import Final
 from kvcore.base.kept import kept
 from kvcore.catalogue.accelerators import Accelerator, Interconnect
 from kvcore.engine import stage_layers
-from kvcore.engine.memory_rules import Overheads
+from kvcore.engine.overheads import Overheads
 from kvcore.engine.protocol import Engine, Resolved, Setting
 from kvcore.model.architecture import Architecture, SparseIndexer, caches_of
 from kvcore.scenario import Host, Link, Scenario

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from kvcore.catalogue.accelerators import Vendor
-from kvcore.engine.memory_rules import Budget
+from kvcore.engine.overheads import Budget
 from kvcore.tables import Record, Share
 
 

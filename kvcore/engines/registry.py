@@ -11,7 +11,7 @@ from kvcore.base.errors import not_among
 from kvcore.base.kept import kept
 from kvcore.catalogue.accelerators import Accelerator
 from kvcore.engine.cards import CardView, card_view
-from kvcore.engine.memory_rules import MemoryVariables
+from kvcore.engine.overheads import MemoryVariables
 from kvcore.engine.protocol import Engine
 from kvcore.engine.records import FormerFlag, Release
 from kvcore.engines.vllm.engine import VllmEngine

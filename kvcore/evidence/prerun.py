@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from kvcore.base.errors import Notice, ScenarioError
 from kvcore.base.units import GIB, ceil_div
-from kvcore.engine.memory_rules import written_gb
+from kvcore.engine.overheads import written_gb
 from kvcore.engines.registry import engine_with_variables
 from kvcore.evidence.log.reader import StartupLog
 from kvcore.scenario import Parallel

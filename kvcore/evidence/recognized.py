@@ -14,7 +14,7 @@ from kvcore.base.errors import CatalogueError, KvPlannerError, Notice, ScenarioE
 from kvcore.base.quantity import Grade
 from kvcore.catalogue.accelerators import Accelerator, Vendor
 from kvcore.catalogue.models import ModelEntry
-from kvcore.engine.memory_rules import written_gb
+from kvcore.engine.overheads import written_gb
 from kvcore.engine.switches import V1Engine
 from kvcore.engines.registry import engine_of, find_engine
 from kvcore.evidence.log.arguments import LogFlags

@@ -15,14 +15,12 @@ from kvcore.base.quantity import Grade, Quantity, explained, figure
 from kvcore.base.term import most
 from kvcore.base.units import GIB, MIB, ceil_div
 from kvcore.catalogue.accelerators import Accelerator, Vendor
-from kvcore.engine.memory_rules import SamplerRow
+from kvcore.engine.overheads import SamplerRow
 from kvcore.engine.protocol import Engine, Setting
 from kvcore.engine.setting import has_indexer
 from kvcore.engine.switches import AttentionBackend
 from kvcore.memory.audio_profile import AudioConstants, profiled_bytes
-from kvcore.memory.balancing import profiled_buffer_bytes
 from kvcore.memory.encoder_profile import EncoderConstants, sees, takes_pixel_bounds, unexplained_share
-from kvcore.memory.npu_profile import StreamPeak, routed_bytes, stream_peak
 from kvcore.memory.sparse_attention import (
     LONG_TOKENS,
     gathered_bytes,
@@ -150,13 +148,11 @@ def _peak_with(setting: Setting, row: SamplerRow) -> Quantity:
     experts = expert_workspace_bytes(setting) + gathered_tokens_bytes(setting)
     stays = setting.switches.expert_workspace_stays
     kept = outputs + (shared_bytes(setting, experts) if stays else indexer_bytes(setting))
-    kept += profiled_buffer_bytes(setting)
+    kept += setting.engine.profiled_buffers(setting)
     layers = body + (0 if stays else experts)
-    streams = StreamPeak(0, 0)
-    if not setting.engine.facts.memory.has_expert_workspace:
-        experts = routed_bytes(setting)
-        streams = stream_peak(setting, experts)
-        layers = max(body + experts, streams.value)
+    own = setting.engine.layer_peak(setting, body)
+    if own is not None:
+        layers = max(own.plain, own.streams)
     compiling = compiling_bytes(setting)
     sizes = {"layers": layers, "pooling" if pools else "sampling": sampler, "encoder": encoder}
     if compiling:
@@ -172,12 +168,12 @@ def _peak_with(setting: Setting, row: SamplerRow) -> Quantity:
     )
     value = found.value
     share = row.spread_share
-    if setting.engine.facts.memory.streams is not None and value == streams.value + kept:
-        share = setting.engine.facts.memory.streams.spread_share
+    if own is not None and own.streams_share and value == own.streams + kept:
+        share = own.streams_share
     spread = max(row.spread_gib * GIB, share * value)
     low = value - spread
-    if streams.least < streams.value:
-        low -= streams.value - max(streams.least, body + experts)
+    if own is not None and own.least_streams < own.streams:
+        low -= own.streams - max(own.least_streams, own.plain)
     if encoder > max(layers, sampler, compiling):
         spread = tables.encoder.spread_share * value
         is_bounded = setting.scenario.mm_processor_kwargs is not None or not takes_pixel_bounds(setting)
@@ -326,7 +322,7 @@ def body_bytes(setting: Setting) -> int:
     is_xformers = resolved.attention_backend == AttentionBackend.XFORMERS
     vectors = body.xformers_hidden_vectors if is_xformers else body.hidden_vectors + expert_vectors(setting)
     total = resolved.max_num_batched_tokens * layer_elements(setting, vectors) * setting.element_bytes
-    if not setting.engine.facts.memory.profiles_attention:
+    if not setting.engine.profiles_attention:
         return int(total)
     streams = stream_attention_bytes(architecture, setting.parallel, resolved)
     if streams or has_indexer(architecture):
@@ -339,7 +335,7 @@ def body_bytes(setting: Setting) -> int:
 def expert_vectors(setting: Setting) -> float:
     """Vectors of the hidden size that a mixture adds while its experts run."""
     moe, row = setting.architecture.moe, ACTIVATIONS.load().experts
-    if moe is None or not setting.engine.facts.memory.has_expert_workspace:
+    if moe is None or not setting.engine.has_cuda_kernels:
         return 0.0
     shared = row.shared_vectors if moe.shared_intermediate_size else 0.0
     return shared + (row.quantized_vectors if row.quantized in setting.storage else 0.0)
@@ -399,7 +395,7 @@ def gathered_tokens_bytes(setting: Setting) -> int:
 
 def _workspace_bytes(setting: Setting, tokens: int) -> int:
     moe, hidden = setting.architecture.moe, setting.architecture.hidden_size
-    if moe is None or not setting.engine.facts.memory.has_expert_workspace:
+    if moe is None or not setting.engine.has_cuda_kernels:
         return 0
     width = 2 * moe.moe_intermediate_size // expert_slices(setting.parallel)
     rows = min(tokens, setting.switches.expert_chunk_tokens or tokens) * moe.top_k
@@ -418,7 +414,7 @@ def shared_bytes(setting: Setting, experts: int) -> int:
 
 def _runs_sparse(setting: Setting) -> bool:
     major = (setting.accelerator.compute_capability or (0,))[0]
-    return setting.engine.facts.memory.profiles_attention and major in setting.switches.sparse_attention
+    return setting.engine.profiles_attention and major in setting.switches.sparse_attention
 
 
 def indexer_bytes(setting: Setting) -> int:
@@ -426,7 +422,7 @@ def indexer_bytes(setting: Setting) -> int:
 
     Since 0.32 fewer above 256K tokens, as FlashMLA's reserve has.
     """
-    if not has_indexer(setting.architecture) or not setting.engine.facts.memory.has_indexer_buffer:
+    if not has_indexer(setting.architecture) or not setting.engine.has_cuda_kernels:
         return 0
     switches, length = setting.switches, setting.resolved.max_model_len
     entries = switches.indexer_entries

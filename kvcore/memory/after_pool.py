@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
-from typing import Annotated, Final, NamedTuple
+from typing import Annotated, Final
 
 from msgspec import Meta
 from msgspec.structs import replace
 
-from kvcore.base.quantity import Grade, Quantity, explained, figure
+from kvcore.base.quantity import Quantity, explained
 from kvcore.base.term import added
 from kvcore.base.units import GIB
-from kvcore.engine.memory_rules import RunnerKind
+from kvcore.engine.overheads import RunnerKind
 from kvcore.engine.protocol import Setting
-from kvcore.memory.balancing import balancing_of, later_buffer_bytes
+from kvcore.engine.records import TakenLater
 from kvcore.scenario import Runner
 from kvcore.tables import Amount, ReleaseRange, Reviewed, Source, TableFile
 
@@ -50,22 +50,6 @@ class Taken(ReleaseRange, frozen=True, kw_only=True):
     formats: tuple[Format, ...] = ()
 
 
-class _Part(NamedTuple):
-    """One of what a start takes, in bytes: as a rule, and from the least to the most."""
-
-    name: str
-    source: str
-    value: float
-    least: float
-    most: float
-
-    @property
-    def quantity(self) -> Quantity:
-        """The same, in whole bytes."""
-        interval = self.least, self.most
-        return figure(self.name, int(self.value), grade=Grade.FITTED, source=self.source, interval=interval)
-
-
 class AfterPoolTables(Reviewed, frozen=True, kw_only=True):
     """after_pool.toml."""
 
@@ -94,30 +78,23 @@ def after_pool_bytes(setting: Setting, activations: Quantity, pool_bytes: float)
             logits = warm_up_rows(setting) * setting.architecture.vocab_size
             rates = row.bytes_per_logit, row.least, row.most
             beyond = (max(0.0, rate * logits - activations.value) for rate in rates)
-            parts.append(_Part("warm_up", row.source, *beyond))
+            parts.append(TakenLater("warm_up", row.source, *beyond))
     reserve = table.reserve
     most = reserve.least if expands_segments(setting) else reserve.most
     sizes = min(reserve.gib, most), min(reserve.least, most), most
-    parts.append(_Part("reserve", reserve.source, *(GIB * size for size in sizes)))
+    parts.append(TakenLater("reserve", reserve.source, *(GIB * size for size in sizes)))
     major = _major_capability(setting)
     parts += [
-        _Part("tuning", one.source, *(GIB * size for size in (one.gib, one.least, one.most)))
+        TakenLater("tuning", one.source, *(GIB * size for size in (one.gib, one.least, one.most)))
         for one in table.tuning
         if one.major == major and one.covers(version) and any(name in setting.storage for name in one.formats)
     ]
-    parts += [mask for mask in (mask_bytes(setting),) if mask is not None]
-    if buffers := later_buffer_bytes(setting):
-        balancing = balancing_of(setting)
-        source = "" if balancing is None else balancing.source
-        parts.append(_Part("moved_experts", source, buffers, buffers, buffers))
-    if doubles_pool(setting):
-        again = max(0.0, pool_bytes)
-        parts.append(_Part("second_pool", setting.engine.facts.memory.source, again, again, again))
+    parts += setting.engine.taken_later(setting, pool_bytes)
     return _in_all(tuple(parts))
 
 
 @lru_cache(maxsize=1024)
-def _in_all(parts: tuple[_Part, ...]) -> Quantity:
+def _in_all(parts: tuple[TakenLater, ...]) -> Quantity:
     quantities = [part.quantity for part in parts]
     found = explained("after_pool", added, tuple(quantities), source="; ".join(part.source for part in parts))
     less, more = (math.hypot(*(part.value - part.bounds[end] for part in quantities)) for end in (0, 1))
@@ -126,27 +103,6 @@ def _in_all(parts: tuple[_Part, ...]) -> Quantity:
 
 def _major_capability(setting: Setting) -> int:
     return (setting.accelerator.compute_capability or (0,))[0]
-
-
-def doubles_pool(setting: Setting) -> bool:
-    """Whether the cache of a hybrid model is allotted twice."""
-    below = setting.engine.facts.memory.doubles_hybrid_pool_below
-    return setting.resolved.version < below and setting.architecture.is_hybrid
-
-
-def mask_bytes(setting: Setting) -> _Part | None:
-    """The attention mask of max_model_len × max_model_len, while it is made; None where none is.
-
-    Source: `Mask` of the engine.
-    """
-    version, card = setting.resolved.version, setting.card_label
-    rows = (row for row in setting.engine.facts.memory.masks if row.covers(version) and row.card in card)
-    row = next(rows, None)
-    if row is None or not setting.architecture.num_attention_heads:
-        return None
-    pairs = setting.resolved.max_model_len**2
-    sizes = (rate * pairs for rate in (row.bytes_per_pair, row.least, row.most))
-    return _Part("mask", row.source, *sizes)
 
 
 def warm_up_rows(setting: Setting) -> int:
@@ -164,4 +120,4 @@ def expands_segments(setting: Setting) -> bool:
     written = " ".join(setting.scenario.env.get(name, "").lower() for name in ALLOCATOR_VARIABLES)
     if OPTION in written:
         return EXPANDABLE in written
-    return setting.resolved.version >= setting.engine.facts.memory.expands_segments_since
+    return setting.engine.expands_segments(setting.resolved.version)

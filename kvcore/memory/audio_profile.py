@@ -33,9 +33,8 @@ def profiled_bytes(setting: Setting, images: EncoderConstants, audio: AudioConst
 
     Source: vllm/multimodal/encoder_budget.py:MultiModalBudget.get_modality_with_max_tokens (0.33.0).
     """
-    row = setting.engine.facts.memory.without_encoder
-    is_left_out = row is not None and row.covers(setting.resolved.version) and not setting.resolved.is_v0
-    if setting.scenario.skip_mm_profiling or is_left_out:
+    embeds = setting.resolved.is_v0 or setting.engine.embeds_in_profile(setting.resolved.version)
+    if setting.scenario.skip_mm_profiling or not embeds:
         return 0, 0
     return encoder_bytes(setting, images) if sees(setting) else audio_bytes(setting, audio)
 

@@ -26,19 +26,16 @@ from kvcore.engine.rank_memory import (
     rank_parts,
 )
 from kvcore.engine.setting import setting_of
-from kvcore.engines.vllm.additional import additional_of
 from kvcore.memory.activations import peak_activation_bytes, restart_gain_bytes
 from kvcore.memory.after_pool import after_pool_bytes
 from kvcore.memory.framework import (
     budget_kind,
     non_torch_bytes,
-    pool_share,
     system_bytes,
 )
 from kvcore.memory.graphs import actual_graphs, captured_graphs, counted_graph_bytes
 from kvcore.memory.intervals import Reach, available_interval, reach_of
 from kvcore.memory.loaded import loaded_quantity
-from kvcore.memory.pool_blocks import reserved_bytes
 from kvcore.memory.unstated import other_settings
 from kvcore.memory.weights import WeightBytes
 from kvcore.model.architecture import Architecture, LatentWindow, Mla, SparseIndexer, caches_of
@@ -170,7 +167,7 @@ def measured_framework(setting: Setting) -> Quantity:
 
 def measured_activations(setting: Setting) -> Quantity:
     """Peak of the activations of one rank in bytes, as predicted or measured."""
-    peak = reserved_bytes(setting, peak_activation_bytes(setting))
+    peak = setting.engine.reserved(setting, peak_activation_bytes(setting))
     return measured_or(setting.scenario.measured, "peak_activation_gib", peak)
 
 
@@ -298,9 +295,9 @@ def release_remainder(
     """`remainder_of` on the one release of `setting`; `total_spread` is that of its card."""
     left = int(budget_bytes - inside.taken)
     low, high = available_interval(setting, left, inside.reach, total_spread)
-    share, unsized = pool_share(setting), unsized_bytes(setting)
-    low -= lost_on_loading_bytes(setting)
-    return Remainder(left, share, ((low - unsized) / share, (high + unsized) / share))
+    share = setting.engine.pool_share(setting)
+    below, above = setting.engine.unsized_bytes(setting)
+    return Remainder(left, share, ((low - below) / share, (high + above) / share))
 
 
 def available_of(
@@ -331,19 +328,6 @@ def available_of(
         source="vllm/v1/worker/gpu_worker.py:Worker.determine_available_memory (0.32.0)",
         interval=found.ends,
     )
-
-
-def unsized_bytes(setting: Setting) -> int:
-    """How far keys of `--additional-config` may move memory that no source gives a size for."""
-    return int(additional_of(setting.engine, setting.scenario, setting.resolved.version).unsized_gib * GIB)
-
-
-def lost_on_loading_bytes(setting: Setting) -> int:
-    """What loading a mixture may take that no source explains; 0 for most formats and releases."""
-    row = setting.engine.facts.memory.lost_on_loading
-    if row is None or setting.architecture.moe is None or row.storage not in setting.storage:
-        return 0
-    return int(row.gib * GIB) if row.covers(setting.resolved.version) else 0
 
 
 def checks_free_memory(setting: Setting) -> bool:

@@ -17,7 +17,7 @@ from kvcore.base.quantity import Grade, Quantity, Unit, explained, figure, given
 from kvcore.base.term import added
 from kvcore.base.units import GIB, ceil_div
 from kvcore.catalogue.accelerators import Vendor
-from kvcore.engine.memory_rules import OverheadRow
+from kvcore.engine.overheads import OverheadRow
 from kvcore.engine.protocol import Engine, Setting
 from kvcore.engine.setting import own_overheads
 from kvcore.memory.collectives import (
@@ -26,7 +26,6 @@ from kvcore.memory.collectives import (
     fusion_workspace_bytes,
     heap_of,
 )
-from kvcore.memory.communicators import communicator_bytes
 from kvcore.scenario import Host
 from kvcore.tables import Amount, Count, Reviewed, TableFile
 
@@ -91,7 +90,7 @@ def non_torch_bytes(setting: Setting) -> Quantity:
     Source: vllm/utils/mem_utils.py:memory_profiling (0.19.0, 0.27.1).
     """
     budget, fusion = budget_kind(setting), FRAMEWORK.load().allreduce_fusion
-    communicators = communicator_bytes(setting)
+    communicators = setting.engine.communicators(setting)
     is_absolute = budget == "absolute"
     return _spanned(
         "framework",
@@ -126,7 +125,7 @@ def system_bytes(setting: Setting) -> Quantity:
 def outside_tables(setting: Setting) -> list[str]:
     """The tables that the memory outside the budget takes a row of."""
     tables = [] if budget_kind(setting) == "absolute" else ["context"]
-    is_early = setting.engine.facts.memory.communicators is None and not communication_in_budget(setting)
+    is_early = not setting.engine.counts_communicators and not communication_in_budget(setting)
     joined = setting.ranks > 1 and is_early
     return [*tables, "communication"] if joined else tables
 
@@ -145,22 +144,7 @@ def taken_bytes(setting: Setting) -> int:
 
 def budget_kind(setting: Setting) -> str:
     """How the budget is made up: v0, absolute, parts or consumed."""
-    if setting.runner == "v0":
-        return "v0"
-    return (
-        setting.engine.facts.memory.budget_in(setting.resolved.version, setting.card_label)
-        or setting.switches.budget
-    )
-
-
-def pool_share(setting: Setting) -> int:
-    """What is left is divided by this before it becomes the KV cache.
-
-    Source: vllm_ascend/_310p/worker_310p.py:NPUWorker310.determine_available_memory (0.18.0, 0.25.1rc1).
-    """
-    row = setting.engine.facts.memory.halved_pool
-    is_halved = row is not None and row.covers(setting.resolved.version) and row.card in setting.card_label
-    return 2 if is_halved else 1
+    return "v0" if setting.runner == "v0" else setting.engine.budget(setting)
 
 
 def communication_in_budget(setting: Setting) -> bool:

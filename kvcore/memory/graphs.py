@@ -13,7 +13,7 @@ from packaging.version import Version
 from kvcore.base.kept import kept
 from kvcore.base.quantity import Grade, Quantity, Unit, explained, figure, given
 from kvcore.base.units import KIB, ceil_div
-from kvcore.engine.memory_rules import GraphRate, Layers
+from kvcore.engine.overheads import GraphRate, Layers
 from kvcore.engine.protocol import Setting
 from kvcore.engine.setting import has_indexer, own_overheads
 from kvcore.engine.switches import AttentionBackend
@@ -299,7 +299,7 @@ def output_head_size(architecture: Architecture) -> int:
 
 def gemm_workspace_bytes(setting: Setting) -> int:
     """The workspace that cuBLAS gets on the stream of the capture."""
-    if not setting.engine.facts.memory.has_graph_workspace:
+    if not setting.engine.has_cuda_kernels:
         return 0
     rows = GRAPHS.load().gemm_workspace
     return next(row.kib for row in rows if row.capability in (None, setting.capability)) * KIB
@@ -349,14 +349,11 @@ def counts_estimate(setting: Setting) -> bool:
 
     Source: vllm/v1/worker/gpu_worker.py:Worker.determine_available_memory (0.18.0, 0.20.0, 0.21.0, 0.26.0, 0.31.0).
     """
-    own, rule = setting.engine.facts.memory.graph_estimates, setting.switches.graph_estimate
-    version, model_type = setting.resolved.version, setting.scenario.config.model_type
-    if own is not None and (not own.covers(version) or model_type in own.without):
-        return False
     is_left_out = setting.runner == "v2" and not setting.switches.v2_graph_estimate
-    if own is None and setting.accelerator.vendor in setting.switches.graphs_not_estimated:
-        return False
+    rule = setting.switches.graph_estimate
     if is_left_out or setting.runner == "v0" or rule is EstimateRule.NONE:
+        return False
+    if not setting.engine.estimates_graphs(setting):
         return False
     asked = setting.scenario.env.get("VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS")
     return asked != "0" if rule is EstimateRule.COUNTED else asked == "1"
@@ -380,9 +377,7 @@ def full_count(setting: Setting) -> int:
 def captures_piecewise(setting: Setting) -> bool:
     """Whether every size is captured piecewise."""
     modes = setting.resolved.cudagraph_modes
-    return "PIECEWISE" in modes and (
-        "FULL" not in modes or setting.engine.facts.memory.pieces_with_full_graphs
-    )
+    return "PIECEWISE" in modes and ("FULL" not in modes or setting.engine.captures_pieces_with_full)
 
 
 def graph_count(setting: Setting) -> int:

@@ -21,7 +21,6 @@ from kvcore.engine.records import End
 from kvcore.engine.setting import DTYPE_BYTES
 from kvcore.memory.expert_kernels import expert_kernel_bytes, kernel_source
 from kvcore.memory.lora import Slots, lora_bytes
-from kvcore.memory.npu_profile import kept_stream_bytes
 from kvcore.memory.padding import padding_bytes
 from kvcore.memory.sparse_attention import choice_bytes, reserved_bytes
 from kvcore.memory.stages import loaded_architecture, on_every_stage, stores, takes_images_or_video
@@ -79,11 +78,10 @@ def loaded_bytes(
     weights = weight_bytes(loaded, quantization, parallel, resolved, stage)
     experts = expert_kernel_bytes(scenario, loaded, quantization, resolved, card, stage)
     rearranged = experts + padding_bytes(scenario, loaded, quantization, resolved, card, stage)
-    rules = resolved.engine.facts.memory
-    copies = rules.table_copies_in(version)
-    if rules.streams is not None:
-        streams, hidden = architecture.residual_streams, architecture.hidden_size
-        rearranged += kept_stream_bytes(resolved.max_num_batched_tokens, streams, hidden, DTYPE_BYTES[dtype])
+    copies = resolved.engine.table_copies(version)
+    rearranged += resolved.engine.kept_stream_bytes(
+        architecture, resolved.max_num_batched_tokens, DTYPE_BYTES[dtype]
+    )
     rearranged += deepstack_bytes(architecture, scenario, resolved)
     rearranged += choice_bytes(architecture, parallel, resolved, stage)
     rearranged += reserved_bytes(architecture, parallel, resolved)

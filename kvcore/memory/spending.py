@@ -10,7 +10,7 @@ from kvcore.catalogue.accelerators import Accelerator, Interconnect, Vendor
 from kvcore.engine.protocol import Resolved, Setting
 from kvcore.engine.rank_memory import least_room
 from kvcore.memory.activations import multiprocessors
-from kvcore.memory.after_pool import after_pool_bytes, doubles_pool
+from kvcore.memory.after_pool import after_pool_bytes
 from kvcore.memory.budget import (
     Inside,
     budget_of,
@@ -104,7 +104,7 @@ class Spending:
         )
         self._inside = inside_of(setting, weights, *inside)
         self._others = [(other, _inside(other, weights)) for other in other_settings(setting)]
-        self._doubles_pool = doubles_pool(setting)
+        self._doubles_pool = setting.engine.doubles_pool(setting)
         self._after_pool = after_pool_bytes(setting, profile.activations, 0.0)
 
     def left_on(self, accelerator: Accelerator) -> Left:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from kvcore.base.quantity import Quantity
-from kvcore.engine.memory_rules import OverheadRow, SamplerRow
+from kvcore.engine.overheads import OverheadRow, SamplerRow
 from kvcore.engine.protocol import Setting
 from kvcore.engine.rank_memory import RankMemory, given_kv
 from kvcore.engine.setting import links_of

@@ -178,7 +178,7 @@ def plan(scenario: Scenario, batch: Batch | None = None) -> Plan:
     memory = memories[worst].with_cache(
         None if cache is None else cache.figures.pool,
         available[worst],
-        graphs=resolved.engine.facts.memory.graphs,
+        graphs=resolved.engine.graph_api,
         is_fixed=resolved.num_gpu_blocks_override is not None,
     )
     is_known = _knows_memory(scenario)

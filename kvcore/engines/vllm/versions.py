@@ -211,6 +211,20 @@ def vllm_releases() -> tuple[Version, ...]:
     return VLLM.load().releases
 
 
+@lru_cache(maxsize=256)
+def vllm_release(number: str) -> Version:
+    """A known release of vLLM. Raises ValueError for any other number.
+
+    Example:
+        >>> vllm_release("0.18.0")
+        <Version('0.18.0')>
+    """
+    version = Version(number)
+    if version not in vllm_releases():
+        raise ValueError(f"{number} is no release of vLLM")
+    return version
+
+
 def releases_of(engine: Engine) -> tuple[tuple[Version, Version], ...]:
     """Every known release of an engine, oldest first, each with the vLLM release that it runs on.
 

@@ -8,7 +8,7 @@ from kvcore.base.errors import Notice, invalid
 from kvcore.base.quantity import Grade, Quantity, explained, figure, given
 from kvcore.base.term import left_of, most
 from kvcore.base.units import GIB
-from kvcore.engine.memory_rules import MemoryVariables, written_gb
+from kvcore.engine.overheads import MemoryVariables, written_gb
 from kvcore.engine.protocol import Setting
 from kvcore.engine.rank_memory import Parts, RankMemory, measured_or, rank_parts
 from kvcore.memory.budget import whole_budget_bytes

@@ -96,7 +96,7 @@ def language() -> Language:
 
 def translator(engine: str | None = None) -> Words:
     """The words of this session's language, with the graphs of the platform of `engine`, else of the scenario's."""
-    graphs = find_engine(engine or scenario().engine).facts.memory.graphs
+    graphs = find_engine(engine or scenario().engine).graph_api
     return platform_words(language(), graphs)
 
 

@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 from kvcore.base.units import ceil_div
 from kvcore.engine.protocol import Setting
-from kvcore.memory.communicators import exchanges_tokens, is_sequence_parallel
+from kvcore.engines.vllm_ascend.communicators import NpuRank
 from kvcore.memory.weights import expert_slices
 
 FLOAT32_BYTES: Final = 4
@@ -20,14 +20,13 @@ UNQUANTIZED_COPIES: Final = 4
 """In 16 bits the rows that were received are kept as well: `dispose_tensor` is for quantized ones."""
 
 
-def own_tokens(setting: Setting) -> int:
+def own_tokens(rank: NpuRank) -> int:
     """Tokens of a step that stay on one rank between the layers: cut over the ranks with FlashComm."""
-    batch = setting.resolved.max_num_batched_tokens
-    is_cut = is_sequence_parallel(setting)
-    return ceil_div(batch, setting.parallel.tensor_parallel_size) if is_cut else batch
+    batch = rank.setting.resolved.max_num_batched_tokens
+    return ceil_div(batch, rank.setting.parallel.tensor_parallel_size) if rank.cuts_tokens else batch
 
 
-def routed_bytes(setting: Setting) -> int:
+def routed_bytes(rank: NpuRank) -> int:
     """Rows of tokens and experts, in bytes.
 
     Where ranks gather all tokens, those of every data parallel rank: rows × (2 hidden + 3 expert / ranks) elements,
@@ -36,6 +35,7 @@ def routed_bytes(setting: Setting) -> int:
 
     Source: vllm_ascend/ops/fused_moe/moe_mlp.py:unquant_apply_mlp, quant_apply_mlp, token_dispatcher.py (0.23.0).
     """
+    setting = rank.setting
     moe, parallel = setting.architecture.moe, setting.parallel
     if moe is None:
         return 0
@@ -44,7 +44,7 @@ def routed_bytes(setting: Setting) -> int:
         setting.architecture.hidden_size,
         parallel.tensor_parallel_size,
     )
-    if exchanges_tokens(setting):
+    if rank.exchanges_tokens:
         copies = EXCHANGED_COPIES if is_quantized(setting) else UNQUANTIZED_COPIES
         return ceil_div(batch, ranks) * moe.top_k * copies * hidden * setting.element_bytes
     tokens = batch * parallel.data_parallel_size
@@ -67,17 +67,18 @@ class StreamPeak(NamedTuple):
     """Where nobody says how the draft runs: as it takes least."""
 
 
-def stream_peak(setting: Setting, experts: int) -> StreamPeak:
+def stream_peak(rank: NpuRank, experts: int) -> StreamPeak:
     """The largest of: a layer while its experts run, the same of the draft, the head that joins the streams in float32
     with those of the whole batch behind it.
 
     Source: vllm_ascend/models/deepseek_v4.py:DeepseekV4Model.forward, hc_head (0.20.2rc1, 0.23.0).
     """
+    setting = rank.setting
     architecture, element = setting.architecture, setting.element_bytes
     if architecture.residual_streams == 1:
         return StreamPeak(0, 0)
     tokens, batch, hidden = (
-        own_tokens(setting),
+        own_tokens(rank),
         setting.resolved.max_num_batched_tokens,
         architecture.hidden_size,
     )
@@ -92,12 +93,12 @@ def stream_peak(setting: Setting, experts: int) -> StreamPeak:
         * hidden
         * element
     )
-    main = max(joined, written + router_bytes(setting) + experts)
+    main = max(joined, written + router_bytes(rank) + experts)
     if not setting.resolved.speculative_method:
         return StreamPeak(main, main)
     draft, *others = (
-        max(main, draft_bytes(setting, is_compiled=compiled) + router_bytes(setting) + experts)
-        for compiled in draft_modes(setting)
+        max(main, draft_bytes(rank, is_compiled=compiled) + router_bytes(rank) + experts)
+        for compiled in draft_modes(rank)
     )
     return StreamPeak(draft, min(draft, *others) if others else draft)
 
@@ -119,7 +120,7 @@ def layer_elements_alive(streams: int, *, is_compiled: bool) -> int:
     return compiled if is_compiled else compiled + 2 * streams + 1
 
 
-def draft_bytes(setting: Setting, *, is_compiled: bool) -> int:
+def draft_bytes(rank: NpuRank, *, is_compiled: bool) -> int:
     """What runs of a draft that is itself such a layer keeps: the model's answer, of the whole batch with FlashComm;
     with FlashComm the rank's share of the streams that the draft gets; and as it is written its embedding, twice, the
     normed streams, those that go into its layer, and the layer.
@@ -127,16 +128,16 @@ def draft_bytes(setting: Setting, *, is_compiled: bool) -> int:
     Source: vllm_ascend/spec_decode/llm_base_proposer.py:_run_merged_draft, models/deepseek_v4_mtp.py:
     DeepSeekMultiTokenPredictorLayer.forward (0.20.2rc1, 0.23.0).
     """
-    tokens, batch = own_tokens(setting), setting.resolved.max_num_batched_tokens
+    setting = rank.setting
+    tokens, batch = own_tokens(rank), setting.resolved.max_num_batched_tokens
     streams = setting.architecture.residual_streams
     vectors = layer_elements_alive(streams, is_compiled=True) + (0 if is_compiled else 2 + 2 * streams + 1)
-    is_cut = is_sequence_parallel(setting)
-    answer = batch if is_cut else tokens
-    alive = tokens * (vectors + (streams if is_cut else 0)) + answer
+    answer = batch if rank.cuts_tokens else tokens
+    alive = tokens * (vectors + (streams if rank.cuts_tokens else 0)) + answer
     return alive * setting.architecture.hidden_size * setting.element_bytes
 
 
-def draft_modes(setting: Setting) -> tuple[bool, ...]:
+def draft_modes(rank: NpuRank) -> tuple[bool, ...]:
     """Whether the draft is compiled, the likelier first.
 
     As it is written where the model is, and with FlashComm where `enforce_eager` of `--speculative-config` says so. All
@@ -145,19 +146,19 @@ def draft_modes(setting: Setting) -> tuple[bool, ...]:
     Source: vllm_ascend/spec_decode/llm_base_proposer.py:_maybe_eager_context (0.20.2rc1, 0.23.0, 0.25.1rc1),
     docs/source/tutorials/models/DeepSeek-V4-Flash.md, DeepSeek-V4-Pro.md (0.23.0rc1).
     """
-    if setting.resolved.enforce_eager:
+    if rank.setting.resolved.enforce_eager:
         return (False,)
-    if not is_sequence_parallel(setting):
+    if not rank.cuts_tokens:
         return (True,)
-    speculative = setting.scenario.speculative_config
+    speculative = rank.setting.scenario.speculative_config
     said = None if speculative is None else speculative.enforce_eager
     return (False, True) if said is None else (not said,)
 
 
-def router_bytes(setting: Setting) -> int:
+def router_bytes(rank: NpuRank) -> int:
     """Float32 logits of the experts, of the tokens of a rank."""
-    moe = setting.architecture.moe
-    return 0 if moe is None else own_tokens(setting) * moe.num_experts * FLOAT32_BYTES
+    moe = rank.setting.architecture.moe
+    return 0 if moe is None else own_tokens(rank) * moe.num_experts * FLOAT32_BYTES
 
 
 def kept_stream_bytes(batch_tokens: int, streams: int, hidden_size: int, element_bytes: int) -> int:
