@@ -1,4 +1,4 @@
-"""What a model is: layers, each a list of parameter modules and the cache states it keeps of a request.
+"""Models as layers, each a list of parameter modules and of the cache states that a request keeps there.
 
 Weight bytes per rank, bytes per page and blocks per request are folds over this one list. A family reader in
 `kvcore.model.families` turns a config.json into an `Architecture`; nothing else knows about config keys.
@@ -166,7 +166,7 @@ class Mla(Struct, frozen=True, kw_only=True):
     kv_lora_rank: int
     qk_rope_head_dim: int
     index_head_dim: int = 0
-    """Of an indexer's keys, where an engine stores them behind the vector."""
+    """Width of an indexer's keys, where an engine stores them behind the vector."""
 
 
 class SparseIndexer(Struct, frozen=True, kw_only=True):
@@ -304,7 +304,7 @@ class Layer(Struct, frozen=True, kw_only=True):
     modules: tuple[Module, ...]
     caches: tuple[CacheState, ...] = ()
     loading: tuple[Linear | Parameter, ...] = ()
-    """What loading adds for good in addition to the modules: the copies that latent attention decodes with."""
+    """Copies that loading adds for good: those that latent attention decodes with."""
 
 
 class RotaryTable(Struct, frozen=True, kw_only=True):
@@ -318,7 +318,7 @@ class RotaryTable(Struct, frozen=True, kw_only=True):
 
 
 class MixtureOfExperts(Struct, frozen=True, kw_only=True):
-    """What activations and graphs need to know of the expert layers."""
+    """Sizes of the expert layers, for activations and graphs."""
 
     num_experts: int
     top_k: int
@@ -327,7 +327,7 @@ class MixtureOfExperts(Struct, frozen=True, kw_only=True):
 
 
 class TokenChoice(Struct, frozen=True, kw_only=True):
-    """What a sparse indexer chooses, and which layers begin a group that keeps a copy of the choice."""
+    """Tokens that a sparse indexer chooses, and the layers that begin a group with a copy of the choice."""
 
     topk: int
     groups: tuple[bool, ...] = ()
@@ -335,7 +335,7 @@ class TokenChoice(Struct, frozen=True, kw_only=True):
 
 
 class VisionEncoder(Struct, frozen=True, kw_only=True):
-    """What the multimodal profile run needs to know of the encoder."""
+    """An encoder of images as the multimodal profile run sees it."""
 
     hidden_size: int
     intermediate_size: int
@@ -344,7 +344,7 @@ class VisionEncoder(Struct, frozen=True, kw_only=True):
     deepstack_levels: int = 0
     """Decoder layers that get features of the encoder added to their input."""
     values_per_patch: int = 588
-    """Of the pixels that go in: 3 × 14 × 14."""
+    """Pixel values that go in: 3 × 14 × 14."""
     unit: int = 0
     """Pixels a side of one token where the processor takes `max_pixels`; 0 elsewhere."""
     draws_video: bool = False
@@ -352,18 +352,18 @@ class VisionEncoder(Struct, frozen=True, kw_only=True):
 
 
 class AudioEncoder(Struct, frozen=True, kw_only=True):
-    """What the multimodal profile run needs to know of an encoder of audio. A recording runs in chunks."""
+    """An encoder of audio as the multimodal profile run sees it. A recording runs in chunks."""
 
     hidden_size: int
     intermediate_size: int
     tokens_per_chunk: int
-    """That the language model gets."""
+    """Tokens that the language model gets."""
     positions_per_chunk: int
-    """That attention and MLPs of the encoder see."""
+    """Positions in the encoder's attention and MLPs."""
     values_per_chunk: int
-    """Of the spectrogram or the samples that go in."""
+    """Values of the spectrogram, or samples, that go in."""
     chunks_per_item: int = 1
-    """Of the longest recording; 0: as many as the context has room for."""
+    """Chunks of the longest recording; 0: as many as fit in the context."""
     chunks_at_once: int = 0
     """Most that run together; 0: all."""
     items_per_prompt: int = 0
@@ -371,15 +371,15 @@ class AudioEncoder(Struct, frozen=True, kw_only=True):
     is_whole: bool = False
     """Every rank runs whole layers."""
     windows_per_chunk: int = 0
-    """Of an encoder that starts with convolutions of windows: how many, the elements that one takes, most at once."""
+    """Windows of an encoder that starts with convolutions; then the elements of one, and the most at once."""
     window_elements: int = 0
     most_windows: int = 0
     pair_elements: int = 0
-    """Of attention that multiplies queries with all positions of a block: elements of a position, while it did."""
+    """Elements a position, where attention multiplies queries with all positions of a block."""
 
 
 class RopeScaling(Struct, frozen=True, kw_only=True):
-    """What a rope setup means for the length of a request."""
+    """A rope setup, as far as it changes the length of a request."""
 
     kind: str = "default"
     """The engine's rope_type: default, linear, yarn, longrope, llama3, ..."""
@@ -388,7 +388,7 @@ class RopeScaling(Struct, frozen=True, kw_only=True):
 
 
 class ContextLimits(Struct, frozen=True, kw_only=True):
-    """What a config says about lengths; `kvcore.model.rope` makes a max_model_len of it, by engine version."""
+    """Lengths in a config; `kvcore.model.rope` makes a max_model_len of it, by engine version."""
 
     stated_tokens: int | None
     """The length key that counts; None when the config has none."""
@@ -412,12 +412,12 @@ class Architecture(Keeper):
     vocab_size: int
     num_attention_heads: int
     num_kv_heads: int
-    """Of the whole model; 1 for MLA."""
+    """KV heads of the whole model; 1 for MLA."""
     head_dim: int
     max_model_len: int
     """The engine's `derived max_model_len` by the newest rules; `context` gives it by version."""
     dtype: str
-    """What `dtype=auto` resolves to, before the card's limits: bfloat16, float16 or float32."""
+    """The dtype that `dtype=auto` resolves to, before the card's limits: bfloat16, float16 or float32."""
     layers: tuple[Layer, ...]
     context: ContextLimits = field(default=ContextLimits(stated_tokens=None))
     layer_prefix: str = "model.layers"
@@ -443,7 +443,7 @@ class Architecture(Keeper):
     draft_prefix: str = ""
     """Their checkpoint prefix without the index, "" when they continue the numbers of the decoder layers."""
     draft_modules: tuple[Module, ...] = ()
-    """What those layers have with them once, under its full checkpoint name."""
+    """Modules that those layers share, under their full checkpoint names."""
     drafts_are_quantized: bool = True
     """Whether the quantization of the checkpoint covers them."""
     draft_steps: int = 0
@@ -451,7 +451,7 @@ class Architecture(Keeper):
     is_assumed: bool = False
     """No family reads its class: it is taken for a plain decoder, or read from the headers of its checkpoint."""
     notices: tuple[Notice, ...] = ()
-    """What its reader does not know."""
+    """Notices about what its reader does not know."""
     uncounted: tuple[str, ...] = ()
     """Parts of the checkpoint that this reader does not count yet, named in a warning."""
     read_as: str = ""
@@ -488,5 +488,5 @@ def layer_counts(architecture: Architecture) -> tuple[tuple[Layer, int], ...]:
 
 @kept
 def caches_of(architecture: Architecture) -> tuple[CacheState, ...]:
-    """What its layers keep, each once, in order of first use."""
+    """The cache states of its layers, each once, in order of first use."""
     return tuple(dict.fromkeys(cache for layer, _ in layer_counts(architecture) for cache in layer.caches))

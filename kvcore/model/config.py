@@ -43,7 +43,7 @@ DTYPES: Final[Mapping[str, str]] = {
     "float": "float32",
     "float64": "float32",
 }
-"""Dtypes a config may name, and what the engine makes of them."""
+"""Dtypes that a config may name, with the dtype that the engine takes for each."""
 
 LANGUAGE_SECTIONS: Final = ("text_config", "llm_config", "language_config", "thinker_config")
 """Where a multimodal config keeps its language model."""
@@ -51,21 +51,21 @@ LANGUAGE_SECTIONS: Final = ("text_config", "llm_config", "language_config", "thi
 MAX_CONFIG_BYTES: Final = 2 << 20
 """Wherever a config comes from. The largest of the catalogue, a list of unquantized modules, had 0.7 MB."""
 MAX_SHARED_CHARACTERS: Final = 8 << 20
-"""Of the configs that a batch shares: a thousand usual ones, or four of the largest."""
+"""Text of the configs that a batch shares: a thousand usual ones, or four of the largest."""
 MAX_INTEGER: Final = 2**40
 MAX_NUMBER: Final = 1e30
 MAX_LAYERS: Final = 1024
 """Eight times those of the deepest model; every layer of a config whose lists name layers is counted by itself."""
 MAX_VALUES: Final = 4096
-"""Of a list, above any that is published; keeps an absurd config from filling the memory."""
+"""Length of a list, above any that is published; keeps an absurd config from filling the memory."""
 
 ROOT: Final = "config"
 """The path of the whole file."""
 
 CLASS_DEFAULTS: Final = "class_defaults.json"
-"""Written by tools/class_defaults.py: what a `model_type`'s config class fills in for keys that config.json leaves out.
+"""Class defaults: values that a `model_type`'s config class fills in for keys that config.json leaves out.
 
-Its `values` are the keys that decide a size, a count or a length.
+Written by tools/class_defaults.py. Its `values` are the keys that decide a size, a count or a length.
 """
 
 
@@ -224,7 +224,7 @@ class Section:
     def words(self, name: str, known: Collection[str], count: int | None = None) -> tuple[str, ...] | None:
         """The list `name` of words that are all `known`, one for each of `count` layers; None where it is absent.
 
-        What stands after `count` is left unread, as the engine does. A word nobody knows is an error, never a guess.
+        Words after `count` are ignored, as in the engine. An unknown word is an error, never a guess.
 
         Example:
             >>> Section({"layer_types": ["full", "full"]}).words("layer_types", ("full", "sliding"), 1)
@@ -288,7 +288,7 @@ class ModelConfig(Keeper):
     raw: Mapping[str, Any] = field(compare=False, repr=False, default_factory=dict)
     hf_quant_config: Mapping[str, Any] | None = field(compare=False, repr=False, default=None)
     headers: Headers | None = None
-    """Of the checkpoint's files, for a class that nobody reads."""
+    """Headers of the checkpoint's files, for a class that no family reads."""
 
     @classmethod
     def from_mapping(
@@ -369,9 +369,9 @@ class ModelConfig(Keeper):
 
 
 class SharedConfigs:
-    """One object for all equal configs of a batch, as what is read of a config is kept with the object.
+    """One object for all equal configs of a batch, because what is read of a config is cached with the object.
 
-    The configs asked for last, in MAX_SHARED_CHARACTERS of text.
+    The latest configs, up to MAX_SHARED_CHARACTERS of text.
 
     Example:
         >>> shared = SharedConfigs()

@@ -34,17 +34,17 @@ METADATA: Final = "__metadata__"
 INDEX_KEY: Final = "weight_map"
 FILE_SUFFIX: Final = ".safetensors"
 MAX_TENSORS: Final = 1 << 19
-"""Of all names together; a model of 10^12 parameters has 140,000 to 210,000."""
+"""Tensors of all names together; a model of 10^12 parameters has 140,000 to 210,000."""
 MAX_CHARACTERS: Final = 32 << 20
-"""Of the headers of all files."""
+"""Characters of the headers of all files."""
 MAX_ENTRIES: Final = 1 << 18
-"""Of names, each of one tensor or of many."""
+"""Names, each of one tensor or of many."""
 MAX_ROWS: Final = 2048
 MAX_NAME: Final = 400
 MAX_AXES: Final = 8
 MAX_AXIS: Final = 1 << 40
 MAX_ENTRY_CHARACTERS: Final = 2000
-"""Of one tensor in a file, its name apart."""
+"""Characters of one tensor's entry in a file, its name apart."""
 STEPS_OF_ALL: Final = 1 << 16
 STEPS_OF_ENTRY: Final = 16
 """Names one by one take three for each number in them: this bounds ranges that cut each other into pieces."""
@@ -56,9 +56,9 @@ ANY: Final = "*"
 """Stands in a row's name for numbers behind the first."""
 _STRING: Final = r'"(?:[^"\\]++|\\.)*+"'
 _NAME: Final = re.compile(rf"[\s,]*+({_STRING})\s*+:\s*+\{{", re.DOTALL)
-"""The next name and the bracket of what it names."""
+"""The next name and the bracket that opens its entry."""
 _ENTRY: Final = re.compile(rf'(?:[^"{{}}]++|{_STRING})*+\}}', re.DOTALL)
-"""Up to the bracket that closes it; nothing of a tensor has brackets of its own."""
+"""Up to the bracket that closes it; entries of tensors have no brackets inside."""
 _DECODER: Final = json.JSONDecoder()
 _CLOSED: Final = re.compile(r"\s*+\}")
 
@@ -70,9 +70,9 @@ class Tensors(Struct, frozen=True, kw_only=True):
     """Tensors of one dtype and shape that are called alike."""
 
     prefix: str
-    """Of the name, before its first number; "" without one."""
+    """The name before its first number; "" without one."""
     name: str
-    """What follows that number, with `*` for further ones; the whole name without one."""
+    """The name after that number, with `*` for further ones; the whole name without one."""
     layers: Spans
     """The first numbers; none without."""
     each: int
@@ -87,12 +87,12 @@ class Tensors(Struct, frozen=True, kw_only=True):
 
     @property
     def bytes(self) -> int:
-        """Of one of them."""
+        """Bytes of one of them."""
         return -(-self.elements * DTYPE_BITS[self.dtype] // 8)
 
     @property
     def bytes_of_all(self) -> int:
-        """Of all of them."""
+        """Bytes of all of them."""
         return self.bytes * self.each * max(self.num_layers, 1)
 
     @property
@@ -119,12 +119,12 @@ class Headers:
 
     @property
     def stored_bytes(self) -> int:
-        """Of all tensors, as the files store them."""
+        """Bytes of all tensors, as the files store them."""
         return sum(row.bytes_of_all for row in self.rows)
 
     @property
     def raw(self) -> dict[str, Any]:
-        """The same as JSON, a row for tensors that are alike."""
+        """The headers as JSON, a row for tensors that are alike."""
         parsed: dict[str, Any] = json.loads(self.text)
         return parsed
 
@@ -218,7 +218,7 @@ class HeadersReader:
                 self._entry(key, entry)
 
     def headers(self) -> Headers:
-        """What was taken, in the one spelling that it has."""
+        """The headers taken so far, in their one spelling."""
         written: dict[str, Any] = {}
         rows: list[tuple[str, Tensors]] = []
         tensors, steps = 0, _Steps(STEPS_OF_ALL + STEPS_OF_ENTRY * self._entries)
@@ -278,7 +278,7 @@ class HeadersReader:
             raise self._bad_braces(key)
 
     def _read(self, step: str, key: str) -> Spans:
-        """The numbers that one step of a name stands for."""
+        """The numbers in one step of a name."""
         written = step.strip("{}")
         if _RANGES.fullmatch(written) is None:
             raise self._bad_braces(key)
@@ -290,7 +290,7 @@ class HeadersReader:
         return joined
 
     def _rows(self, pattern: str, tree: _Tree) -> Iterator[tuple[Spans, ...]]:
-        """The tensors of one kind in as few names as say them, each short enough to be read again."""
+        """The tensors of one kind in as few names as possible, each short enough to be read again."""
         for spans in _paths(tree):
             todo = [spans]
             while todo:
@@ -341,7 +341,7 @@ _Kind = tuple[str, str, tuple[int, ...]]
 _Box = tuple[Spans, ...]
 """The numbers of one name, place by place: it names each of them with each."""
 _Tree = tuple[tuple[Spans, "_Tree"], ...]
-"""Numbers of the first place with what follows them, the same for all of them; () behind the last place."""
+"""Numbers at the first place, with the tree that is the same behind all of them; () behind the last place."""
 
 
 def _unread(field: str, *, reason: str) -> ScenarioError:
@@ -349,7 +349,7 @@ def _unread(field: str, *, reason: str) -> ScenarioError:
 
 
 class _Steps:
-    """What is left to spend on merging."""
+    """Steps that are left for merging."""
 
     def __init__(self, left: int) -> None:
         self.left = left

@@ -24,10 +24,10 @@ OLD_KINDS: Final[Mapping[str, str]] = {"su": "longrope", "mrope": "default"}
 
 
 class LengthRules(Record, frozen=True, kw_only=True):
-    """What one release makes of a config's lengths; each field is a table of rope.toml, which names its source."""
+    """Rules of one release for a config's lengths; each field is a table of rope.toml, which names its source."""
 
     rope_parameters: bool
-    """`--hf-overrides` says `rope_parameters`, with the base of the rope; before `rope_scaling`."""
+    """Whether `--hf-overrides` has `rope_parameters`, with the base of the rope; `rope_scaling` before."""
     already_scaled: tuple[RopeKind, ...]
     """Types of rope whose max_position_embeddings counts as it is written, whatever their factor."""
     longrope_original: bool
@@ -45,7 +45,7 @@ class RopeTables(Reviewed, frozen=True, kw_only=True):
     length_keys: tuple[Annotated[str, Meta(pattern=r"^\w+$")], ...]
     """Keys of which the smallest is the length."""
     unknown_length: Annotated[int, Meta(ge=1, le=1 << 24)]
-    """What the engine assumes when no key names a length."""
+    """Length that the engine assumes when no key names one."""
 
 
 TABLES: Final = TableFile("kvcore.model", "rope.toml", RopeTables)
@@ -143,7 +143,7 @@ def partial_rotary_factor(section: Section, values: Section) -> float:
 
 
 def read_context_limits(section: Section, model_type: str) -> ContextLimits:
-    """What a config says about lengths.
+    """Lengths in a config.
 
     The smallest of the keys that name a length counts; a `model_max_length` wins over all of them.
     """
@@ -240,7 +240,7 @@ class Yarn(Record, frozen=True, kw_only=True):
 
     @property
     def text(self) -> str:
-        """The same as JSON of one spelling, as a scenario keeps it."""
+        """The parameters as JSON of one spelling, as a scenario keeps it."""
         return json.dumps({_SPELLINGS[0]: self._values})
 
     @property
@@ -252,7 +252,7 @@ class Yarn(Record, frozen=True, kw_only=True):
         }
 
     def overrides(self, config: ModelConfig, version: Version) -> dict[str, Any]:
-        """What `--hf-overrides` says in a release. The base of the rope is the config's own.
+        """The value of `--hf-overrides` in a release. The base of the rope is the config's own.
 
         From 0.30 on the engine takes max_position_embeddings as it is written, so it is written.
 

@@ -1,4 +1,4 @@
-"""Side files of a checkpoint that say how its weights are stored, as they are kept with its config."""
+"""Side files of a checkpoint about the storage of its weights, as they are kept with its config."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def is_modelslim(side_file: Mapping[str, Any] | None) -> bool:
 
 
 def condensed(side_file: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    """A side file without what nothing depends on: of ModelSlim's, tensors that are no weights, and all experts but
-    the first, of which a model has hundreds.
+    """A side file without entries that change nothing: in ModelSlim's, tensors that are no weights, and all experts
+    but the first; a model has hundreds.
 
     Example:
         >>> condensed({"model_quant_type": "W8A8", "a.experts.0.w1.weight": "W8A8", "a.experts.7.w1.weight": "W8A8",

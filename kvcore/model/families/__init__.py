@@ -64,7 +64,7 @@ def readers() -> Mapping[str, Reader]:
 
 
 def reader_of(name: str) -> Reader | None:
-    """What reads a model that calls itself so, None where nothing does."""
+    """The reader of models with this name; None where no family has one."""
     rows: Mapping[str, Any] = decoder.READERS
     found: Reader | None = rows.get(name)
     return found or readers().get(name)
@@ -72,7 +72,7 @@ def reader_of(name: str) -> Reader | None:
 
 if TYPE_CHECKING:
     READERS: Mapping[str, Reader]
-    """What `readers` returns."""
+    """Every name that some family reads; `readers` makes it."""
 else:
 
     def __getattr__(name: str) -> Any:
@@ -126,7 +126,7 @@ def read_architecture(config: ModelConfig) -> Architecture:
 
 
 def find_name(config: ModelConfig) -> tuple[str, str, Reader] | None:
-    """The name that decides, as what it is read, and by what; None when no family reads any."""
+    """The name that decides, the name it is read as, and its reader; None when no family reads any."""
     for name in config.architectures or (config.model_type,):
         for spelling in (name, *generating_names(name)):
             if (reader := reader_of(spelling)) is not None:
@@ -145,7 +145,7 @@ def is_planned(config: ModelConfig) -> bool:
 
 SUFFIX: Final = "ForCausalLM"
 DRAFTS: Final = ("eagle", "medusa", "mtp", "speculator", "draft", "dflash")
-"""In the name of what only proposes tokens for another model."""
+"""Words in the names of models that only draft tokens for another."""
 
 PLAIN_KEYS: Final = frozenset(
     "hidden_size intermediate_size num_hidden_layers num_attention_heads num_key_value_heads head_dim vocab_size"
@@ -153,7 +153,7 @@ PLAIN_KEYS: Final = frozenset(
     " layer_norm_eps layer_norm_epsilon tie_word_embeddings attention_bias mlp_bias hidden_act sliding_window"
     " use_sliding_window max_window_layers layer_types quantization_config".split()
 )
-"""Of which every one is read, or changes no tensor."""
+"""Keys of a plain decoder: each is read, or changes no tensor."""
 
 HARMLESS_KEYS: Final = frozenset(
     "architectures model_type auto_map torch_dtype dtype transformers_version _name_or_path bos_token_id eos_token_id"
@@ -171,7 +171,7 @@ GATED: Final = frozenset({"silu", "swish", "swiglu"})
 
 
 def strange_keys(config: ModelConfig) -> tuple[str, ...]:
-    """What in a config is not of a plain decoder: keys, an activation that may be no gate, other kinds of layers.
+    """Parts of a config that no plain decoder has: keys, an activation that may be no gate, other kinds of layers.
 
     Example:
         >>> config = {"architectures": ["NewForCausalLM"], "hidden_act": "silu", "num_experts": 8}
@@ -220,7 +220,7 @@ def _unknown(named: str, *, reason: str) -> ModelError:
 
 
 def generating_names(name: str) -> tuple[str, ...]:
-    """What the model that generates text is called, for the name of one that embeds or classifies.
+    """Names of the generating model, for a model that embeds or classifies.
 
     Source: vllm/model_executor/models/registry.py:_normalize_arch (0.32).
 

@@ -1,7 +1,6 @@
 """Decoders that differ in values alone: attention, an MLP or routed experts, norms. Their rows are `decoders.toml`.
 
-Rows that say `code` are of models that a function of this folder reads, by what the row says. Checked against vLLM's
-own model classes.
+A function of this folder reads the rows marked `code`. All are checked against vLLM's own model classes.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ class QkNorm(StrEnum):
 
 
 class TiedBy(StrEnum):
-    """Who says whether lm_head is the embedding."""
+    """Where it is decided whether lm_head is the embedding."""
 
     CONFIG = "config"
     """The language part, else the whole config, else the class."""
@@ -59,7 +58,7 @@ class TiedBy(StrEnum):
 
 
 class Names(Record, frozen=True, kw_only=True):
-    """What a checkpoint calls the tensors of a decoder, where it is not what Llama's calls them."""
+    """Names of a decoder's tensors in its checkpoint, where they are not Llama's."""
 
     layers: str = "model.layers"
     embedding: str = "model.embed_tokens"
@@ -70,7 +69,7 @@ class Names(Record, frozen=True, kw_only=True):
     attention: tuple[str, str, str] = ("self_attn", "qkv_proj", "o_proj")
     """Where attention is, its first projection, and its last."""
     mlp: tuple[str, ...] = ()
-    """The first layer of the MLP, and its last, where `mlp_prefix` does not say them."""
+    """First and last layer of the MLP, where `mlp_prefix` does not give them."""
     mlp_prefix: str = "mlp"
     final_norm: str = "model.norm"
     """ "" without one."""
@@ -78,7 +77,7 @@ class Names(Record, frozen=True, kw_only=True):
 
 
 class DraftTraits(Record, frozen=True, kw_only=True):
-    """What a family's multi-token-prediction layers add to one of its decoder layers."""
+    """Modules that a family's multi-token-prediction layers add to one of its decoder layers."""
 
     projection: str = "eh_proj"
     """From two hidden states to one; whole on every rank, as a rule never quantized."""
@@ -92,10 +91,10 @@ class DraftTraits(Record, frozen=True, kw_only=True):
 
 
 class Decoder(Record, frozen=True, kw_only=True):
-    """What sets one decoder apart. A key is one of its config."""
+    """A decoder's differences from Llama. A key is one of its config."""
 
     classes: tuple[str, ...] = ()
-    """What else a config calls such a model: entries of `architectures`, or a model_type besides the row's name."""
+    """Other names of such a model: entries of `architectures`, or a model_type besides the row's name."""
     code: bool = False
     """A function of this folder reads it, starting from the row."""
     names: Names = Names()
@@ -137,7 +136,7 @@ class Decoder(Record, frozen=True, kw_only=True):
     window_extra: int = 0
     """Tokens that a window keeps beyond `sliding_window`."""
     attention_gate: str = ""
-    """The name of a projection, as wide as all heads, that scales what attention gives."""
+    """The name of a projection, as wide as all heads, that scales the output of attention."""
     sinks: Flag = False
     """One number a head with its keys."""
     experts: ExpertTraits | None = None
@@ -146,7 +145,7 @@ class Decoder(Record, frozen=True, kw_only=True):
     sparse: Annotated[str, one_of(tuple(SPARSE_BY))] = "everywhere"
     """Which layers have the experts: all, or by the config key that decides."""
     norms_last: bool = False
-    """The norms of a layer with experts stand behind these, as without experts."""
+    """The norms of a layer with experts come after these, as in layers without."""
     dense_key: str = "intermediate_size"
     """The width of layers without experts, in a model with some."""
     drafts: DraftTraits | None = None
@@ -169,8 +168,8 @@ def read_decoder(
 ) -> Architecture:
     """A decoder of a row. `section` is the language part; without one it is found in the config.
 
-    What is given stands in place of what the row says: the heads, attention of each layer with what it keeps
-    (`mixers`), which layers have experts, the width of the MLP, its modules, tables of rotary positions.
+    Arguments replace the values of the row: the heads, attention of each layer with its caches (`mixers`), which layers
+    have experts, the width of the MLP, its modules, tables of rotary positions.
     """
     section = section or config.language
     heads = heads or blocks.read_heads(section, reads_head_dim=traits.reads_head_dim)
@@ -238,7 +237,7 @@ def attention(traits: Decoder, section: Section, heads: Heads) -> tuple[Linear, 
 
 
 def attending(traits: Decoder, section: Section, heads: Heads) -> tuple[Layer, ...]:
-    """Attention of each layer, with what it keeps."""
+    """Attention of each layer, with its cache."""
     modules = attention(traits, section, heads)
     windows = layer_windows(section) if traits.uses_window else (None,) * section.layers()
     return by_kind(
@@ -257,7 +256,7 @@ def is_tied(traits: Decoder, config: ModelConfig, section: Section) -> bool:
 
 
 def before_layers(traits: Decoder, section: Section, hidden_size: int, vocab: int) -> tuple[Module, ...]:
-    """The embedding, and what belongs to it."""
+    """The embedding, with its norm and position table."""
     names = traits.names
     modules: list[Module] = [blocks.embedding(section, names.embedding, vocab)]
     if names.embedding_norm:
@@ -304,7 +303,7 @@ def plain_part(traits: Decoder, section: Section, hidden_size: int, width: int) 
 
 
 def layer_norms(traits: Decoder, section: Section, heads: Heads) -> tuple[Module, ...]:
-    """The norms of one layer, and what else it has of its own."""
+    """The norms of one layer, and its other parameters."""
     modules: list[Module] = []
     if traits.norm_weight:
         names, key = traits.layer_norms, traits.further_norms_key
@@ -372,7 +371,7 @@ class Decoders(Mapping[str, Decoder]):
         return len(self.document)
 
     def said(self, name: str) -> Mapping[str, Any]:
-        """What a row says, with what it takes over, unchecked. Raises TableError for one that is like no other."""
+        """A row with the values that it takes over, unchecked. Raises TableError for one that is like no other."""
         own = self.document[name]
         liked = own.get("like", name)
         if liked not in self.document:
@@ -398,7 +397,7 @@ DECODERS: Final = Decoders(file_text(__package__, ROWS))
 
 
 def experts_of(row: str) -> ExpertTraits:
-    """What a row says of its experts."""
+    """The experts of a row."""
     return DECODERS[row].experts or ExpertTraits()
 
 

@@ -103,7 +103,7 @@ V4_EXPERTS: Final = DECODERS["deepseek_v4"].experts or ExpertTraits()
 
 
 def experts_of(section: Section) -> ExpertTraits:
-    """What is its own of a config's experts: whether the routing has a bias, whether ranks divide the shared ones."""
+    """The experts of a config: whether the routing has a bias, whether ranks divide the shared ones."""
     usual = "noaux_tc" if section.model_type in CORRECTED else ""
     return replace(
         EXPERTS,
@@ -113,7 +113,7 @@ def experts_of(section: Section) -> ExpertTraits:
 
 
 def which_layers_index(section: Section, count: int) -> tuple[bool, ...]:
-    """Which layers choose their own tokens; the others use the choice of the last one that did.
+    """Layers that choose their own tokens; the others use the choice of the last one that did.
 
     By `indexer_types`, a pattern, or a frequency.
 

@@ -21,7 +21,7 @@ Source: vllm/model_executor/models/deepseek_v2.py:DeepseekAttention (0.32)."""
 
 
 PROJECTORS: Final = ("downsample_mlp_gelu", "linear")
-"""Of DeepSeek's vision models; the first is the class's own."""
+"""Projectors of DeepSeek's vision models; the first is the class's default."""
 
 
 def read_deepseek(config: ModelConfig) -> Architecture:

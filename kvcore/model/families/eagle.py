@@ -30,11 +30,11 @@ class Draft(Keeper):
     first_index: int = 0
     """The number of its first layer in the checkpoint."""
     modules: tuple[arch.Module, ...] = ()
-    """With the layers, under full checkpoint names."""
+    """Modules next to the layers, under full checkpoint names."""
     embedding: arch.VocabEmbedding | None = None
     """The embedding that it shares with the model; with pipeline stages it keeps a copy."""
     rotary_tables: tuple[arch.RotaryTable, ...] = ()
-    """Those that it does not share with the model."""
+    """Tables that it does not share with the model."""
     is_assumed: bool = False
     """Its config is not known: it is as published heads for such models are."""
 
@@ -82,7 +82,7 @@ USUAL_VOCABULARY: Final = 32_000
 """Tokens that published EAGLE-3 heads choose from."""
 
 LLAMA_LIKE: Final = ("Llama", "Mistral", "Qwen2", "Qwen3", "MiniMaxM2", "Peagle", "PEagle")
-"""What the architectures of heads with Llama layers contain. Source: vllm/model_executor/models/registry.py (0.32)."""
+"""Words in the names of heads with Llama layers. Source: vllm/model_executor/models/registry.py (0.32)."""
 
 
 def read_head(config: ModelConfig, method: str, target: arch.Architecture, max_model_len: int) -> Draft:

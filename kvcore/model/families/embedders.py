@@ -1,6 +1,6 @@
 """Models that embed, rank and label texts: BERT and its descendants, and decoders with another head or none.
 
-Which, and with what behind their layers, is in `embedders.toml`. In BERT and its descendants every token sees every
+`embedders.toml` lists them, with the modules behind their layers. In BERT and its descendants every token sees every
 other, so no layer keeps anything of a request. Their tables of positions and token types are sharded over the ranks
 like the vocabulary; RoBERTa's were whole on each rank until 0.28.
 """
@@ -57,7 +57,7 @@ class HeadLayer(Record, frozen=True, kw_only=True):
 
 
 class Embedder(Record, frozen=True, kw_only=True):
-    """What sets one model that embeds apart."""
+    """One model that embeds."""
 
     names: tuple[str, ...]
     read: str
@@ -66,10 +66,10 @@ class Embedder(Record, frozen=True, kw_only=True):
     """Every token sees every other, so that a decoder keeps nothing."""
     head: tuple[HeadLayer, ...] | None = None
     gated: bool = True
-    """Of a BERT with rotary positions: its MLP."""
+    """Whether the MLP of a BERT with rotary positions has a gate."""
     bias: bool = True
     up_bias: bool = True
-    """Of the MLP's first layer; False where it has none although the others have one."""
+    """Whether the MLP's first layer has a bias; False where it has none although the others have one."""
     inner_key: str = "intermediate_size"
 
     def __post_init__(self) -> None:
@@ -93,7 +93,7 @@ def read_embedder(row: Embedder, config: ModelConfig) -> Architecture:
 
 
 def head_of(layers: tuple[HeadLayer, ...], config: ModelConfig, hidden: int) -> Pieces:
-    """The modules of a head; a layer whose size only the weights say is left out."""
+    """The modules of a head; a layer whose size only the weights show is left out."""
     modules: list[arch.Module] = []
     for layer in layers:
         bias = flag(config.language, layer.bias)
@@ -145,7 +145,7 @@ COLBERT_KEYS: Final = ("colbert_dim", "dim", "projection_dim")
 
 
 def colbert_width(config: ModelConfig) -> int | None:
-    """The width of ColBERT's vector for each token; None where only the weights say it.
+    """The width of ColBERT's vector for each token; None where only the weights show it.
 
     Source: vllm/model_executor/models/colbert.py:ColBERTMixin.get_colbert_dim_from_config (0.32).
     """
@@ -160,7 +160,7 @@ SIZES: Final[Mapping[str, Callable[[ModelConfig, int], int | None]]] = {
     "vocab": lambda config, hidden: config.language.integer("vocab_size"),
     "colbert": lambda config, hidden: colbert_width(config),
 }
-"""What a layer of a head may come from or go to, by the config and its hidden size."""
+"""Sizes that a layer of a head may go from and to, by the config and its hidden size."""
 
 
 def with_head(built: Architecture, *head: arch.Module) -> Architecture:
@@ -344,7 +344,7 @@ READ: Final[Mapping[str, Callable[[Embedder, ModelConfig], Architecture]]] = {
     "lfm2": lambda row, config: lfm2.read(config),
     "gpt_oss": lambda row, config: windows.read_gpt_oss(config),
 }
-"""By what a row says."""
+"""Readers, by the word in a row."""
 
 
 def load_rows(text: str) -> Mapping[str, Reader]:

@@ -12,7 +12,7 @@ from kvcore.model.parts import blocks
 from kvcore.model.parts import encoder as enc
 
 POSITIONS_PER_TOKEN: Final = 4
-"""By how much the table is longer than the context.
+"""Factor by which the table is longer than the context.
 
 Source: vllm/model_executor/layers/rotary_embedding/ernie45_vl_rope.py, mrope.py (0.32)."""
 

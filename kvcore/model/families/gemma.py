@@ -162,7 +162,7 @@ def gemma3_rotary(section: Section, width: int) -> tuple[arch.RotaryTable, ...]:
 def read_gemma4(config: ModelConfig, embedders: Pieces = ()) -> arch.Architecture:
     """Gemma 4: wide heads on full layers, experts with the MLP, per-layer inputs, shared caches.
 
-    `embedders` stand where other models have encoders.
+    `embedders` take the place of encoders.
 
     Source: vllm/model_executor/models/gemma4.py (0.32).
     """

@@ -33,7 +33,7 @@ KEY_SCALE: Final = 128
 Source: vllm/models/glm5next/common/attention.py:Indexer.quant_block_size (0.33)."""
 
 PAGE_KEYS: Final = 32
-"""Of DeepGEMM's kernel; 64 on capability 12.0.
+"""Keys in a page of DeepGEMM's kernel; 64 on capability 12.0.
 
 Source: vllm/v1/attention/backends/mla/indexer.py:Glm5NextIndexerBackend (0.33)."""
 

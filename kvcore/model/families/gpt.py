@@ -1,4 +1,4 @@
-"""Decoders whose rows in decoders.toml say nearly all: GPT-2's line, Falcon, OPT, MPT, ChatGLM, Qwen 1, MiniCPM.
+"""Decoders almost whole in their rows of decoders.toml: GPT-2's line, Falcon, OPT, MPT, ChatGLM, Qwen 1, MiniCPM.
 
 DBRX, which has MPT's names, is found here as well, and so are decoders that run their layers several times for a token
 (IQuest-Coder Loop, Ouro, HRM-Text): one set of weights, a cache for each time.

@@ -1,7 +1,7 @@
-"""A model whose class nobody reads: what its checkpoint's tensors are called and how large they are -> Architecture.
+"""A model whose class no family reads: names and sizes of its checkpoint's tensors -> Architecture.
 
-Exact: what the files store. By name: how tensor parallelism cuts a tensor, and what a layer keeps. Not to be seen: a
-window that the config does not say, and what the engine fuses, pads or leaves out.
+Exact: the bytes in the files. By name: how tensor parallelism cuts a tensor, and the caches of a layer. Not visible: a
+window that the config does not name, and what the engine fuses, pads or leaves out.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _ENCODER: Final = re.compile(
 _DRAFT: Final = re.compile(r"(?:^|\.)(mtp|nextn|eagle|medusa|draft)")
 _CROSS: Final = re.compile(r"cross|encoder")
 USUAL_HEAD_SIZE: Final = 128
-"""Of keys, where neither a norm nor the config says it: how many KV heads there are is a guess then."""
+"""Width of keys where neither a norm nor the config gives it; the number of KV heads is a guess then."""
 NOTABLE_BYTES: Final = 1 << 20
 """Tensors of unknown names below this are not worth a word."""
 MAX_PARTS: Final = 1 << 14
@@ -41,7 +41,7 @@ MAX_PARTS: Final = 1 << 14
 MAX_MODULES: Final = 1 << 17
 """Tensors apart from those of experts: some 60 layers of 2,000."""
 MOST_NAMES: Final = 4
-"""In a notice."""
+"""Names listed in a notice."""
 
 
 def read_with_headers(config: ModelConfig, headers: Headers) -> Architecture:
@@ -153,7 +153,7 @@ class _Reader:
         return given or norms.most_common(1)[0][0]
 
     def _windows(self) -> tuple[int | None, ...]:
-        """Where the config says which layers have one; all attend fully where it leaves that to its class."""
+        """The window of each layer, where the config names them; all attend fully where it leaves that to its class."""
         if any(self.section.get(key) is not None for key in NAMES.window_keys):
             try:
                 return layer_windows(self.section)
@@ -231,12 +231,12 @@ class _Reader:
         )
 
     def _attended(self, members: Iterable[Part]) -> int | None:
-        """What attention or another mixer gives its last projection."""
+        """Elements that attention or another mixer gives its last projection."""
         found = (self.cutter.columns(part) for part in members if part.is_row and part.module != "x_proj")
         return next(filter(None, found), None)
 
     def _num_heads(self, size: int) -> int:
-        """Attention heads, by the config or by what attention gives its last projection."""
+        """Attention heads, by the config or by the inputs of attention's last projection."""
         given = self.section.optional_integer("num_attention_heads", minimum=1)
         if given:
             return given
@@ -257,14 +257,14 @@ class _Reader:
         yield arch.Mla(kv_lora_rank=rank, qk_rope_head_dim=rows - rank)
 
     def _copies(self, members: list[Part]) -> Iterator[arch.Parameter]:
-        """What decoding keeps of the way up from the latent vector, as `parts.latent.absorbed` has it."""
+        """Copies of the way up from the latent vector that decoding keeps, as `parts.latent.absorbed` has it."""
         up = first(members, NAMES.latent_up)
         if up is not None:
             heads = self._num_heads(0)
             yield arch.Parameter(name="absorbed", sharded=heads, replicated=up.tensors.elements // heads)
 
     def _state(self, members: list[Part]) -> Iterator[arch.CacheState]:
-        """What a mixer keeps of each request, by its convolutions, its decay and its last projection."""
+        """The cache states of a mixer, by its convolutions, its decay and its last projection."""
         taps = [
             part.tensors.shape for part in members if "conv" in part.module and len(part.tensors.shape) == 3
         ]
@@ -371,7 +371,7 @@ class _Reader:
 
 
 def _decoder_prefix(parts: list[Part], section: Section) -> str:
-    """What stands before the layers' numbers: of the largest stack that is no encoder, as deep as the config says."""
+    """The prefix of the layers' numbers: that of the largest stack that is no encoder, as deep as the config says."""
     sizes, depths = Counter[str](), Counter[str]()
     for part in parts:
         prefix, layers = part.tensors.prefix, part.tensors.layers
@@ -383,7 +383,7 @@ def _decoder_prefix(parts: list[Part], section: Section) -> str:
 
 
 def _owner(part: Part, states: set[Words]) -> Words:
-    """The mixer that a tensor is of: one that keeps a state, else what is around it."""
+    """The mixer of a tensor: one that keeps a state, else the module around it."""
     return next((state for state in states if state and part.path[: len(state)] == state), part.path[:-1])
 
 

@@ -68,7 +68,7 @@ def read_heads(section: Section, *, is_local: bool) -> blocks.Heads:
 
 
 def dense_width(section: Section) -> int:
-    """Of the MLP of layers without experts."""
+    """Width of the MLP of layers without experts."""
     return section.integer("dense_intermediate_size", section.integer("intermediate_size"))
 
 
@@ -87,7 +87,7 @@ def read_experts(section: Section) -> arch.MixtureOfExperts:
 def decoder_layer(
     section: Section, moe: arch.MixtureOfExperts, *, is_local: bool, is_dense: bool
 ) -> arch.Layer:
-    """One layer. What its convolutions keep stands before what attention keeps."""
+    """One layer. The caches of its convolutions come before that of attention."""
     heads, hidden = read_heads(section, is_local=is_local), section.integer("hidden_size")
     kernel = section.integer(
         "sconv_kernel_size", section.integer("conv_kernel_size", 4), minimum=2, maximum=64
@@ -129,7 +129,7 @@ def attention(section: Section, heads: blocks.Heads, positions: int) -> tuple[ar
 
 
 def convolutions(heads: blocks.Heads, kernel: int) -> tuple[arch.Module, ...]:
-    """Over keys and values, divided like them, and over what attention and the MLP give, divided by channels.
+    """Convolutions over keys and values, divided like them, and over outputs of attention and MLP, divided by channels.
 
     Source: vllm/models/inkling/nvidia/short_conv.py:InklingShortConv (0.33).
     """
@@ -224,8 +224,9 @@ def image_encoder(config: ModelConfig) -> tuple[arch.Module, ...]:
 
 
 def fold_scales(frames: int, patch: int, layers: int, channels: int) -> list[tuple[int, int]]:
-    """How many values of a patch each layer's input stands for, and its channels: of the steps by the prime factors of
-    patch and frames those that are nearest to equal ratios.
+    """Values of a patch in each layer's input, and its channels.
+
+    Of the steps by the prime factors of patch and frames, those nearest to equal ratios are taken.
 
     Source: vllm/models/inkling/common/towers.py:plan_out_scales (0.33).
 
@@ -252,7 +253,7 @@ def fold_scales(frames: int, patch: int, layers: int, channels: int) -> list[tup
 
 
 def prime_factors(number: int) -> list[int]:
-    """In ascending order.
+    """Prime factors in ascending order.
 
     Example:
         >>> prime_factors(40)

@@ -58,7 +58,7 @@ def which_layers(linear: Section, count: int) -> tuple[bool, ...]:
 
 
 MAX_PATCHES: Final = 16_384
-"""Of the largest image. Source: preprocessor_config.json of Kimi-K2.5, in_patch_limit."""
+"""Patches of the largest image. Source: preprocessor_config.json of Kimi-K2.5, in_patch_limit."""
 
 
 def read_k3(config: ModelConfig) -> arch.Architecture:
@@ -110,7 +110,7 @@ def read_k3(config: ModelConfig) -> arch.Architecture:
 
 
 def residual(prefix: str, hidden: int) -> tuple[arch.Module, ...]:
-    """What weighs the outputs of earlier blocks of layers: a norm and one vector."""
+    """Weights of the outputs of earlier blocks of layers: a norm and one vector."""
     return (
         blocks.norm(f"{prefix}_norm", hidden),
         blocks.replicated(f"{prefix}_proj", hidden, 1, quantizable=False),

@@ -44,7 +44,7 @@ def read(config: ModelConfig) -> arch.Architecture:
 
 
 def layer_kinds(section: Section, count: int) -> tuple[bool, ...]:
-    """Which layers attend: by `layer_types`, or by the indices in `full_attn_idxs`."""
+    """Layers with attention: by `layer_types`, or by the indices in `full_attn_idxs`."""
     kinds = section.words("layer_types", ("full_attention", "conv"), count)
     if kinds is not None:
         return tuple(kind == "full_attention" for kind in kinds)

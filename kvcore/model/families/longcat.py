@@ -240,7 +240,7 @@ def read_hunyuan4(config: ModelConfig) -> arch.Architecture:
 
 
 def hunyuan4_choice(section: Section, count: int) -> arch.TokenChoice | None:
-    """What its indexers choose; every layer of sparse attention keeps a copy for the whole batch.
+    """The choice of its indexers; every layer of sparse attention keeps a copy for the whole batch.
 
     Source: vllm/models/hy_v4/nvidia/model.py, attention.py:HYV4MLAAttention (0.32), which gives no group builder.
     """
@@ -253,7 +253,7 @@ def hunyuan4_choice(section: Section, count: int) -> arch.TokenChoice | None:
 
 
 def which_layers_have_indexers(section: Section, count: int) -> tuple[bool, ...]:
-    """Which layers choose their own tokens: of those with sparse attention, the ones that share no other's choice.
+    """Layers that choose their own tokens: of those with sparse attention, the ones that share no other's choice.
 
     Source: vllm/transformers_utils/configs/hy_v4.py:HYV4Config (0.32).
     """
@@ -300,7 +300,7 @@ def hunyuan4_layer(
 def stream_mix(
     section: Section, hidden: int, prefix: str, *, outputs: int, scales: int
 ) -> tuple[arch.Parameter, ...]:
-    """What mixes the residual streams: `outputs` numbers a stream from all of them, in float32; () without streams."""
+    """Weights that mix the residual streams: `outputs` numbers a stream, in float32; () without streams."""
     if not section.boolean("enable_ihc", True):
         return ()
     streams = section.integer("hc_mult", maximum=1024)

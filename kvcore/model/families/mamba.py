@@ -75,7 +75,7 @@ def read_jamba(config: ModelConfig) -> arch.Architecture:
 
 
 def periodic(section: Section, period_key: str, offset_key: str) -> tuple[bool, ...]:
-    """Which layers a period and an offset choose."""
+    """Layers chosen by a period and an offset."""
     period, offset = section.integer(period_key), section.integer(offset_key, minimum=0)
     return tuple(index % period == offset for index in range(section.layers()))
 
@@ -157,7 +157,7 @@ def read_granite_hybrid(config: ModelConfig) -> arch.Architecture:
 
 
 MLP_WIDTH: Final = ("ffn_hidden_size", "intermediate_size")
-"""Of the MLP that Zamba2's layers share, by its old and its new name."""
+"""Width of the MLP that Zamba2's layers share, by its old and its new name."""
 
 
 def read_zamba2(config: ModelConfig) -> arch.Architecture:

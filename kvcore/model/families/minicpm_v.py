@@ -43,7 +43,7 @@ def read_minicpm(config: ModelConfig) -> Architecture:
 
 
 def read_vpm(config: ModelConfig, model_type: str | None = None) -> Seen:
-    """SigLIP, without its last block where the config says so; the last norm is there all the same."""
+    """SigLIP, without its last block where the config drops it; the last norm stays."""
     section = config.root.section("vision_config", model_type)
     is_dropped = config.root.boolean("drop_vision_last_layer", False)
     seen = read_siglip(section, "vpm", section.layers() - is_dropped)
@@ -103,13 +103,13 @@ def minicpm_o(config: ModelConfig, text: int) -> enc.Encoder:
 
 
 SLICES: Final = 9
-"""Of the largest image: the default of `max_slice_nums`."""
+"""Slices of the largest image: the default of `max_slice_nums`."""
 
 
 def minicpm_v4_6(config: ModelConfig, text: int) -> enc.Encoder:
     """MiniCPM-V 4.6: two mergers, each of windows of 2 x 2 patches; one attends over its windows.
 
-    The last of several mergers behind the encoder gives what the language part takes.
+    The last of several mergers behind the encoder gives vectors as wide as the language part's.
 
     Source: vllm/model_executor/models/minicpmv4_6.py:MiniCPMV4_6ViTWindowAttentionMerger (0.32).
     """

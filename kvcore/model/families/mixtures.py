@@ -1,4 +1,4 @@
-"""Mixtures of experts whose rows in decoders.toml do not say all: K-EXAONE, K2 Horizon, openPangu, MiniMax, ...
+"""Mixtures of experts that rows of decoders.toml do not describe alone: K-EXAONE, K2 Horizon, openPangu, MiniMax, ...
 
 Hunyuan V1, with its lists of sizes a layer, is found here as well.
 """
@@ -65,7 +65,7 @@ def is_of_mlp(module: arch.Module) -> bool:
 
 
 def read_k2_horizon(config: ModelConfig) -> arch.Architecture:
-    """K2 Horizon: experts for the values of attention with those of the MLP, a gate on what attention gives.
+    """K2 Horizon: experts for the values of attention with those of the MLP, a gate on the output of attention.
 
     Source: vllm/model_executor/models/k2_horizon.py (0.32).
     """
@@ -258,7 +258,7 @@ def shared_mlp(hidden: int, width: int) -> Pieces:
 
 
 def text_01_kinds(section: Section, count: int) -> tuple[bool, ...]:
-    """Which layers have full attention."""
+    """Layers with full attention."""
     written = section.integers("attn_type_list") or section.integers("decoder_attention_types")
     if written is None:
         kinds = section.words("layer_types", ("full_attention", "linear_attention")) or ()

@@ -192,7 +192,7 @@ def pooling(section: Section, wide: int) -> enc.Modules:
 
 
 def feature_layers(vit: Section, adapter: Section) -> tuple[int, ...]:
-    """Which blocks of the encoder the pooling looks at, counted from its start."""
+    """Blocks of the encoder that the pooling looks at, counted from its start."""
     total = vit.layers()
     chosen = adapter.get("vit_layers") or [-3, -9]
     if not isinstance(chosen, list) or not all(

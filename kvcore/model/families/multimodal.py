@@ -49,7 +49,7 @@ LANGUAGE_MODELS: Final[Mapping[str, Callable[[ModelConfig, Section], Architectur
     "opt": lambda config, section: gpt.read_opt(config),
     "isaac": read_isaac_text,
 }
-"""By the model_type of the language part."""
+"""Readers by the model_type of the language part."""
 
 
 def read_language(config: ModelConfig) -> Architecture:
@@ -70,7 +70,7 @@ def read_root_as(name: str) -> Reader:
 
 
 Builder: TypeAlias = Callable[[ModelConfig, int], Encoder]
-"""From a config and the width of its language part to the encoders with their projectors."""
+"""Makes the encoders with their projectors, from a config and the width of its language part."""
 
 
 def behind_encoders(

@@ -19,7 +19,7 @@ from kvcore.model.parts.mixers import mamba2
 from kvcore.model.parts.pattern import by_kind, with_modules
 
 PATTERN: Final[Mapping[str, str]] = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
-"""What the letters of `hybrid_override_pattern` stand for."""
+"""Kinds of layers by the letters of `hybrid_override_pattern`."""
 
 NEMOTRON_H: Final = DECODERS["nemotron_h"]
 EXPERTS: Final = NEMOTRON_H.experts or ExpertTraits()
@@ -106,7 +106,7 @@ def read_h(config: ModelConfig) -> arch.Architecture:
 
 
 def puzzle_blocks(section: Section, name: str) -> tuple[Section, ...]:
-    """What each layer reads of a config that says some keys by the layer; () where it says none.
+    """The keys of each layer, where a config gives some by the layer; () where it gives none.
 
     Source: vllm/model_executor/models/nemotron_h.py:get_nemotron_h_config_for_layer (0.32, 0.33).
     """
@@ -127,7 +127,7 @@ def kinds_of_blocks(places: tuple[Section, ...]) -> tuple[str, ...]:
 
 
 def kinds_of_letters(section: Section, name: str, default: str | None = None) -> tuple[str, ...]:
-    """What the letters of a pattern stand for."""
+    """Kinds of layers by the letters of a pattern."""
     letters = section.string(name, default)
     if not letters or set(letters) - set(PATTERN) or len(letters) > MAX_LAYERS:
         raise section.invalid(name, letters, "expected the letters M, *, - and E")

@@ -17,9 +17,9 @@ from kvcore.model.rope import read_ropes
 SLIDING: Final = "sliding_attention"
 FLASH: Final = ("DFlashDraftModel", "MuseGlimmerAssistantModel", "DFlashMuseGlimmerAssistantModel")
 SPARK: Final = ("Qwen3DSparkModel", "Qwen3OmniDSparkModel", "DSparkDraftModel")
-"""Of Qwen 3's layers. Source: vllm/model_executor/models/registry.py:_SPECULATIVE_DECODING_MODELS (0.33)."""
+"""Drafts with Qwen 3's layers. Source: vllm/model_executor/models/registry.py:_SPECULATIVE_DECODING_MODELS (0.33)."""
 SPECULATORS: Final = "dflash"
-"""What `speculators_model_type` says of a DFlash draft. Source: vllm/.../configs/speculators/algos.py (0.32)."""
+"""`speculators_model_type` of a DFlash draft. Source: vllm/.../configs/speculators/algos.py (0.32)."""
 
 
 def read_parallel(config: ModelConfig, target: arch.Architecture, max_model_len: int) -> Draft:
@@ -71,7 +71,7 @@ def read_parallel(config: ModelConfig, target: arch.Architecture, max_model_len:
 
 
 def draft_section(config: ModelConfig, section: Section) -> Section:
-    """The object of a config with what is a draft's own; an empty one without it."""
+    """The object of a config with a draft's own keys; an empty one without it."""
     places = (place.optional_section("dflash_config") for place in (section, config.root))
     return next(filter(None, places), None) or Section({}, "dflash_config")
 
@@ -135,7 +135,7 @@ def draft_vocabulary(*places: Section) -> int | None:
 
 
 def sequential(section: Section) -> tuple[arch.Module, ...]:
-    """What makes DSpark choose one token after another: a bias of low rank, and a head that says how sure it is.
+    """Modules by which DSpark chooses one token after another: a bias of low rank, and a head of confidence.
 
     Source: vllm/model_executor/models/qwen3_dspark.py:DSparkMarkovHead, DSparkConfidenceHead (0.33.0).
     """
@@ -171,7 +171,7 @@ def read_medusa(config: ModelConfig) -> Draft:
 
 
 COUNTS: Final[Mapping[str, int]] = {"heads": 5, "layers": 1}
-"""Parts of the keys that say how many heads and layers there are, and the class's defaults."""
+"""Beginnings of the keys for the numbers of heads and layers, and the class's defaults."""
 
 
 def read_mlp_speculator(config: ModelConfig) -> Draft:

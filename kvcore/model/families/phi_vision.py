@@ -66,7 +66,7 @@ def phi4_mm(config: ModelConfig, text: int) -> enc.Encoder:
 def conformer(section: Section, text: int) -> enc.Encoder:
     """A Conformer, whole on every rank, and two projections: for audio alone, and for audio with images.
 
-    Two gated half MLPs stand around attention and a convolution. The convolutions in front divide the rows of a
+    Two gated half MLPs are around attention and a convolution. The convolutions in front divide the rows of a
     spectrogram by 8, rounded up.
 
     Source: vllm/model_executor/models/phi4mm_audio.py:ConformerEncoder, AudioEmbedding (0.32),

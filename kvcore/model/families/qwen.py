@@ -128,7 +128,7 @@ def gated_attention(section: Section, heads: blocks.Heads) -> tuple[arch.Module,
 
 
 def draft_modules(config: ModelConfig, hidden: int) -> tuple[arch.Module, ...]:
-    """What the prediction layers share: a projection of two hidden states, and norms.
+    """Modules that the prediction layers share: a projection of two hidden states, and norms.
 
     NVIDIA's 4-bit checkpoints leave the projection alone without saying so.
 
@@ -142,7 +142,7 @@ def draft_modules(config: ModelConfig, hidden: int) -> tuple[arch.Module, ...]:
 
 
 def quantization_method(config: ModelConfig) -> str:
-    """What the checkpoint calls its quantization, "" when it says nothing."""
+    """The quantization method that the checkpoint names, "" where it names none."""
     section = config.root.optional_section("quantization_config")
     section = section or config.language.optional_section("quantization_config")
     if section is None:
@@ -299,7 +299,7 @@ def read_ling3(config: ModelConfig) -> arch.Architecture:
 
 
 def output_gate(section: Section, latent: Latent) -> tuple[arch.Module, ...]:
-    """The gate on what latent attention gives: a number a head, or one an element; () without."""
+    """The gate on the output of latent attention: a number a head, or one an element; () without."""
     widths = {"head_wise": 1, "element_wise": latent.v_head_dim}
     width = widths.get(section.string("gated_attention_proj_granularity_type", ""))
     if width is None:

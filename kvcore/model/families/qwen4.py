@@ -109,8 +109,9 @@ def attending(section: Section, heads: blocks.Heads, *, has_positions: bool) -> 
 
 
 def mixes(section: Section, prefix: str, *, combines: bool = True) -> tuple[arch.Module, ...]:
-    """What mixes the residual streams into one input, and where it `combines` an output into them: of low rank, whole
-    on every rank.
+    """Low-rank modules that mix the residual streams into one input, and an output into them where it `combines`.
+
+    They are whole on every rank.
 
     Source: vllm/models/qwen4_exp/nvidia/hyperconnection.py:GatedResidual (0.33).
     """
@@ -125,8 +126,9 @@ def mixes(section: Section, prefix: str, *, combines: bool = True) -> tuple[arch
 
 
 def lookup(section: Section, wide: int, hidden: int) -> arch.Layer:
-    """What a layer with n-grams has besides its table: a projection, norms, and a convolution over every so many tokens
-    with its last inputs, whole on every rank.
+    """Modules of a layer with n-grams besides its table, whole on every rank.
+
+    A projection, norms, and a convolution over every so many tokens, of which the last inputs are kept.
 
     Source: vllm/models/qwen4_exp/nvidia/ple_layer.py:Qwen4ExpPLELayer (0.33).
     """
@@ -148,7 +150,7 @@ def lookup(section: Section, wide: int, hidden: int) -> arch.Layer:
 
 
 def draft_modules(section: Section, hidden: int, streams: int) -> tuple[arch.Module, ...]:
-    """What the prediction layers share."""
+    """Modules that the prediction layers share."""
     return (
         blocks.column("mtp.fc_embedding", hidden, hidden),
         blocks.column("mtp.fc_hidden", hidden, hidden),

@@ -120,7 +120,7 @@ def colqwen(config: ModelConfig, text: int, *, default: int, bias: bool) -> enc.
 
 
 def colqwen3(config: ModelConfig, text: int) -> enc.Encoder:
-    """ColQwen 3: without a projection where the config does not say how wide it is."""
+    """ColQwen 3: without a projection where the config gives no width."""
     return colqwen(config, text, default=0, bias=False)
 
 

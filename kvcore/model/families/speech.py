@@ -265,7 +265,7 @@ def midasheng(config: ModelConfig, text: int) -> enc.Encoder:
 
 
 def read_glm_asr(config: ModelConfig) -> Architecture:
-    """GLM-ASR's Llama, whose lm_head is the embedding unless the whole config says otherwise.
+    """GLM-ASR's Llama, whose lm_head is the embedding unless the whole config denies it.
 
     Source: transformers/models/glmasr/configuration_glmasr.py:GlmAsrConfig (5.20); weights of vLLM 0.33.
     """

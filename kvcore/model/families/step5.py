@@ -18,7 +18,7 @@ from kvcore.model.parts.pattern import by_kind
 SLIDING: Final = "sliding_attention"
 FULL: Final = "full_attention"
 REGION: Final = 8
-"""Tokens that one summary stands for. Source: vllm/models/step5/nvidia/sparse_summary_cache.py (0.33)."""
+"""Tokens of one summary. Source: vllm/models/step5/nvidia/sparse_summary_cache.py (0.33)."""
 PROXY: Final = 256
 """Elements of an indexer's head, a byte each in a summary. Source: vllm/models/step5/nvidia/config.py (0.33)."""
 NORMS: Final = {"bf16": "", "bfloat16": "", "fp32": "float32", "float32": "float32"}
@@ -90,7 +90,7 @@ def read_experts(section: Section) -> arch.MixtureOfExperts:
 
 
 def sparse_layers(section: Section, count: int) -> tuple[bool, ...]:
-    """Which layers have experts: those that the config lists, else all but the first."""
+    """Layers with experts: those that the config lists, else all but the first."""
     listed = section.get("moe_layers_enum")
     if isinstance(listed, str):
         numbers = [part.strip() for part in listed.split(",") if part.strip()]

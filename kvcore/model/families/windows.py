@@ -104,7 +104,7 @@ def llama4_images(section: Section, text: int) -> enc.Modules:
 
 
 def read_laguna(config: ModelConfig) -> arch.Architecture:
-    """Laguna: layers with their own number of heads, a gate on what attention gives, windows with experts.
+    """Laguna: layers with their own number of heads, a gate on the output of attention, windows with experts.
 
     Source: vllm/model_executor/models/laguna.py (0.32).
     """
@@ -286,7 +286,7 @@ def step_draft(section: Section, mixer: arch.Layer, hidden: int, width: int) -> 
 
 
 def step_sparse_layers(section: Section, count: int) -> tuple[bool, ...]:
-    """Which layers have experts: those that `moe_layers_enum` lists, or all after the dense ones."""
+    """Layers with experts: those that `moe_layers_enum` lists, or all after the dense ones."""
     listed = section.get("moe_layers_enum")
     if isinstance(listed, str):
         numbers = [part.strip() for part in listed.split(",")]

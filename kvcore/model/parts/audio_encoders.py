@@ -77,7 +77,7 @@ def whisper(
 
 
 def halved(positions: int) -> int:
-    """Tokens of which each stands for two positions."""
+    """Tokens for so many positions, two each."""
     return (positions - 2) // 2 + 1
 
 

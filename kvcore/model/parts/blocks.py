@@ -72,7 +72,7 @@ class Heads(Struct, frozen=True, kw_only=True):
     num_kv_heads: int
     head_dim: int
     value_dim: int = 0
-    """Of values, where they are not as wide as keys."""
+    """Width of values, where they are not as wide as keys."""
 
     @property
     def head_size_v(self) -> int:
@@ -119,7 +119,7 @@ def with_kv_heads(section: Section, heads: Heads, kv_heads: int | None) -> Heads
 
 
 def is_tied(config: ModelConfig, section: Section, default: bool) -> bool:
-    """Whether lm_head is the embedding: as the language part says, else the whole config, else the class."""
+    """Whether lm_head is the embedding: by the language part, else the whole config, else the class."""
     name = "tie_word_embeddings"
     place = section if section.has(name) or not config.root.has(name) else config.root
     return place.boolean(name, default)
@@ -260,11 +260,11 @@ def norms(size: int, *names: str, bias: bool = False) -> tuple[Parameter, ...]:
 
 
 TWO_NORMS: Final = ("input_layernorm", "post_attention_layernorm")
-"""Of a layer, as Llama and most after it call them."""
+"""Both norms of a layer, as Llama and most after it call them."""
 
 
 def cache_of(heads: Heads, sliding_window: int | None = None) -> CacheState:
-    """What an attention layer keeps: everything, or a window."""
+    """The cache of an attention layer: everything, or a window."""
     kv, size, size_v = heads.num_kv_heads, heads.head_dim, heads.head_size_v
     if sliding_window is None:
         return FullAttention(num_kv_heads=kv, head_size=size, head_size_v=size_v)
@@ -316,7 +316,7 @@ def decoder(
     uncounted: tuple[str, ...] = (),
     vocab_size: int | None = None,
 ) -> Architecture:
-    """An Architecture around `layers`; what is not given is as in Llama: one embedding, one norm, one lm_head.
+    """An Architecture around `layers`, as in Llama unless given: one embedding, one norm, one lm_head.
 
     `section` is the language part, where it is another than the config's.
     """

@@ -157,7 +157,7 @@ def read_merge(section: Section, name: str = "spatial_merge_size", default: int 
 
 
 def read_feature_layers(root: Section, total: int, last: int) -> int:
-    """Blocks that are built: up to the deepest layer whose features are used, `last` unless the config says.
+    """Blocks that are built: up to the deepest layer whose features are used, `last` unless the config names any.
 
     Source: vllm/model_executor/models/llava.py:_get_num_hidden_layers (0.32).
     """
@@ -293,7 +293,7 @@ class Names(Struct, frozen=True):
     down: str
     norms: tuple[str, str]
     parts: tuple[str, ...] = THREE
-    """The checkpoint's names of what `qkv` fuses."""
+    """The checkpoint's names of the layers in `qkv`."""
 
 
 TIMM: Final = Names("attn.qkv", "attn.proj", "mlp.fc1", "mlp.fc2", ("norm1", "norm2"))
@@ -322,7 +322,7 @@ def attention(own: Sizes, names: Names, *, bias: bool = True, out_bias: bool = T
 
 
 def mlp(own: Sizes, names: Names, *, gates: tuple[str, ...] = (), bias: bool = True) -> Modules:
-    """The MLP of a block, with a gate where the names of what is fused then are given."""
+    """The MLP of a block; with a gate where the names of the two fused layers are given."""
     up = (
         merged(names.up, own.width, own.inner, gates, bias=bias)
         if gates
@@ -375,7 +375,7 @@ def with_encoders(built: Architecture, seen: Encoder, layer_prefix: str = "") ->
 
 
 def not_read(section: Section, named: str, *, reason: str, key: str = "model_type") -> ModelError:
-    """The error that what a section names is not known."""
+    """The error that a section names something unknown."""
     return ModelError(
         "unknown-architecture",
         field=f"{section.path}.{key}",

@@ -1,6 +1,6 @@
-"""Routed experts: how configs and checkpoints of different makers name them, read and built in one place.
+"""Routed experts, whatever configs and checkpoints of different makers call them.
 
-A family says in an `ExpertTraits` what is its own; `read_moe` gives the sizes, `expert_modules` the tensors of a layer.
+An `ExpertTraits` has what is a family's own; `read_moe` gives the sizes, `expert_modules` the tensors of a layer.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from kvcore.model.parts.blocks import Flag, flag, gated_mlp, plain_mlp, replicat
 from kvcore.tables import Record
 
 MAX_EXPERTS: Final = 65_536
-"""Of a layer, above any that is published."""
+"""Experts of a layer, above any that is published."""
 
 ROUTER_DTYPES: Final[Mapping[str, str]] = {"": "", "fp32": "float32"}
 """Any other name means bfloat16. Source: vllm/model_executor/models/bailing_moe.py:BailingMoE (0.32)."""
 
 
 class Part(StrEnum):
-    """What a layer with experts may have."""
+    """Parts that a layer with experts may have."""
 
     ROUTER = "router"
     CORRECTION = "correction"
@@ -32,7 +32,7 @@ class Part(StrEnum):
 
 
 class ExpertTraits(Record, frozen=True, kw_only=True):
-    """What sets one family's experts apart: keys of its config, names of its tensors.
+    """One family's experts: keys of its config, names of its tensors.
 
     Of several keys the first that the file gives decides; without any it is the first: its class default is read, or
     the error names it. Names follow `prefix`.
@@ -44,7 +44,7 @@ class ExpertTraits(Record, frozen=True, kw_only=True):
     shared_size_key: str = ""
     """The width of all shared experts together."""
     shared_count_key: str = ""
-    """How many shared experts there are, each as wide as a routed one unless a key says otherwise."""
+    """Number of shared experts, each as wide as a routed one unless a key gives another width."""
     shared_count: int = 0
     """How many without that key."""
     shared_width_key: str = "moe_shared_expert_intermediate_size"
@@ -54,7 +54,7 @@ class ExpertTraits(Record, frozen=True, kw_only=True):
     router: str = "gate"
     router_dtype: str = ""
     router_dtype_key: str = ""
-    """The config key that says fp32 for a float32 router; no key or null leaves it in the model's dtype."""
+    """The config key whose value is fp32 for a float32 router; no key or null leaves it in the model's dtype."""
     quantizes_router: bool = False
     correction_bias: Flag = False
     """A float32 bias an expert that only the routing uses."""
@@ -65,13 +65,13 @@ class ExpertTraits(Record, frozen=True, kw_only=True):
     gated: bool = True
     shared: str = "shared_experts"
     shared_gate: bool = False
-    """A number a token scales what the shared expert gives."""
+    """A number a token scales the output of the shared expert."""
     gates_nothing: bool = False
-    """That gate is there without a shared expert too."""
+    """Whether that gate is there without a shared expert too."""
     shared_whole: bool = False
     """Shared experts stay whole when experts are sharded over tensor and data parallel ranks at once."""
     order: tuple[Part, ...] = (Part.ROUTER, Part.EXPERTS, Part.CORRECTION, Part.SHARED, Part.SHARED_GATE)
-    """In which the parts are offloaded."""
+    """Order in which the parts are offloaded."""
 
 
 def read_moe(traits: ExpertTraits, section: Section) -> MixtureOfExperts:
@@ -100,7 +100,7 @@ def optional_moe(traits: ExpertTraits, section: Section, *, minimum: int = 1) ->
 
 
 def first_given(section: Section, keys: str | tuple[str, ...]) -> str:
-    """Of several keys for the same thing the first that the file gives, else the first."""
+    """The first of several keys for the same thing that the file gives, else the first."""
     if isinstance(keys, str):
         return keys
     return next((key for key in keys if section.has(key)), keys[0])

@@ -27,12 +27,12 @@ class Latent(Struct, frozen=True, kw_only=True):
 
     @property
     def qk_head_dim(self) -> int:
-        """Of queries and keys, with their rotated part."""
+        """Width of queries and keys, with their rotated part."""
         return self.qk_nope_head_dim + self.qk_rope_head_dim
 
     @property
     def cache(self) -> arch.Mla:
-        """What a layer keeps."""
+        """The cache of a layer."""
         return arch.Mla(kv_lora_rank=self.kv_lora_rank, qk_rope_head_dim=self.qk_rope_head_dim)
 
 
@@ -55,7 +55,7 @@ def read_latent(section: Section, **defaults: int) -> Latent:
 
 
 def as_heads(latent: Latent) -> Heads:
-    """What the engine's config says of heads: one KV head as wide as the latent vector."""
+    """Heads as the engine's config counts them: one KV head as wide as the latent vector."""
     width = latent.kv_lora_rank + latent.qk_rope_head_dim
     return Heads(hidden_size=latent.hidden_size, num_heads=latent.num_heads, num_kv_heads=1, head_dim=width)
 
@@ -89,7 +89,7 @@ def latent_attention(latent: Latent, prefix: str = "self_attn") -> tuple[arch.Mo
 
 
 def latent_layer(latent: Latent, *more: arch.Module, indexed: Section | None = None) -> arch.Layer:
-    """A layer of latent attention, with what else it has; `indexed` says the width of its indexer's keys."""
+    """A layer of latent attention with `more` modules; `indexed` has the width of its indexer's keys."""
     keys = () if indexed is None else (arch.SparseIndexer(index_head_dim=indexed.integer("index_head_dim")),)
     modules = (*latent_attention(latent), *more)
     return arch.Layer(modules=modules, caches=(*keys, latent.cache), loading=(absorbed(latent),))
@@ -134,7 +134,7 @@ def indexer(section: Section, latent: Latent) -> tuple[arch.Module, ...]:
 
 
 PAGE_ALIGNMENT: Final = 576
-"""Of packed latents and what waits to become one."""
+"""Bytes that pages of packed latents, and of states that wait to become one, are aligned to."""
 COMPRESSOR_BLOCKS: Final[Mapping[int, int]] = {4: 4, 128: 8}
 """Block size of a compressor's states by its ratio. Source: vllm/models/deepseek_v4/compressor.py (0.32)."""
 OVERLAPPING_RATIO: Final = 4
@@ -145,8 +145,8 @@ FLOAT32_BYTES: Final = 4
 def compressor(
     prefix: str, hidden: int, width: int, ratio: int, state_bytes: int, *, is_index: bool = False
 ) -> arch.Layer:
-    """What makes one packed vector of `state_bytes` of `ratio` tokens: projections to states and scores, positions and
-    a norm. It keeps the vectors, and the float32 states and scores that wait to be compressed.
+    """Modules that make one packed vector of `state_bytes` from `ratio` tokens: projections to states and scores,
+    positions and a norm. It keeps the vectors, and the float32 states and scores that wait to be compressed.
 
     Source: vllm/models/deepseek_v4/compressor.py:DeepseekCompressor (0.32).
     """

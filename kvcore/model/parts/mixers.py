@@ -29,14 +29,14 @@ def read_conv_kernel(section: Section, name: str) -> int:
 
 
 class MambaKeys(Record, frozen=True, kw_only=True):
-    """How a config spells the sizes of its Mamba mixer; mixers.toml says it by model."""
+    """Keys for the sizes of a Mamba mixer; mixers.toml has them by model."""
 
     state: tuple[str, ...]
     conv: tuple[str, ...]
     conv_bias: str
     bias: str
     rank: str = ""
-    """Of the projection of the time step (Mamba 1)."""
+    """Key of the rank of the time step's projection (Mamba 1)."""
     groups: str = ""
     usual_groups: int | None = None
     state_dtype: str = ""
@@ -48,11 +48,11 @@ ROWS: Final = "mixers.toml"
 MAMBA: Final[Mapping[str, MambaKeys]] = convert(
     read_toml(file_text(__package__, ROWS), ROWS), Mapping[str, MambaKeys], ROWS
 )
-"""By model."""
+"""Spellings by model."""
 
 
 def given(section: Section, names: tuple[str, ...]) -> str:
-    """Of the names that a size has had the first that the file has, else the last."""
+    """The first name of a size that the file has, else the last."""
     return next((name for name in names if section.has(name)), names[-1])
 
 
@@ -255,10 +255,10 @@ def kda(section: Section, hidden: int, *, is_fused: bool = False) -> arch.Layer:
 def kda_layer(
     prefix: str, hidden: int, heads: tuple[int, int], kernel: int, start: Linears, gates: Linears
 ) -> arch.Layer:
-    """What all of KDA has between and behind its projections: float32 convolutions, decay and norm. It keeps rows of
+    """Modules between and behind the projections of KDA: float32 convolutions, decay and norm. It keeps rows of
     the convolutions and float32 state matrices.
 
-    `heads` are how many there are, and how wide.
+    `heads`: their number and their width.
 
     Source: vllm/model_executor/layers/mamba/mamba_utils.py:kda_state_shape, kda_state_dtype (0.32).
     """

@@ -1,4 +1,4 @@
-"""Tensors known by their names and shapes alone: whose they are, and how tensor parallelism cuts them (named.toml)."""
+"""Tensors known by their names and shapes alone: their module, and how tensor parallelism cuts them (named.toml)."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ _COLUMNS: Final = frozenset(
 _KINDS: Final = re.compile(
     r"(?:^|[._])(weight(?:_[a-z0-9_]+)?|bias|qweight|qzeros|scales|g_idx|blocks|input_scale|[kqv]_scale)(?:\.|$)"
 )
-"""Of a module's tensors: its weight, its bias, or what a storage format calls its parts."""
+"""Kinds of a module's tensors: its weight, its bias, or a part of a storage format."""
 MATRICES: Final = frozenset(("", "weight", "qweight", "weight_packed"))
 """Kinds that are the matrix itself; the others are scales, zero points and the like."""
 OWN_KINDS: Final = frozenset((*MATRICES, "bias"))
@@ -81,7 +81,7 @@ _BY_BITS: Final[Mapping[int, str]] = {4: "uint8", 6: "uint8", 8: "uint8", 16: ""
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """Tensors of one kind, by what they are called."""
+    """Tensors of one kind, by their names."""
 
     tensors: Tensors
 
@@ -104,7 +104,7 @@ class Part:
 
     @property
     def full_name(self) -> str:
-        """What it is called, without its first number."""
+        """Its name without the first number."""
         return ".".join(filter(None, (self.tensors.prefix, self.tensors.name)))
 
     @property
@@ -125,7 +125,7 @@ class Part:
 
     @property
     def is_whole(self) -> bool:
-        """Whether its name says that every rank stores it whole."""
+        """Whether every rank stores it whole, by its name."""
         return self.is_called((*NAMES.whole, *NAMES.latent_down)) or not set(NAMES.routers).isdisjoint(
             self.path
         )
@@ -171,14 +171,14 @@ def first(parts: Iterable[Part], names: Words) -> Part | None:
 
 
 class Cutter(Struct, frozen=True, kw_only=True):
-    """What decides how the tensors of one checkpoint are read."""
+    """Facts that decide how the tensors of one checkpoint are read."""
 
     hidden_size: int
     main_dtype: str
     """The dtype that becomes the model's: that of most bytes among the unquantized ones."""
     is_quantized: bool
     packed_bits: int
-    """Of one weight in the packed integers of GPTQ and AWQ."""
+    """Bits of one weight in the packed integers of GPTQ and AWQ."""
 
     def rows(self, part: Part | None) -> int | None:
         """Output features of a projection, None where its format hides them."""
@@ -198,7 +198,7 @@ class Cutter(Struct, frozen=True, kw_only=True):
         return part.tensors.shape[self._axis(part)]
 
     def cut(self, part: Part, heads: Heads | None = None, *, is_encoder: bool = False) -> Module:
-        """One tensor as its name says that tensor parallelism cuts it; whole where the name says nothing."""
+        """One tensor as tensor parallelism cuts it, by its name; whole where the name does not tell."""
         elements, dtype = self._stored(part)
         if not self.is_cut(part, is_encoder=is_encoder):
             unsure = self.is_unsure(part) and not is_encoder
@@ -217,7 +217,7 @@ class Cutter(Struct, frozen=True, kw_only=True):
         return is_named and not (part.is_vector and (part.is_row or is_encoder))
 
     def is_unsure(self, part: Part) -> bool:
-        """Whether its name says neither how it is cut nor that it is whole."""
+        """Whether its name tells neither how it is cut nor that it is whole."""
         return not (part.is_vector or part.is_whole or part.is_of_experts or self.is_cut(part))
 
     def table(self, part: Part, *, is_head: bool = False) -> Module:
@@ -299,7 +299,7 @@ class Cutter(Struct, frozen=True, kw_only=True):
         return inputs if part.is_row else 1 - inputs
 
     def _stored(self, part: Part) -> tuple[int, str]:
-        """Elements of a tensor, and their dtype; what no dtype of the engine has is bytes."""
+        """Elements of a tensor, and their dtype; bytes where the engine has no such dtype."""
         tensors = part.tensors
         if tensors.dtype in FLOATS:
             return tensors.elements, "" if tensors.dtype == self.main_dtype else FLOATS[tensors.dtype]

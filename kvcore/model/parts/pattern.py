@@ -16,7 +16,7 @@ Body = TypeVar("Body", bound=Hashable)
 
 SPARSE: Final = "sparse"
 MLP_KINDS: Final = ("dense", SPARSE)
-"""What `mlp_layer_types` says of a layer: an MLP, or experts."""
+"""Values of `mlp_layer_types`: an MLP, or experts."""
 
 
 def by_kind(kinds: Iterable[Kind], build: Callable[[Kind], Layer]) -> tuple[Layer, ...]:
@@ -48,7 +48,7 @@ def with_modules(layer: Layer, *modules: Module) -> Layer:
 
 
 def sparse_from(section: Section, key: str = "first_k_dense_replace", default: int = 0) -> tuple[bool, ...]:
-    """Whether each layer has experts: all but as many of the first as `key` says."""
+    """Whether each layer has experts: all but the first ones, of which `key` gives the number."""
     first = section.integer(key, default, minimum=0)
     return tuple(index >= first for index in range(section.layers()))
 
@@ -97,11 +97,11 @@ SPARSE_BY: Final[Mapping[str, Callable[[Section], tuple[bool, ...]]]] = {
     "decoder_sparse_step": sparse_by_step,
     "moe_layer_interval": sparse_by_interval,
 }
-"""Which layers have experts: all, or by the config key that decides."""
+"""Layers with experts: all, or by the config key that decides."""
 
 
 def marked(section: Section, name: str, count: int, *, default: bool = False) -> tuple[bool, ...]:
-    """Which layers the list `name` marks with something else than 0; all of them `default` without a list."""
+    """Layers that the list `name` marks with something else than 0; all of them `default` without a list."""
     marks = section.integers(name)
     if marks is None:
         return (default,) * count
@@ -134,7 +134,7 @@ def layer_windows(section: Section) -> tuple[int | None, ...]:
 PERIOD_KEYS: Final = ("sliding_window_pattern", "global_attn_every_n_layers")
 
 CLASS_PERIODS: Final = {"olmo3": 4, "vaultgemma": 2}
-"""Every so many layers one attends fully, where the config says nothing and its class does.
+"""Every so many layers one attends fully, where the config leaves it to its class.
 
 Source: transformers/models/olmo3/configuration_olmo3.py:Olmo3Config, vaultgemma likewise (5.19).
 """

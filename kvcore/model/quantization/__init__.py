@@ -1,7 +1,7 @@
 """Storage formats: how many bytes a module takes on a rank, and which modules stay in the model's dtype.
 
 `formats` and `packed` are the arithmetic; `modules` asks lists of names, by `patterns`; one reader a family of files;
-`read.read_quantization` chooses the reader; `scheme.Quantization` is what the fold over weights asks.
+`read.read_quantization` chooses the reader; the fold over weights asks its `scheme.Quantization`.
 """
 
 from kvcore.model.quantization.read import agree, read_quantization

@@ -62,7 +62,7 @@ MIXED: Final = "MIXED_PRECISION"
 """The algorithm of each layer is its own."""
 
 VISION: Final = ("vision_tower", "vision_model", "vit_large_projector")
-"""What ModelOpt's checkpoints never quantize, whatever the list says."""
+"""Modules that ModelOpt's checkpoints never quantize, whatever the list has."""
 
 KV_CACHE_DTYPES: Final[Mapping[str, str]] = {"fp8": "fp8_e4m3", "nvfp4": "nvfp4"}
 """Source: vllm/utils/torch_utils.py:MODELOPT_TO_VLLM_KV_CACHE_DTYPE_MAP (0.32)."""
@@ -251,7 +251,7 @@ def quantized_layers(section: Section, side_file: Mapping[str, Any] | None) -> d
 def mixed_algorithm(module: ModuleName, layers: Mapping[str, str], index: PrefixIndex) -> str:
     """The algorithm of a module in a mixed checkpoint, "" when it stays in the model's dtype.
 
-    By its own name, the names of its parts, or what lies below it.
+    Found by its own name, the names of its parts, or a module below it.
 
     Source: vllm/model_executor/layers/quantization/modelopt.py:ModelOptMixedPrecisionConfig._resolve_quant_algo (0.32).
     """

@@ -18,7 +18,7 @@ from kvcore.base.units import ceil_div
 
 FLOAT32_BYTES = 4
 SMALLEST_BLOCK = 32
-"""Of experts whose blocks are refined."""
+"""Smallest side of a block of experts, whose blocks are refined."""
 
 
 class LinearShape(Struct, frozen=True, kw_only=True):
@@ -70,7 +70,7 @@ class ExpertsShape(Struct, frozen=True, kw_only=True):
 
 
 class Side(StrEnum):
-    """Of a weight: its input or its output features."""
+    """The input or the output features of a weight."""
 
     INPUTS = "inputs"
     OUTPUTS = "outputs"
@@ -87,8 +87,8 @@ class Misfit(Struct, frozen=True, kw_only=True):
 class Format(Struct, frozen=True):
     """How the weights of a linear layer, or of the routed experts, are stored.
 
-    A format says what a matrix takes, and what a layer and an expert have once. Loading leaves it as it is, and it
-    takes any shape, where it does not say otherwise.
+    A format gives the bytes of a matrix, and those that a layer and an expert have once. Unless it overrides that,
+    loading leaves it as it is and any shape fits.
     """
 
     def matrix_bytes(self, rows: int, inputs: int, element_bytes: int) -> int:
@@ -96,11 +96,11 @@ class Format(Struct, frozen=True):
         raise NotImplementedError
 
     def once_a_layer_bytes(self, shape: LinearShape) -> int:
-        """What a linear layer has in addition to its matrix."""
+        """Bytes of a linear layer besides its matrix."""
         return 0
 
     def once_an_expert_bytes(self, shape: ExpertsShape) -> int:
-        """What an expert has in addition to its matrices and the model's own biases."""
+        """Bytes of the experts besides their matrices and the model's own biases."""
         return 0
 
     def linear_bytes(self, shape: LinearShape) -> int:
@@ -116,15 +116,15 @@ class Format(Struct, frozen=True):
         return shape.num_experts * (up + down + self.once_an_expert_bytes(shape)) + shape.bias_bytes
 
     def experts_loading_bytes(self, shape: ExpertsShape) -> int:
-        """What post-processing adds for good (negative: drops)."""
+        """Bytes that post-processing adds for good (negative: drops)."""
         return 0
 
     def linear_misfit(self, shape: LinearShape, cut: Side | None) -> Misfit | None:
-        """What the engine refuses about the shape, tensor parallelism having cut the features of one side."""
+        """The misfit that the engine refuses, tensor parallelism having cut one side; None where the shape fits."""
         return None
 
     def experts_misfit(self, shape: ExpertsShape, *, refines: bool) -> Misfit | None:
-        """The same of experts; `refines`: blocks are cut where experts are."""
+        """The misfit of experts; `refines`: blocks are cut where experts are."""
         return None
 
     @property
@@ -214,7 +214,7 @@ class BlockScaled(Format, frozen=True, kw_only=True):
     columns: int
     scale_bytes: int = FLOAT32_BYTES
     is_made_while_loading: bool = False
-    """Of a 16-bit checkpoint; then any shape is cut into blocks."""
+    """Whether it is made of a 16-bit checkpoint; then any shape is cut into blocks."""
 
     def matrix_bytes(self, rows: int, inputs: int, element_bytes: int) -> int:
         return rows * inputs + self.scale_bytes * ceil_div(rows, self.rows) * ceil_div(inputs, self.columns)

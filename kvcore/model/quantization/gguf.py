@@ -1,4 +1,4 @@
-"""GGUF: what a model's name says of the file, which block each tensor has (`gguf.toml`), how the engine stores it."""
+"""GGUF: the file type in a model's name, the block of each tensor (`gguf.toml`), and how the engine stores it."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from kvcore.tables import Record, Source, TableFile
 METHOD: Final = "gguf"
 
 MIXTURE_SPREAD: Final = 0.02
-"""Of a file type that mixes blocks: an importance matrix, an older llama.cpp or a publisher's own choice shift a few
-tensors, none by more than this of the whole."""
+"""Share that a file type that mixes blocks may be off by: an importance matrix, an older llama.cpp or a publisher's own
+choice shift a few tensors, none by more than this of the whole."""
 SIZE_SPREAD: Final = 0.05
-"""Of an average rate: the engine pads fused rows to the widest block among them."""
+"""Share that an average rate may be off by: the engine pads fused rows to the widest block among them."""
 
 NAME: Final = re.compile(
     r"(?:^|[-._:])((?:UD-)?(?:I?Q\d(?:_[0-9A-Z]{1,3})+|TQ\d_\d|MXFP4(?:_MOE)?|BF16|F16|F32))$", re.IGNORECASE
@@ -61,7 +61,7 @@ def names_gguf(model: str) -> bool:
 
 
 class BlockType(Record, frozen=True, kw_only=True):
-    """A tensor type: `size` bytes store `weights` numbers of a row. `fallback`: what rows take that are no multiple."""
+    """A tensor type: `size` bytes store `weights` numbers of a row. `fallback`: the type of other rows."""
 
     weights: Annotated[int, Meta(ge=1, le=256)]
     size: Annotated[int, Meta(ge=1, le=256)]
@@ -73,7 +73,7 @@ class BlockType(Record, frozen=True, kw_only=True):
 
 
 class Role(StrEnum):
-    """What llama.cpp tells apart."""
+    """Kinds of tensors that llama.cpp tells apart."""
 
     EMBEDDING = "embedding"
     OUTPUT = "output"
@@ -85,7 +85,7 @@ class Role(StrEnum):
 
 
 class Rule(Record, frozen=True, kw_only=True):
-    """The type that a tensor takes, and where, as gguf.toml says."""
+    """A tensor's type, and the tensors that have it; gguf.toml explains the fields."""
 
     takes: str
     files: frozenset[str] = frozenset()
@@ -124,18 +124,18 @@ MIXTURES: Final = TableFile("kvcore.model.quantization", "gguf.toml", Mixtures)
 
 
 class Place(Struct, frozen=True, kw_only=True):
-    """Where a module stands: its layer, and which of the layers with values that is."""
+    """Place of a module: its layer, and the number of that layer among those with values."""
 
     layer: int
     values: int
     inputs: int
-    """Of the whole model; of experts the hidden size."""
+    """Input features in the whole model; for experts the hidden size."""
     down_inputs: int = 0
-    """Of experts."""
+    """Input features of the experts' down projection."""
 
 
 class Facts(Struct, frozen=True, kw_only=True):
-    """What llama.cpp looks at in addition to a tensor's own name."""
+    """Facts of a model that llama.cpp looks at besides a tensor's name."""
 
     num_layers: int
     num_values: int
@@ -179,7 +179,7 @@ def tensor_type(name: str, role: Role, place: Place, facts: Facts, inputs: int) 
 
 
 def fitting(name: str, inputs: int) -> BlockType:
-    """The type, or what rows of `inputs` take that are no multiple of its block.
+    """The type, or its fallback for rows of `inputs` that are no multiple of its block.
 
     Example:
         >>> fitting("Q4_K", 896) == MIXTURES.load().types["Q5_0"]

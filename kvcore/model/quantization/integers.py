@@ -113,7 +113,7 @@ def gptq_format(section: Section, override: Section) -> PackedInteger:
 def dynamic_override(
     name: str, rules: tuple[tuple[str, Mapping[str, Any]], ...], patterns: Patterns
 ) -> Section | None:
-    """What GPTQModel's `dynamic` says of a module: None to leave it alone, else the values that it overrides.
+    """The values that GPTQModel's `dynamic` overrides for a module; None to leave the module alone.
 
     Example:
         >>> patterns = Patterns([".*attn.*"], Allowance())

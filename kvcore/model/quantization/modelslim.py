@@ -31,7 +31,7 @@ Bytes = Annotated[int, Meta(ge=0, le=64)]
 
 
 class TypeRow(Record, frozen=True, kw_only=True):
-    """What one type takes; modelslim.toml says what each field counts."""
+    """Bits and bytes of one type; modelslim.toml says what each field counts."""
 
     source: Source
     bits: Annotated[int, Meta(ge=4, le=16)]
@@ -53,13 +53,13 @@ class Rule(Record, frozen=True, kw_only=True):
 
 
 class Assumed(Record, frozen=True, kw_only=True):
-    """What checkpoints of some models store how."""
+    """Types of the modules of some models' checkpoints."""
 
     source: Source
     model_types: tuple[ModelType, ...]
     rules: tuple[Rule, ...]
     spread: Share = 0.03
-    """Of the weights, as no side file says which modules are in 16 bits."""
+    """Share that the weights may be off by, as no side file says which modules are in 16 bits."""
 
 
 class ModelSlimTables(Reviewed, frozen=True, kw_only=True):
@@ -73,7 +73,7 @@ MODELSLIM: Final = TableFile("kvcore.model.quantization", "modelslim.toml", Mode
 
 
 class ModelSlimFormat(Format, frozen=True, kw_only=True):
-    """Integer weights with what vllm-ascend keeps of each row, input and group.
+    """Integer weights with the scales and offsets that vllm-ascend keeps of each row, input and group.
 
     Source: vllm_ascend/quantization/methods (0.23.0).
 
@@ -146,7 +146,7 @@ def read_modelslim(config: ModelConfig, written: str) -> Quantization:
 
 
 def _described(types: Mapping[str, str], formats: Mapping[str, Format], module: ModuleName) -> Format:
-    """The format of a module: what the file says of it or of its first part; 16 bits for what it does not name."""
+    """The format of a module, by its name in the file or that of its first part; 16 bits where neither is there."""
     asked = [module.name, *module.shards]
     if module.kind is Kind.EXPERTS:
         asked += [shard for shards in module.expert_shards for shard in shards]

@@ -19,7 +19,7 @@ from kvcore.tables import TableFile
 SHORT_LIST: Final = 64
 """Entries up to which a list is read through: faster than every piece of a name."""
 CHARACTERS_PER_STEP: Final = 2048
-"""Of one long text that is searched, in the time of one step of an automaton."""
+"""Characters of one long text that are searched in the time of one step of an automaton."""
 ASKING_STEPS: Final = 8
 _SPECIAL: Final = frozenset("*?[")
 
@@ -37,7 +37,7 @@ SPELLINGS: Final = TableFile("kvcore.model.quantization", "modules.toml", Spelli
 
 
 class Kind(StrEnum):
-    """What a module is to a quantizer."""
+    """Kinds of modules that a quantizer tells apart."""
 
     LINEAR = "linear"
     EXPERTS = "experts"
@@ -98,7 +98,7 @@ def canonical(name: str) -> str:
 
 
 class NameList:
-    """Names of modules and of what they are in.
+    """Names of modules and of the modules around them.
 
     Source: vllm/model_executor/layers/quantization/utils/quant_utils.py:is_layer_skipped (0.32).
 

@@ -43,7 +43,7 @@ class PackedInteger(Format, frozen=True, kw_only=True):
     expert_bias: bool = False
     activation_order: bool = False
     keeps_groups: bool = False
-    """Inputs that are cut have to be whole groups: AWQ; other kernels of integers take what is left of one."""
+    """Whether cut inputs must be whole groups: in AWQ; other integer kernels take part of one."""
 
     def matrix_bytes(self, rows: int, inputs: int, element_bytes: int) -> int:
         groups = groups_of(inputs, self.group_size)

@@ -34,7 +34,7 @@ MAX_PATTERNS: Final = 1024
 MAX_CHARACTERS: Final = 1 << 15
 MAX_STATES: Final = 1 << 15
 MAX_STEPS: Final = 150_000
-"""Of one config: its patterns, all of their characters, the states of their automata, and the steps over all names.
+"""Bounds of one config: its patterns, their characters, the states of their automata, the steps over all names.
 
 The longest lists that are published take 8 % of the steps.
 """
@@ -50,7 +50,7 @@ Test: TypeAlias = Callable[..., object]
 
 MAX_PATTERN_CHARACTERS: Final = 512
 MAX_GROUPS: Final = 64
-"""Of one pattern, nested or not: the parser recurses."""
+"""Groups of one pattern, nested or not: the parser recurses."""
 MAX_FORKS: Final = 8
 """How often patterns that begin alike may part before each is an automaton by itself."""
 SHOWN_CHARACTERS: Final = 60
@@ -74,7 +74,7 @@ CHARACTERS: Final = (codes.LITERAL, codes.NOT_LITERAL, codes.ANY, codes.IN)
 REPEATS: Final = (codes.MAX_REPEAT, codes.MIN_REPEAT)
 
 Condition: TypeAlias = Callable[[str, list[int]], Iterator[int]]
-"""The places of a name where an anchor or what looks around matches."""
+"""Places of a name where an anchor or a lookaround matches."""
 
 
 class Patterns:
@@ -105,7 +105,7 @@ class Patterns:
     def first(self, name: str) -> int | None:
         """The first pattern that matches `name`, by its place in the list."""
         truths = [0] * (len(name) + 1)
-        """Which conditions are true at each place, one bit each; inner conditions come before outer ones."""
+        """Conditions that are true at each place, one bit each; inner ones come before outer ones."""
         for number, condition in enumerate(self._conditions):
             self._allowance.spend(1 + len(name) // 2)
             for place in condition(name, truths):
@@ -125,7 +125,7 @@ class _Read(NamedTuple):
 
 
 def _key(part: Any) -> object:
-    """Equal for parts that read the same; groups and what looks around are never taken for the same."""
+    """Equal for parts that read the same characters; groups and lookarounds are never equal."""
     operation, argument = part
     if operation in REPEATS and len(argument[2]) == 1 and argument[2][0][0] in CHARACTERS:
         return operation, *argument[:2], repr(argument[2][0])
@@ -160,7 +160,7 @@ class _Builder:
         return _Read(text, tree.data, self._new(hit=1 << number))
 
     def together(self, patterns: list[_Read], forks: int = MAX_FORKS) -> list[int]:
-        """The states in which the patterns begin; what several begin with alike is made once."""
+        """The states in which the patterns begin; a common beginning is built once."""
         groups: dict[object, list[_Read]] = {}
         for pattern in patterns:
             groups.setdefault(_key(pattern.parts[0]) if pattern.parts else (), []).append(pattern)
@@ -237,7 +237,7 @@ class _Builder:
         return self._anchors[kind]
 
     def _around(self, direction: int, tree: Any) -> int:
-        """What looks ahead is read from the end of the name, what looks behind from its beginning."""
+        """Lookaheads are read from the end of the name, lookbehinds from its beginning."""
         is_ahead = direction > 0
         if not is_ahead and len(set(tree.getwidth())) > 1:
             raise self._refused(reason="look-behind requires fixed-width pattern")
@@ -282,7 +282,7 @@ class _Builder:
 
 
 class Allowance(Struct, kw_only=True):
-    """What the lists of modules of one config may cost; every list of it draws on the same."""
+    """Budget for the lists of modules of one config; all its lists draw on it."""
 
     patterns: int = MAX_PATTERNS
     characters: int = MAX_CHARACTERS
@@ -344,7 +344,7 @@ class Machine(Struct):
     _remembered: int = 0
 
     def run(self, name: str, truths: Sequence[int]) -> Iterator[Reached]:
-        """What is reached at each place of `name`, its beginning and its end among them; nothing where all is lost."""
+        """States reached at each place of `name`, from its beginning to its end; it stops where none is left."""
         spend = self.allowance.spend
         spend(1 + len(name) // CHARACTERS_PER_STEP)
         reached = self._closed(self.starts, truths[0])
@@ -392,7 +392,7 @@ class Machine(Struct):
         return known
 
     def _jump(self, entered: int, truth: int) -> tuple[tuple[int, ...], int]:
-        """The reading states that `entered` leads to under the conditions of a place, and what matched on the way."""
+        """The reading states behind `entered` under the conditions of a place, and the patterns matched on the way."""
         states, seen, waiting = self.states, {entered}, [entered]
         alive, hits = [], 0
         while waiting:

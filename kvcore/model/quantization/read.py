@@ -1,7 +1,7 @@
 """config.json -> Quantization: which reader, and whether `--quantization` agrees with the checkpoint.
 
-Read here are checkpoints of one format for all: fp8 of several makers, fbgemm, Quark, MXFP4 and MXFP8; and what
-`--quantization` makes of 16-bit weights while loading them.
+Checkpoints of one format for all modules are read here: fp8 of several makers, fbgemm, Quark, MXFP4 and MXFP8; and
+formats that `--quantization` makes of 16-bit weights while loading them.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ SYNONYMS: Final[tuple[frozenset[str], ...]] = (
 """Names of `--quantization` that mean the same checkpoint. Source: vllm/config/model.py:_verify_quantization (0.32)."""
 
 MODULE_LISTS: Final = ("exclude_modules", "ignore", "config_groups", "quantized_layers")
-"""Keys by which a ModelOpt section says which modules it means."""
+"""Keys under which a ModelOpt section lists its modules."""
 
 GPT_OSS_TILES: Final = (256, 128)
 """Multiples of the hidden and intermediate size that Marlin and TRT-LLM pad MXFP4 experts to.
@@ -83,7 +83,7 @@ ONLINE: Final[Mapping[str, tuple[Format, tuple[Kind, ...]]]] = {
     "experts_int8": (ChannelScaled(), EXPERTS_ALONE),
     "int8_per_channel_weight_only": (ChannelScaled(), EXPERTS_ALONE),
 }
-"""What `--quantization` makes of 16-bit weights while loading them, and of which.
+"""Formats that `--quantization` makes of 16-bit weights while loading them, and of which.
 
 Source: vllm/config/quantization.py, vllm/model_executor/layers/quantization/online (0.32); fp8.py (0.19).
 """
@@ -121,7 +121,7 @@ def read_quantization(config: ModelConfig, requested: str | None) -> Quantizatio
 
 
 def written_section(config: ModelConfig) -> Section | None:
-    """What config.json says of the weights."""
+    """The quantization in config.json."""
     return (
         config.root.optional_section("quantization_config")
         or config.language.optional_section("quantization_config")
@@ -137,7 +137,7 @@ def written_method(config: ModelConfig) -> str:
 
 @kept
 def read_checkpoint(config: ModelConfig) -> Quantization | None:
-    """What config.json, or else the side file, says of the weights; None for a 16-bit checkpoint."""
+    """The quantization in config.json, or else in the side file; None for a 16-bit checkpoint."""
     section = written_section(config)
     side_file = config.hf_quant_config
     if section is None and side_file is not None:
@@ -173,7 +173,7 @@ def with_lists(section: Section, side_file: Mapping[str, Any] | None) -> Section
 
 
 def requested_online(requested: str | None) -> Quantization:
-    """What `--quantization` makes of a 16-bit checkpoint."""
+    """The quantization that `--quantization` makes of a 16-bit checkpoint."""
     if requested is None:
         return Quantization()
     if requested == "bitsandbytes":

@@ -43,7 +43,7 @@ class Quantization(Keeper):
     method: str = NOT_QUANTIZED
     """The engine's name of the method."""
     detail: str = ""
-    """What a person should know of it: bits, group, block."""
+    """Bits, group and block, for people."""
     format_of: FormatOf = lambda module: UNQUANTIZED
     depends_on_layer: bool = False
     """Whether a module's format depends on the index of its layer; then a fold must ask for every layer."""
@@ -52,11 +52,11 @@ class Quantization(Keeper):
     attention_scale_bytes: int = 0
     """Scales of queries, keys and values that are parameters of an attention layer until it is loaded."""
     mla_scale_bytes: int = 0
-    """The same of a latent attention layer."""
+    """The scales of a latent attention layer."""
     quantizes_embeddings: bool = False
     """Whether embedding and lm_head are stored in the format, whatever the model's class hands to a quantizer."""
     spread: float = 0.0
-    """What the bytes of all weights may be off by either way, where the format does not settle them: a share."""
+    """Share by which the bytes of all weights may be off either way, where the format does not settle them."""
     _formats: dict[tuple[str, Kind], Format] = field(default_factory=dict, repr=False)
 
     def format_for(self, module: Linear | Experts | VocabEmbedding, name: str) -> Format:

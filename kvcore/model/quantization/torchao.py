@@ -32,7 +32,7 @@ CONFIGS: Final = (
     "Int8DynamicActivationIntxWeightConfig",
     "IntxWeightOnlyConfig",
 )
-"""What `_type` may be."""
+"""Values of `_type`."""
 
 TILE_INPUTS: Final = 1024
 TILE_OUTPUTS: Final = 8
@@ -275,7 +275,7 @@ def is_per_tensor(data: Section, default: str = "PerRow") -> bool:
 
 
 def named(value: Any) -> str:
-    """What an object of the config is called: an enum's or dtype's value, a layout's class.
+    """The name of an object of the config: an enum's or dtype's value, a layout's class.
 
     Example:
         >>> named({"_type": "Int4PackingFormat", "_data": "PLAIN"}), named({"_type": "QDQLayout", "_data": {}})
