@@ -18,7 +18,7 @@ from kvcore.model.architecture import (
     SlidingWindow,
     SparseIndexer,
 )
-from kvcore.model.families.eagle import Draft
+from kvcore.model.families.drafts import Draft
 from kvcore.model.quantization import Quantization
 from kvcore.scenario import Parallel
 from tests.cache_examples import architecture, flags, full_layer, layer

@@ -14,7 +14,7 @@ from kvcore.memory.loaded import draft_bytes, draft_parameter_bytes
 from kvcore.model import architecture as arch
 from kvcore.model.config import ModelConfig
 from kvcore.model.families import read_architecture
-from kvcore.model.families.eagle import Draft
+from kvcore.model.families.drafts import Draft
 from kvcore.model.quantization import Quantization
 from kvcore.planning import Plan, plan
 from kvcore.scenario import Parallel, SpeculativeConfig

@@ -7,11 +7,10 @@ import pytest
 from kvcore import catalogue
 from kvcore.base.errors import KvPlannerError
 from kvcore.base.units import gib
-from kvcore.model.config import ModelConfig
+from kvcore.model.config import ModelConfig, condensed
 from kvcore.model.quantization import read_quantization
 from kvcore.model.quantization.formats import ExpertsShape, LinearShape
 from kvcore.model.quantization.modelslim import MODELSLIM, ModelSlimFormat
-from kvcore.model.side_files import condensed
 from kvcore.planning import Plan, plan
 from kvcore.wire.request import scenario_from_request
 

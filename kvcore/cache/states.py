@@ -43,7 +43,7 @@ from kvcore.model.architecture import (
     caches_of,
     layer_counts,
 )
-from kvcore.model.families.eagle import Draft
+from kvcore.model.families.drafts import Draft
 from kvcore.scenario import Parallel
 
 LATENT_ROWS: Final = 64

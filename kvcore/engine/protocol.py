@@ -34,7 +34,7 @@ from kvcore.engine.records import (
 from kvcore.engine.switches import AttentionBackend, Switches
 from kvcore.model.architecture import Architecture
 from kvcore.model.config import ModelConfig
-from kvcore.model.families.eagle import Draft
+from kvcore.model.families.drafts import Draft
 from kvcore.model.quantization import Quantization
 from kvcore.scenario import CudagraphMode, Parallel, Runner, Scenario, SpeculativeConfig
 

@@ -34,7 +34,7 @@ from kvcore.memory.weights import (
     weight_bytes,
 )
 from kvcore.model.architecture import Architecture, Module, VocabEmbedding, by_identity
-from kvcore.model.families.eagle import Draft
+from kvcore.model.families.drafts import Draft
 from kvcore.model.quantization import Quantization
 from kvcore.scenario import Parallel, Runner, Scenario
 

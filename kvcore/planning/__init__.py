@@ -32,7 +32,7 @@ from kvcore.memory.weights import WeightBytes
 from kvcore.model.architecture import Architecture
 from kvcore.model.config import ModelConfig
 from kvcore.model.families import read_architecture
-from kvcore.model.families.eagle import Draft
+from kvcore.model.families.drafts import Draft
 from kvcore.model.quantization import NOT_QUANTIZED, Quantization
 from kvcore.model.rope import read_yarn
 from kvcore.planning.verdict import (

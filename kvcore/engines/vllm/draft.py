@@ -10,8 +10,16 @@ from kvcore.base.kept import kept
 from kvcore.model.architecture import Architecture
 from kvcore.model.config import ModelConfig
 from kvcore.model.families import read_architecture
-from kvcore.model.families.eagle import Draft, checkpoint_draft, read_head, usual_head, whole_model_draft
-from kvcore.model.families.parallel_drafts import read_medusa, read_mlp_speculator, read_parallel
+from kvcore.model.families.drafts import (
+    Draft,
+    checkpoint_draft,
+    read_head,
+    read_medusa,
+    read_mlp_speculator,
+    read_parallel,
+    usual_head,
+    whole_model_draft,
+)
 from kvcore.model.quantization import Quantization, read_quantization
 from kvcore.scenario import NEEDED_DRAFTS, Parallel, SpeculativeConfig
 

@@ -30,7 +30,7 @@ from kvcore.engines.vllm.stored import stored_architecture
 from kvcore.memory.budget import profiled_memory
 from kvcore.model.architecture import Architecture
 from kvcore.model.config import ModelConfig
-from kvcore.model.families.eagle import Draft
+from kvcore.model.families.drafts import Draft
 from kvcore.model.quantization import Quantization
 from kvcore.scenario import Parallel, Runner, Scenario, SpeculativeConfig
 from kvcore.tables import TableFile

@@ -18,7 +18,7 @@ from kvcore.base.toml_files import file_text
 from kvcore.model import architecture as arch
 from kvcore.model.architecture import Architecture
 from kvcore.model.config import ModelConfig, Section
-from kvcore.model.families import lfm2, windows
+from kvcore.model.families import mamba, windows
 from kvcore.model.families.decoder import SECTION_READERS
 from kvcore.model.families.gemma import read_gemma3
 from kvcore.model.parts import blocks
@@ -341,7 +341,7 @@ READ: Final[Mapping[str, Callable[[Embedder, ModelConfig], Architecture]]] = {
     "modernbert": read_modernbert,
     "gemma3": lambda row, config: read_gemma3(config),
     "jina_v5": read_jina_v5,
-    "lfm2": lambda row, config: lfm2.read(config),
+    "lfm2": lambda row, config: mamba.read_lfm2(config),
     "gpt_oss": lambda row, config: windows.read_gpt_oss(config),
 }
 """Readers, by the word in a row."""

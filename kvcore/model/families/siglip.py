@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from kvcore.model.architecture import Architecture, Layer
 from kvcore.model.config import ModelConfig
-from kvcore.model.families import lfm2
+from kvcore.model.families import mamba
 from kvcore.model.families.multimodal import behind_encoders, read_root_as
 from kvcore.model.parts import blocks, image_encoders
 from kvcore.model.parts import encoder as enc
@@ -342,7 +342,7 @@ READERS: Final = blocks.named(
     (behind_encoders(keye), "KeyeForConditionalGeneration Keye"),
     (behind_encoders(partial(keye, is_merged_first=True)), "KeyeVL1_5ForConditionalGeneration KeyeVL1_5"),
     (
-        behind_encoders(lfm2_vl, lfm2.read, "model.language_model.layers"),
+        behind_encoders(lfm2_vl, mamba.read_lfm2, "model.language_model.layers"),
         "Lfm2VlForConditionalGeneration lfm2_vl",
     ),
     (behind_encoders(clip_alone, partial(read_text_encoder, is_kept=True), "{}"), "CLIPModel clip"),

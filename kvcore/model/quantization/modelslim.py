@@ -14,11 +14,10 @@ from msgspec.structs import replace
 
 from kvcore.base.errors import EngineRefusalError
 from kvcore.base.units import ceil_div
-from kvcore.model.config import ModelConfig
+from kvcore.model.config import CACHE_KIND, FACTS, KIND, ModelConfig, is_modelslim
 from kvcore.model.quantization.formats import UNQUANTIZED, ExpertsShape, Format, LinearShape
 from kvcore.model.quantization.modules import Kind, ModuleName, canonical
 from kvcore.model.quantization.scheme import Quantization, unknown
-from kvcore.model.side_files import CACHE_KIND, FACTS, KIND, is_modelslim
 from kvcore.tables import Record, Reviewed, Share, Source, TableFile
 
 METHOD: Final = "ascend"

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from kvcore.base.errors import EngineRefusalError, ModelError
 from kvcore.base.kept import kept
-from kvcore.model.config import ModelConfig, Section
+from kvcore.model.config import ModelConfig, Section, is_modelslim
 from kvcore.model.quantization.compressed import read_compressed_tensors, read_modelopt
 from kvcore.model.quantization.formats import (
     FLOAT32_BYTES,
@@ -49,7 +49,6 @@ from kvcore.model.quantization.scheme import (
     unknown,
 )
 from kvcore.model.quantization.torchao import read_torchao
-from kvcore.model.side_files import is_modelslim
 
 SYNONYMS: Final[tuple[frozenset[str], ...]] = (
     frozenset({"awq", "awq_marlin", "auto_awq", "marlin"}),
