@@ -141,7 +141,7 @@ class KnownError(LineRow, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.code not in MESSAGES:
-            raise ValueError(f"{self.code} is no code of kvcore.messages")
+            raise ValueError(f"{self.code} is no code of messages.toml")
         if not tuple(self.formats):
             raise ValueError("texts is empty")
 
