@@ -25,7 +25,7 @@ if isinstance(plan, KvPlannerError):
     result.lengths_only(mix, t)
     st.stop()
 
-tried = result.tried(plan, mix)
+tried = result.tried(mix)
 choices = result.planned_choices(plan, mix, tried)
 result.answer(plan, mix, choices, t)
 result.histogram(plan, mix, tried, choices[tried], t)

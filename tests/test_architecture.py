@@ -57,5 +57,9 @@ def test_no_text_names_a_module_above() -> None:
 
 def test_documents_name_files_that_exist() -> None:
     for document in (ROOT / "docs").glob("*.md"):
-        named = re.findall(r"`((?:kvcore|tools|tests|pages)/[\w./-]+\.(?:py|toml))`", document.read_text("utf-8"))
-        assert [name for name in named if "mypage" not in name and not (ROOT / name).exists()] == [], document.name
+        named = re.findall(
+            r"`((?:kvcore|tools|tests|pages)/[\w./-]+\.(?:py|toml))`", document.read_text("utf-8")
+        )
+        assert [name for name in named if "mypage" not in name and not (ROOT / name).exists()] == [], (
+            document.name
+        )

@@ -103,7 +103,7 @@ def planners(options: argparse.Namespace) -> int:
     return len(wrong)
 
 
-def arguments(options: argparse.Namespace) -> int:
+def arguments(_options: argparse.Namespace) -> int:
     """The argument parsers of all releases on the command lines that kvcore writes for them."""
     refused = total = 0
     newest = _header()

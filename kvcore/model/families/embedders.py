@@ -177,7 +177,7 @@ def read_as(model_type: str, config: ModelConfig) -> Architecture:
     return SECTION_READERS[model_type](config, config.language)
 
 
-def read_jina_v5(row: Embedder, config: ModelConfig) -> Architecture:
+def read_jina_v5(_row: Embedder, config: ModelConfig) -> Architecture:
     """jina-embeddings-v5: Qwen 3, or a Llama both ways where `is_decoder` is false; adapters are merged while it loads.
 
     Source: vllm/model_executor/models/jina.py:JinaEmbeddingsV5Model, config.py:JinaEmbeddingsV5ModelConfig (0.32).
@@ -297,7 +297,7 @@ def read_nomic(row: Embedder, config: ModelConfig) -> Architecture:
     return read_rotated(replace(row, gated=gated, bias=section.boolean("qkv_proj_bias", True)), config)
 
 
-def read_modernbert(row: Embedder, config: ModelConfig) -> Architecture:
+def read_modernbert(_row: Embedder, config: ModelConfig) -> Architecture:
     """ModernBERT: gated MLPs, norms before each half of a layer but the very first.
 
     Source: vllm/model_executor/models/modernbert.py (0.32).

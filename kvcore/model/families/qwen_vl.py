@@ -26,7 +26,7 @@ def visual(build: ImageBuilder) -> Builder:
     return lambda config, text: enc.under("visual", build(config.root.section("vision_config")))
 
 
-def glm_ocr(config: ModelConfig, text: int) -> enc.Encoder:
+def glm_ocr(config: ModelConfig, _text: int) -> enc.Encoder:
     """GLM-OCR, whose merger is as wide inside as the language part's MLP.
 
     Source: vllm/model_executor/models/glm_ocr.py (0.32).
@@ -39,7 +39,7 @@ def glm_ocr(config: ModelConfig, text: int) -> enc.Encoder:
 DOTS: Final = replace(enc.TIMM, up="mlp.fc13")
 
 
-def dots_ocr(config: ModelConfig, text: int) -> enc.Encoder:
+def dots_ocr(config: ModelConfig, _text: int) -> enc.Encoder:
     """dots.ocr: gated blocks with RMS norms, Qwen2.
 
     The largest image is 11,289,600 pixels / 28²: preprocessor_config.json of dots.ocr, max_pixels.
@@ -149,7 +149,7 @@ def omni(
     Source: vllm/model_executor/models/qwen2_5_omni_thinker.py, qwen3_omni_moe_thinker.py, qwen3_asr.py (0.32).
     """
 
-    def build(config: ModelConfig, text: int) -> enc.Encoder:
+    def build(config: ModelConfig, _text: int) -> enc.Encoder:
         thinker = config.root.optional_section("thinker_config") or config.root
         heard = enc.under("audio_tower", audio(thinker.section("audio_config", sound)))
         if image is None:

@@ -35,7 +35,7 @@ def idefics3(config: ModelConfig, text: int) -> enc.Encoder:
     )
 
 
-def paligemma(config: ModelConfig, text: int) -> enc.Encoder:
+def paligemma(config: ModelConfig, _text: int) -> enc.Encoder:
     """PaliGemma and PaliGemma 2.
 
     Source: vllm/model_executor/models/paligemma.py (0.32).

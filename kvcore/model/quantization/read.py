@@ -248,7 +248,7 @@ def read_fbgemm(section: Section) -> Quantization:
     return all_but_listed("fbgemm_fp8", "one scale per row", weights, ignored, kinds=(Kind.LINEAR,))
 
 
-def read_mxfp8(section: Section) -> Quantization:
+def read_mxfp8(_section: Section) -> Quantization:
     """MXFP8 experts."""
     return all_but_listed("mxfp8", "groups of 32", Mxfp8(), kinds=EXPERTS_ALONE)
 

@@ -87,7 +87,7 @@ def show(t: Words) -> None:
     except KvPlannerError as error:
         notes.problem(t("This cannot be planned"), error, t)
         return
-    rows, answer = seen.rows, seen.answer
+    answer = seen.answer
     cheapest = cheapest_answer(seen.rows, by_id, target, t)
     with above:
         notes.finding(answer.text, found=bool(answer.cells), is_tight=answer.is_tight, t=t)
@@ -147,7 +147,7 @@ def show(t: Words) -> None:
     )
     with st.expander(t("The same as a table"), icon=":material/table:"):
         st.dataframe(seen.table, hide_index=True, placeholder=DASH, key="explore_table")
-    prices.show(rows, t)
+    prices.show(t)
     if shared is not None:
         machines.show(scenario, entry_of(scenario), shared, wanted, t)
 

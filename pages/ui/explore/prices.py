@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from types import MappingProxyType
 
@@ -10,7 +10,6 @@ import streamlit as st
 
 from kvcore import catalogue
 from kvcore.base.words import Words
-from kvcore.charts.matrix import Row
 from pages.ui.shared import net, numbers, state
 from pages.ui.shared.fold import fold
 from pages.ui.shared.parameters import LARGEST_PRICE
@@ -25,7 +24,7 @@ def prices() -> Mapping[str, float]:
     return found
 
 
-def show(rows: Sequence[Row], t: Words) -> None:
+def show(t: Words) -> None:
     """The cards that have a price, with a field for each."""
     box, is_opened = fold(t("Your prices per GPU-hour"), "explore_prices", icon=":material/payments:")
     if not is_opened:

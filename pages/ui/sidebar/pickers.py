@@ -131,7 +131,7 @@ def _search(one: Picker, now: str, t: Words) -> None:
         text = _field(one.key, one.label, now, one.help_text)
         if text:
             hits = one.find(text)
-            _hits(hits, one.kind, one.take, t)
+            _hits(hits, one.kind, one.take)
             if not hits:
                 st.caption(one.nothing)
                 st.button(
@@ -160,7 +160,7 @@ def _field(key: str, label: str, now: str, help_text: str) -> str:
     return typed.strip()
 
 
-def _hits(hits: Sequence[Hit], kind: str, take: Callable[[str], None], t: Words) -> None:
+def _hits(hits: Sequence[Hit], kind: str, take: Callable[[str], None]) -> None:
     with st.container(key=f"{kind}_hits", gap=None):
         for hit in hits:
             st.button(

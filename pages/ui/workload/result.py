@@ -37,7 +37,7 @@ LONGEST_LIMIT = round_up(MAX_LENGTH, ROUND_TO)
 FIELD, SLIDER = "workload.limit", "workload.limit.slider"
 
 
-def tried(plan: Plan, mix: Mix) -> int:
+def tried(mix: Mix) -> int:
     """The limit that is tried, at first the recommended one."""
     chosen: int = state.page_parameter(TRIED) or mix.recommended_max_model_len
     return chosen
