@@ -13,6 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from kvcore.base.errors import EngineRefusalError
+from kvcore.base.kept import kept
 from kvcore.base.quantity import Quantity
 from kvcore.base.units import ceil_div
 from kvcore.cache.kv_formats import LAYER_TOKEN, aligned_states, index_keys, kv_format, state_tensors
@@ -164,6 +165,12 @@ def _placement(architecture: Architecture, parallel: Parallel, resolved: Resolve
 
 def _states(architecture: Architecture) -> list[RecurrentState]:
     return [state for state in caches_of(architecture) if isinstance(state, RecurrentState)]
+
+
+@kept
+def has_states(architecture: Architecture) -> bool:
+    """Whether some layer keeps a recurrent state."""
+    return bool(_states(architecture))
 
 
 def _pooled(architecture: Architecture) -> Iterator[PooledKeys]:

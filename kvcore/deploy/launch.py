@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, Final
 
 from msgspec import Struct, field
@@ -61,11 +61,11 @@ def launch_arguments(plan: Plan, *, every_flag: bool = False) -> dict[str, Any]:
     scenario, unset = plan.scenario, _unset()
     said = {name for name in SET if getattr(scenario, name) != getattr(unset, name)}
     said |= {name for name in PARALLEL if getattr(scenario.parallel, name) != getattr(unset.parallel, name)}
-    for name, flag, arguments in _unset_arguments():
+    for name, flag, arguments in _arguments(frozenset(said), every_flag):
         if flag.launch is LaunchRule.OWN:
-            chosen |= _OWN[name](plan) if name in _OWN else {}
+            chosen |= _OWN[name](plan)
         else:
-            chosen |= _by_kind(flag, scenario) if name in said or flag.needs in said else arguments
+            chosen |= _by_kind(flag, scenario) if arguments is None else arguments
     if every_flag:
         defaults = {name.replace("_", "-"): getattr(plan.resolved, name) for name in RESOLVED}
         chosen |= {name: value for name, value in defaults.items() if chosen[name] is None}
@@ -81,14 +81,20 @@ def _unset() -> Scenario:
     return Scenario(model="", config=ModelConfig.from_mapping({}))
 
 
-@cache
-def _unset_arguments() -> tuple[tuple[str, Flag, dict[str, Any]], ...]:
-    """The flags that a start may have, each with its arguments where nothing is said."""
-    return tuple(
-        (name, flag, {} if flag.launch is LaunchRule.OWN else _by_kind(flag, _unset()))
-        for name, flag in fields_of().items()
-        if flag.launch is LaunchRule.OWN or (flag.cli and name != "model")
-    )
+@lru_cache(maxsize=512)
+def _arguments(said: frozenset[str], every_flag: bool) -> tuple[tuple[str, Flag, dict[str, Any] | None], ...]:
+    """The flags of a start whose fields `said` are set, with their arguments where these do not depend on a value."""
+    found: list[tuple[str, Flag, dict[str, Any] | None]] = []
+    for name, flag in fields_of().items():
+        if flag.launch is LaunchRule.OWN:
+            found += [(name, flag, None)] if name in _OWN else []
+        elif flag.cli and name != "model":
+            unset = _by_kind(flag, _unset())
+            if name in said or flag.needs in said:
+                found.append((name, flag, None))
+            elif every_flag or any(value is not None for value in unset.values()):
+                found.append((name, flag, unset))
+    return tuple(found)
 
 
 def _by_kind(flag: Flag, scenario: Scenario) -> dict[str, Any]:

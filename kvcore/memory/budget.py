@@ -95,14 +95,20 @@ def rank_memories(
     return tuple(memory(stage, stored) for stage, stored in enumerate(weights))
 
 
-@kept
-def depends_on_length(architecture: Architecture, has_own_overheads: bool) -> bool:
-    """Whether the memory next to the KV cache may depend on max_model_len.
+def memory_flags(architecture: Architecture, resolved: Resolved) -> Resolved:
+    """The flags as the memory next to the KV cache sees them: without the length, where it does not depend on it.
 
     It does with encoders, whose items fill a request, with latent caches, and with engines that have own overheads.
     """
+    if _grows_with_length(architecture) or resolved.engine.facts.overheads is not None:
+        return resolved
+    return replace(resolved, max_model_len=0)
+
+
+@kept
+def _grows_with_length(architecture: Architecture) -> bool:
     latent = any(isinstance(cache, Mla | SparseIndexer | LatentWindow) for cache in caches_of(architecture))
-    return architecture.is_multimodal or architecture.is_mla or latent or has_own_overheads
+    return architecture.is_multimodal or architecture.is_mla or latent
 
 
 def profiled_memory(setting: Setting, weights: Quantity) -> RankMemory:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Hashable, Iterator
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple
 
 from msgspec import Struct, msgpack
 from msgspec.structs import replace
@@ -18,14 +18,14 @@ from kvcore.base.errors import Notice, notice
 from kvcore.base.quantity import Quantity
 from kvcore.cache.capacity import CachePlan, plan_cache
 from kvcore.cache.spec import LayerSpec
-from kvcore.cache.states import aligned_block_size, rank_layer_specs
+from kvcore.cache.states import aligned_block_size, has_states, rank_layer_specs
 from kvcore.catalogue.accelerators import Accelerator, Vendor
 from kvcore.engine import heads_per_rank
 from kvcore.engine.cards import CardView, without_card
 from kvcore.engine.protocol import Resolved
 from kvcore.engine.rank_memory import RankMemory
 from kvcore.engines.registry import engine_of, planned_release, view_of
-from kvcore.memory.budget import depends_on_length, rank_memories
+from kvcore.memory.budget import memory_flags, rank_memories
 from kvcore.memory.loaded import checkpoint_notices, loaded_bytes, uncounted_bytes
 from kvcore.memory.shares import check_weight_shapes
 from kvcore.memory.weights import WeightBytes
@@ -63,10 +63,9 @@ __all__ = [
     "stage_kv_bytes",
 ]
 
-FindMemories: TypeAlias = Callable[[], tuple[RankMemory, ...]]
 ASSUMED_ACCELERATOR: Final = "H100-80GB"
-MOST_MEMORIES: Final = 256
-"""Memories that a batch keeps; one takes some 50 KB."""
+MOST_LOADED: Final = 256
+"""Loaded models that a batch keeps; one takes some 50 KB."""
 _WITHOUT_STARTS: Final = (Vendor.INTEL, Vendor.OTHER)
 """Vendors of whose cards no start is published that the overheads could be fitted to."""
 _FORMAT_IN_NAME: Final = re.compile(
@@ -125,35 +124,56 @@ class Plan(Struct, frozen=True, kw_only=True):
         return self.weights.parameters
 
 
-class Batch:
-    """Plans one deployment after another. The memory of those that differ in length alone is worked out once."""
+class Loaded(NamedTuple):
+    """A model on its ranks, before its KV cache is cut into blocks."""
 
-    def __init__(self, most: int = MOST_MEMORIES) -> None:
-        """Keeps at most so many memories."""
+    layout: Layout
+    weights: tuple[WeightBytes, ...]
+    """Of a rank of each pipeline stage."""
+    memories: tuple[RankMemory, ...]
+    """Of a rank of each pipeline stage."""
+
+
+class Batch:
+    """Plans one deployment after another. Layout, weights and memory are worked out once for all of the same flags.
+
+    The length is not one of them, but for models whose layout or memory depends on it.
+    """
+
+    def __init__(self, most: int = MOST_LOADED) -> None:
+        """Keeps at most so many loaded models."""
         self._most = most
-        self._memories: dict[Hashable, tuple[ModelConfig, tuple[RankMemory, ...]]] = {}
+        self._loaded: dict[Hashable, tuple[Begun, Loaded]] = {}
 
     def plan(self, scenario: Scenario) -> Plan:
         """`plan` of one deployment."""
         return plan(scenario, self)
 
-    def memories(
-        self, scenario: Scenario, resolved: Resolved, weights: tuple[WeightBytes, ...], find: FindMemories
-    ) -> tuple[RankMemory, ...]:
-        """The memory of a rank of each pipeline stage under flags whose length it depends on, or is 0."""
+    def loaded(
+        self, scenario: Scenario, begun: Begun, resolved: Resolved, load: Callable[[], Loaded]
+    ) -> Loaded:
+        """The result of `load`, or that of an earlier deployment with the same flags."""
         try:
             inputs = msgpack.encode(replace(scenario, config=None, max_model_len=None))
         except (OverflowError, TypeError, ValueError):
             # A number that MessagePack has no place for, in the settings of a connector.
-            return find()
-        key = id(scenario.config), inputs, replace(resolved, notices=()), weights
-        found = self._memories.get(key)
+            return load()
+        flags = replace(_without_length(scenario, begun.architecture, resolved), notices=())
+        key = id(begun.architecture), inputs, flags
+        found = self._loaded.get(key)
         if found is None:
-            if len(self._memories) >= self._most:
-                self._memories.clear()
-            # The config is kept so that no other one gets its id.
-            found = self._memories[key] = scenario.config, find()
+            if len(self._loaded) >= self._most:
+                self._loaded.clear()
+            # The architecture is kept so that no other one gets its id.
+            found = self._loaded[key] = begun, load()
         return found[1]
+
+
+def _without_length(scenario: Scenario, architecture: Architecture, resolved: Resolved) -> Resolved:
+    """`resolved` with no length, where neither layout nor memory depends on it."""
+    if scenario.speculative_config is not None or has_states(architecture):
+        return resolved
+    return memory_flags(architecture, resolved)
 
 
 def plan(scenario: Scenario, batch: Batch | None = None) -> Plan:
@@ -166,9 +186,14 @@ def plan(scenario: Scenario, batch: Batch | None = None) -> Plan:
     card = view_of(accelerator, scenario.accelerator is None)
     begun = begin(scenario)
     resolved = resolve_flags(scenario, begun, card)
-    layout = lay_out(scenario, begun, resolved)
-    weights = load_weights(scenario, begun, layout, card)
-    memories = plan_memory(scenario, begun, layout.resolved, accelerator, weights, batch)
+
+    def load() -> Loaded:
+        layout = lay_out(scenario, begun, resolved)
+        weights = load_weights(scenario, begun, layout, card)
+        return Loaded(layout, weights, plan_memory(scenario, begun, layout.resolved, accelerator, weights))
+
+    layout, weights, memories = load() if batch is None else batch.loaded(scenario, begun, resolved, load)
+    layout = replace(layout, resolved=replace(resolved, block_size=layout.resolved.block_size))
     cache = plan_pool(scenario, layout, memories)
     resolved = layout.resolved
     if cache is not None and cache.max_model_len != resolved.max_model_len:
@@ -295,16 +320,10 @@ def plan_memory(
     resolved: Resolved,
     accelerator: Accelerator,
     weights: tuple[WeightBytes, ...],
-    batch: Batch | None = None,
 ) -> tuple[RankMemory, ...]:
     """The memory of a rank of each pipeline stage, before its KV cache is cut into blocks."""
-    if not depends_on_length(begun.architecture, resolved.engine.facts.overheads is not None):
-        resolved = replace(resolved, max_model_len=0)
-
-    def find() -> tuple[RankMemory, ...]:
-        return rank_memories(scenario, begun.architecture, resolved, accelerator, weights)
-
-    return find() if batch is None else batch.memories(scenario, resolved, weights, find)
+    flags = memory_flags(begun.architecture, resolved)
+    return rank_memories(scenario, begun.architecture, flags, accelerator, weights)
 
 
 def plan_pool(scenario: Scenario, layout: Layout, memories: tuple[RankMemory, ...]) -> CachePlan | None:

@@ -146,6 +146,8 @@ def read_object(raw: Json, name: str) -> str | None:
         >>> read_object({"refresh": True, "eplb_config": {"num_redundant_experts": 16}}, "additional_config")
         '{"refresh":true,"eplb_config":{"num_redundant_experts":16}}'
     """
+    if not raw:
+        return None
     values = _nested_values(raw, name)
     if not is_json(values):
         raise invalid(name, shorten(values), "it must be plain JSON")
