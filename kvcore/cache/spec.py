@@ -297,7 +297,8 @@ def blocks_per_request(spec: LayerSpec, length: int, demand: Demand) -> int:
 
     Example:
         >>> from packaging.version import Version
-        >>> demand = Demand(rules=rules_in_force("vllm", Version("0.33.0")), in_flight_tokens=16384, batch_tokens=8192,
+        >>> from kvcore.cache.rules import planner_rules
+        >>> demand = Demand(rules=planner_rules(Version("0.33.0")), in_flight_tokens=16384, batch_tokens=8192,
         ...                 context_ranks=1, mamba_cache_mode="none")
         >>> window = LayerSpec(kind=CacheKind.SLIDING_WINDOW, layers=1, block_size=16, page_size_bytes=65536,
         ...                    sliding_window=1024)
