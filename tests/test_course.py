@@ -8,8 +8,8 @@ import pytest
 
 from kvcore.base.words import Language, words
 from kvcore.course import STEPS
-from kvcore.course.course import lesson_after, lesson_with, route_of, routes
-from kvcore.explain.quality import published_scores
+from kvcore.course.lesson import lesson_after, lesson_with, route_of, routes
+from kvcore.explain.reference import published_scores
 from kvcore.texts import PATHS, SYLLABUS
 
 

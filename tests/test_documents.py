@@ -12,10 +12,11 @@ import pytest
 from kvcore.base.quantity import Quantity, Unit
 from kvcore.base.units import GB, GIB, KIB, MIB
 from kvcore.explain.documents import figures
-from kvcore.explain.documents.recomputed import link_params, planned
+from kvcore.explain.stories import link_params, planned
 from kvcore.planning import Verdict
 from kvcore.texts import CORRECTIONS, SOURCES, STORIES, STORY_FIGURES, Source
 from kvcore.wire import link
+from pages.ui.shared.parameters import PARAMETERS
 
 DOCUMENTS: dict[str, Any] = tomllib.loads(
     (Path(__file__).parent / "data" / "documents.toml").read_text("utf-8")
@@ -109,7 +110,7 @@ def test_what_a_story_says_that_a_document_writes_is_a_number_of_it(name: str) -
 def test_a_step_of_a_story_is_complete(name: str) -> None:
     step = STORIES[name]
     assert name.startswith(f"{step.story}/")
-    assert link.decode(link_params(step.scenario)).repairs == ()
+    assert link.decode(link_params(step.scenario), PARAMETERS).repairs == ()
     assert planned(step.scenario).verdict in (Verdict.FITS, Verdict.TIGHT)
     assert all(f"{step.story}/{figure}" in STORY_FIGURES for figure in step.figures)
     assert all(CORRECTIONS[correction].source is step.story for correction in step.corrections)

@@ -15,8 +15,20 @@ from kvcore.course import STEPS, StepName
 from kvcore.course.answers import ANSWERS, Facts
 from kvcore.course.facts import drawn, facts, variant
 from kvcore.course.lesson import judgement
-from kvcore.course.questions import ASKED, SCALES, Asked, questions
-from kvcore.course.score import AT_ONCE, LATER, LETTERS, OPEN, SHOWN, marks, right, with_mark
+from kvcore.course.questions import (
+    ASKED,
+    AT_ONCE,
+    LATER,
+    LETTERS,
+    OPEN,
+    SCALES,
+    SHOWN,
+    Asked,
+    marks,
+    questions,
+    right,
+    with_mark,
+)
 from kvcore.planning import Plan
 from kvcore.texts import LESSONS, QUESTIONS
 from kvcore.texts import LETTERS as SYMBOLS

@@ -27,7 +27,7 @@ from kvcore.base.term import (
 )
 from kvcore.base.units import ceil_div, round_up
 from kvcore.cache import kv_figures, kv_formats, spec
-from kvcore.course import memory_steps, precision_steps, request_steps, serving_steps
+from kvcore.course import memory_steps, precision_steps, request_steps
 from kvcore.course.answers import ANSWERS, Answer, Facts
 from kvcore.explain import numbers
 from kvcore.memory import budget, graphs
@@ -41,8 +41,8 @@ BY_NAME: Final[list[Callable[..., Any]]] = [
     kv_formats.keys_and_values, kv_formats.keys_and_other_values, kv_formats.aligned_bytes,
     budget.rounded_budget_bytes, budget.whole_budget_bytes, graphs.graph_bytes,
     memory_steps.parameter_bytes, precision_steps.average_bits, precision_steps.least_weight_bytes,
-    precision_steps.speculative_step_tokens, request_steps.running_requests, serving_steps.empty_slots,
-    serving_steps.kv_heads_per_rank, ceil_div, round_up, same, lambda a, b, c: least(a, b, c) - most(a - b, c),
+    precision_steps.speculative_step_tokens, request_steps.running_requests, request_steps.empty_slots,
+    request_steps.kv_heads_per_rank, ceil_div, round_up, same, lambda a, b, c: least(a, b, c) - most(a - b, c),
 ]  # fmt: skip
 """Rules whose arguments are single numbers."""
 POSITIVE: Final = st.integers(1, 2**36)

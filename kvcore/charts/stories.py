@@ -10,9 +10,9 @@ from msgspec import Struct
 from kvcore.base.numbers import DASH, count, format_bytes, significant
 from kvcore.base.quantity import Quantity, Unit
 from kvcore.base.words import Words
-from kvcore.explain.documents import figures
-from kvcore.explain.documents.recomputed import Recomputed, link_params, planned
+from kvcore.explain.documents import Recomputed, figures
 from kvcore.explain.reference import facts, truth
+from kvcore.explain.stories import link_params, planned
 from kvcore.texts import CORRECTIONS, STORIES, STORY_FIGURES, Source, StoryStep
 
 ORDER: Final = (Source.RULE_OF_THUMB, Source.POST_MORTEM, Source.ASCEND_TUNING, Source.PARAMETERS)

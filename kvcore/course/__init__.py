@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from kvcore.base.words import Words
-from kvcore.course import cache_steps, memory_steps, precision_steps, request_steps, serving_steps
+from kvcore.course import cache_steps, memory_steps, precision_steps, request_steps
 from kvcore.course.equation import Equation, equation
 from kvcore.course.experiments import experiment
 from kvcore.course.lesson import STEPS, Content, Lesson, Step, StepName
@@ -22,17 +22,17 @@ CONTENTS: Final[dict[StepName, tuple[Callable[[Lesson], Content], tuple[str, ...
     StepName.FRAMEWORK: (memory_steps.framework_content, ()),
     StepName.TOKEN: (cache_steps.token_content, ("hidden_size", "batch", "latent")),
     StepName.POOL: (cache_steps.pool_content, ("reserve", "last_block", "log_line")),
-    StepName.BLOCKS: (serving_steps.blocks_content, ("last_block", "reserve")),
-    StepName.BATCHING: (serving_steps.batching_content, ()),
+    StepName.BLOCKS: (request_steps.blocks_content, ("last_block", "reserve")),
+    StepName.BATCHING: (request_steps.batching_content, ()),
     StepName.REQUESTS: (request_steps.requests_content, ("boundaries", "batched_product")),
     StepName.LIMITS: (request_steps.limits_content, ("hit_rate", "p99")),
-    StepName.CARDS: (serving_steps.cards_content, ("latent",)),
+    StepName.CARDS: (request_steps.cards_content, ("latent",)),
     StepName.WEIGHT_BITS: (precision_steps.weight_bits_content, ()),
     StepName.CACHE_BITS: (precision_steps.cache_bits_content, ()),
     StepName.QUALITY: (precision_steps.quality_content, ()),
     StepName.DRAFT: (precision_steps.draft_content, ()),
     StepName.GAIN: (precision_steps.gain_content, ()),
-    StepName.LOG: (serving_steps.log_content, ("log_line",)),
+    StepName.LOG: (request_steps.log_content, ("log_line",)),
 }
 """What a step says, and the corrections of the source documents that belong to it."""
 

@@ -14,7 +14,7 @@ from kvcore.base.quantity import Grade, Quantity, Unit, given
 from kvcore.base.units import GB, GIB, KIB, MIB
 from kvcore.controls import edit
 from kvcore.explain.numbers import any_cache
-from kvcore.explain.quality import WEIGHTS, published_scores
+from kvcore.explain.reference import WEIGHTS, published_scores
 from kvcore.memory.shares import weight_shares
 from kvcore.memory.stages import loaded_architecture
 from kvcore.planning import Plan, plan

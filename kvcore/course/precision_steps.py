@@ -16,7 +16,7 @@ from kvcore.course.equation import equations
 from kvcore.course.experiments import changed, with_fp8_weights
 from kvcore.course.lesson import Content, Lesson, Slip, StepName
 from kvcore.explain.numbers import any_cache
-from kvcore.explain.quality import largest_loss, published_scores
+from kvcore.explain.reference import largest_loss, published_scores
 from kvcore.memory.shares import weight_shares
 from kvcore.memory.stages import loaded_architecture
 from kvcore.planning import Plan

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import cache
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from kvcore.base.errors import KvPlannerError
@@ -23,6 +23,7 @@ from kvcore.deploy.going_live import expected_log_lines
 from kvcore.engines.registry import engine_of, view_of
 from kvcore.planning import Plan, plan
 from kvcore.scenario import Scenario, SpeculativeConfig
+from kvcore.tables import Record, Source, TableFile
 from kvcore.texts import Correction, Parameter, Trial
 from kvcore.wire.request import scenario_from_request
 
@@ -313,3 +314,58 @@ def _latent_facts() -> dict[str, str]:
 def truth(correction: Correction, known: Mapping[str, Mapping[str, str]], t: Words) -> str:
     """What is true, in the reader's language, with its figures."""
     return t(correction.truth, **known.get(correction.name, {}))
+
+
+Score = Annotated[float, Meta(ge=0.0, le=100.0)]
+Stated = Annotated[str, Meta(min_length=1)]
+WEIGHTS: Final = "weights"
+
+
+class PublishedScore(Record, frozen=True, kw_only=True):
+    """One published result of a model with fewer bits, next to the unquantized one; scores in per cent."""
+
+    model: Stated
+    format: Stated
+    kept: Literal["weights", "both"]
+    """What has fewer bits: the weights, or both they and the KV cache."""
+    bits: int
+    benchmark: Stated
+    before: Score
+    after: Score
+    source: Source
+
+    @property
+    def points(self) -> float:
+        """after − before, in points of the benchmark."""
+        return self.after - self.before
+
+
+class _Quality(Record, frozen=True, kw_only=True):
+    """quality.toml."""
+
+    result: tuple[PublishedScore, ...]
+
+
+_QUALITY: Final = TableFile("kvcore.explain", "quality.toml", _Quality)
+
+
+def published_scores() -> tuple[PublishedScore, ...]:
+    """Every row of quality.toml, in its order.
+
+    Example:
+        >>> first = published_scores()[0]
+        >>> first.format, round(first.points, 2)
+        ('FP8', -0.49)
+    """
+    return _QUALITY.load().result
+
+
+def largest_loss(bits: int) -> float:
+    """Points that the worst of the published results with that many bits in the weights alone lost.
+
+    Example:
+        >>> round(largest_loss(8), 2), round(largest_loss(4), 2)
+        (0.49, 1.75)
+    """
+    rows = [row for row in published_scores() if row.bits == bits and row.kept == WEIGHTS]
+    return max(-row.points for row in rows)

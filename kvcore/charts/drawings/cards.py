@@ -10,7 +10,7 @@ from kvcore.base.numbers import count, format_bytes, two_decimals
 from kvcore.base.words import Words, listed
 from kvcore.charts.drawings.drawing import Drawing, box, words_box
 from kvcore.engine import stage_layers
-from kvcore.explain.quality import WEIGHTS, PublishedScore, published_scores
+from kvcore.explain.reference import WEIGHTS, PublishedScore, published_scores
 from kvcore.memory.shares import weight_shares
 from kvcore.planning import Plan
 

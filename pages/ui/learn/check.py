@@ -13,8 +13,18 @@ from kvcore.charts import summary
 from kvcore.course import STEPS, Step, StepName
 from kvcore.course.facts import variant
 from kvcore.course.lesson import judgement, prose
-from kvcore.course.questions import ASKED, Asked, questions
-from kvcore.course.score import AT_ONCE, LATER, OPEN, SHOWN, marks, right, with_mark
+from kvcore.course.questions import (
+    ASKED,
+    AT_ONCE,
+    LATER,
+    OPEN,
+    SHOWN,
+    Asked,
+    marks,
+    questions,
+    right,
+    with_mark,
+)
 from pages.ui.shared import net, state
 
 TRIED = "learn.tried"

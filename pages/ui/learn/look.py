@@ -14,7 +14,7 @@ from kvcore.charts import drawings
 from kvcore.charts.drawings import Drawing
 from kvcore.course import Step, StepName
 from kvcore.course.classroom import CHUNKS, Classroom, classroom
-from kvcore.course.serving_steps import EXAMPLE_TOKENS
+from kvcore.course.request_steps import EXAMPLE_TOKENS
 from kvcore.planning import Plan
 from pages.ui.learn import guess
 from pages.ui.shared import state

@@ -14,7 +14,7 @@ from kvcore.base.words import Words
 from kvcore.charts import summary
 from kvcore.charts.handout import Links, handout_html
 from kvcore.course import StepName
-from kvcore.course.course import Route, lesson_after, lesson_with, route_of, routes
+from kvcore.course.lesson import Route, lesson_after, lesson_with, route_of, routes
 from kvcore.course.request_steps import FAILURES
 from kvcore.explain.reference import POST_MORTEM, RULE_OF_THUMB
 from kvcore.planning import Plan, plan

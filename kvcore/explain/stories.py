@@ -1,15 +1,11 @@
-"""A number of a source document, worked out again; the plans that the documents are about."""
+"""The starts that the source documents are about, as links and as plans."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from math import prod, trunc
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
-from kvcore.base.quantity import Quantity, Unit, explained, figure, given
-from kvcore.cache.capacity import CachePlan
-from kvcore.engine.rank_memory import RankMemory
 from kvcore.evidence.prerun import DEFAULT_LENGTH, DEFAULT_UTILIZATION
 from kvcore.explain.reference import NGRAM, POST_MORTEM, RULE_OF_THUMB
 from kvcore.planning import Plan, plan
@@ -46,13 +42,6 @@ LLAMA: Final[Mapping[str, Any]] = {"model": "meta-llama/Llama-2-7b-chat-hf", "ac
 """A start for the list of parameters, as a link."""
 OLDEST: Final = "0.6.6"
 """The oldest release in the tables; the documents are about it or its neighbours."""
-
-
-class Recomputed(NamedTuple):
-    """A number by the document's own rule, and by the engine's; None where there is no such rule."""
-
-    own: Quantity | None = None
-    engine: Quantity | None = None
 
 
 SCENARIOS: Final[Mapping[str, Mapping[str, Any]]] = {
@@ -95,39 +84,3 @@ def planned(example: str) -> Plan:
 def oldest() -> Plan:
     """A plain start of the oldest release, for its defaults."""
     return plan(link.decode({**LLAMA, "engine_version": OLDEST}).scenario)
-
-
-def bytes_of(name: str, value: float) -> Quantity:
-    """A size."""
-    return figure(name, value)
-
-
-def number(name: str, value: float, unit: Unit = Unit.NONE) -> Quantity:
-    """Anything else."""
-    return figure(name, value, unit=unit)
-
-
-def whole_tokens(pool: float, token: float) -> int:
-    """Tokens that a pool has room for; the documents round down without saying so."""
-    return trunc(pool / token)
-
-
-def memory_of(plan: Plan) -> RankMemory:
-    """The memory of a plan whose card is known; every scenario of a story names one."""
-    if plan.memory is None:
-        raise ValueError(f"no card: {plan.scenario.model}")
-    return plan.memory
-
-
-def cache_of(plan: Plan) -> CachePlan:
-    """The KV cache of a plan that has memory for one."""
-    if plan.cache is None:
-        raise ValueError(f"no KV cache: {plan.scenario.model}")
-    return plan.cache
-
-
-def all_ranks(plan: Plan, part: str) -> Quantity:
-    """A part of the memory of every card together."""
-    cards = plan.scenario.parallel.tensor_parallel_size
-    one = given("one", getattr(memory_of(plan), part).value, Unit.BYTES)
-    return explained(part, prod, (one, given("cards", cards)))
