@@ -68,7 +68,7 @@ st.caption(
     )
 )
 
-st.subheader(t("What was known of the surroundings"), anchor=False)
+st.subheader(t("Surroundings that the starts state"), anchor=False)
 tables.stated(words.stated_rows(record.starts, t), t)
 st.caption(
     t(

@@ -105,7 +105,7 @@ def show(t: Words) -> None:
                 )
     st.caption(
         t(
-            "Requests of {tokens} tokens that the KV cache stores at once. Outlined: at least {wanted}. "
+            "Requests of {tokens} tokens that fit in the KV cache at once. Outlined: at least {wanted}. "
             "Choose a cell to plan it.",
             tokens=count(swept.max_model_len),
             wanted=count(wanted),

@@ -45,8 +45,8 @@ class PageSpec(NamedTuple):
 
 
 PAGES = (
-    PageSpec("plan.py", "", msg("Plan"), ":material/memory:", msg("What one deployment takes and how many "
-                                                                  "requests it serves")),
+    PageSpec("plan.py", "", msg("Plan"), ":material/memory:", msg("The memory of one deployment, and how "
+                                                                  "many requests it serves")),
     PageSpec(
         "explore.py", "explore", msg("Explore"), ":material/grid_view:", msg("Where a model runs, and what a card runs")
     ),

@@ -31,7 +31,9 @@ def keys(is_of_use: Callable[[Flag], bool], draw: Callable[[Flag], None], t: Wor
     except KvPlannerError:  # a release that nobody knows: the page says so, and every key stays in the text
         rows = []
     st.caption(
-        t("What the plug-in alone reads: `--additional-config`. Only keys of this release have a control.")
+        t(
+            "Settings that the plug-in alone reads: `--additional-config`. Only keys of this release have a control."
+        )
     )
     for flag in rows:
         draw(flag)

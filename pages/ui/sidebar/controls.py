@@ -281,7 +281,7 @@ UNKNOWN: Final = "unknown"
 _OBJECTS: Final = {
     "mm_processor_kwargs": msg("Bounds of images and video. Leave empty for the processor's own."),
     "surroundings": msg(
-        "What the engine finds on the machine. Unknown is fine: the interval then spans the cases."
+        "The machine that the engine starts on. Unknown is fine: the interval then spans the cases."
     ),
 }
 """Objects whose fields have controls, with the caption above them."""
