@@ -7,6 +7,7 @@ from functools import partial
 
 import streamlit as st
 from msgspec.structs import replace
+from packaging.version import Version
 
 from kvcore import catalogue
 from kvcore.base.errors import KvPlannerError, LogError, Notice
@@ -99,11 +100,18 @@ def prerun_scenario(scenario: Scenario) -> Scenario:
     return replace(
         scenario,
         engine=ENGINE.name,
-        engine_version=str(ENGINE.last_with_variables),
+        engine_version=str(_last_with_variables()),
         kv_cache_dtype="auto",
-        accelerator=catalogue.accelerator_from_facts(VARIABLES.default_total_gb, ENGINE.vendors[0], None),
+        accelerator=catalogue.accelerator_from_facts(
+            VARIABLES.default_total_gb, ENGINE.facts.vendors[0], None
+        ),
         measured=Measured(),
     )
+
+
+def _last_with_variables() -> Version:
+    """The newest release of the engine that is given the memory of a card."""
+    return max(own for own, host in ENGINE.releases() if ENGINE.variables_in(host) is not None)
 
 
 def kv_bytes_per_token(scenario: Scenario) -> float:
@@ -186,7 +194,7 @@ def _shell(exports: Mapping[str, str], scenario: Scenario, flags: Mapping[str, s
     arguments = {**{name: str(size) for name, size in sizes.items() if size > 1}, **flags}
     command = " \\\n".join(
         [
-            " ".join((*ENGINE.launch.program, model)),
+            " ".join((*ENGINE.facts.launch.program, model)),
             *(f"  {name}={value}" for name, value in arguments.items()),
             *(("  --enable-expert-parallel",) if parallel.enable_expert_parallel else ()),
         ]
