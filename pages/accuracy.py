@@ -4,7 +4,7 @@ import streamlit as st
 
 from kvcore.base.numbers import error_percent
 from kvcore.charts import accuracy_figures as words
-from kvcore.evidence import accuracy, accuracy_groups
+from kvcore.evidence import accuracy
 from pages.ui.accuracy import tables
 from pages.ui.shared import figure, notes, shell, state
 
@@ -14,7 +14,7 @@ record = accuracy.load_accuracy()
 
 notes.repairs(t)
 st.header(t("How far off is it?"), anchor=False)
-unseen, fitted = accuracy.headline(accuracy_groups.held_out(record.starts)), accuracy.headline(record.starts)
+unseen, fitted = accuracy.headline(accuracy.held_out(record.starts)), accuracy.headline(record.starts)
 judged = accuracy.verdicts(record.starts)
 if unseen is not None and fitted is not None:
     st.markdown(
@@ -105,9 +105,9 @@ without = st.toggle(
     disabled=check not in accuracy.FITTED,
     **state.bound("unseen", "accuracy.without"),
 )
-published = accuracy_groups.elsewhere(record.starts) if apart else record.starts
+published = accuracy.elsewhere(record.starts) if apart else record.starts
 starts = words.shown_starts(published, check, left_out=without)
-if without and (alone := accuracy_groups.of_one_source(published, check)) and check in accuracy.FITTED:
+if without and (alone := accuracy.of_one_source(published, check)) and check in accuracy.FITTED:
     st.caption(
         t("{count} {count:single-source start is|single-source starts are} excluded.", count=str(alone))
     )

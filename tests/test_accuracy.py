@@ -24,7 +24,14 @@ from kvcore.evidence.accuracy import (
     Check,
     Point,
     PublishedStart,
+    elsewhere,
+    era_name,
+    groups,
+    held_out,
     load_accuracy,
+    mixed,
+    of_one_source,
+    off_platform,
     our_points,
     peer_points,
     read_accuracy,
@@ -32,15 +39,6 @@ from kvcore.evidence.accuracy import (
     summarize,
     verdicts,
     widths,
-)
-from kvcore.evidence.accuracy_groups import (
-    elsewhere,
-    era_name,
-    groups,
-    held_out,
-    mixed,
-    of_one_source,
-    off_platform,
 )
 from tools import accuracy as tool
 

@@ -6,8 +6,7 @@ from streamlit.testing.v1 import AppTest
 from kvcore.base.numbers import error_percent
 from kvcore.base.words import Language
 from kvcore.base.words import words as words_of
-from kvcore.evidence.accuracy import Check, headline, load_accuracy, our_points
-from kvcore.evidence.accuracy_groups import held_out, of_one_source
+from kvcore.evidence.accuracy import Check, headline, held_out, load_accuracy, of_one_source, our_points
 from tests.page_app import checked, figures, open_app, seen
 from tests.test_page_check import html
 

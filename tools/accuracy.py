@@ -32,21 +32,19 @@ from kvcore.base.units import GIB, gib  # noqa: E402
 from kvcore.evidence.accuracy import (  # noqa: E402
     FILE,
     FITTED,
+    LEAST_GROUP,
     Check,
     PublishedStart,
+    groups,
     headline,
+    held_out,
+    of_one_source,
+    off_platform,
     our_points,
     peer_points,
     read_accuracy,
     summarize,
     verdicts,
-)
-from kvcore.evidence.accuracy_groups import (  # noqa: E402
-    LEAST_GROUP,
-    groups,
-    held_out,
-    of_one_source,
-    off_platform,
 )
 from kvcore.planning import Plan, Verdict, plan  # noqa: E402
 from kvcore.wire.request import scenario_from_request  # noqa: E402

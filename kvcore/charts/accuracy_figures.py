@@ -22,13 +22,18 @@ from kvcore.evidence.accuracy import (
     Point,
     PublishedStart,
     Summary,
+    era_order,
+    groups,
+    held_out,
+    mixed,
     ninth_decile,
+    of_one_source,
     our_points,
     peer_points,
+    release_name,
     summarize,
     widths,
 )
-from kvcore.evidence.accuracy_groups import era_order, groups, held_out, mixed, of_one_source, release_name
 from kvcore.flags import FLAGS
 from kvcore.texts import LABELS
 
