@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from packaging.version import Version
 
+from kvcore.base.parts import ACTIVATIONS, CUDA_GRAPHS, FRAMEWORK, WEIGHTS
 from kvcore.base.quantity import Grade
 from kvcore.base.units import GIB
 from kvcore.catalogue.accelerators import Vendor
@@ -80,10 +81,10 @@ def score_of(start: Mapping[str, Any], planned: Plan, change_gib: float = 0.0) -
     memory, scenario = planned.memory, planned.scenario
     setting = setting_of(scenario, planned.architecture, planned.resolved, planned.accelerator, planned.stage)
     parts = {
-        "weights_gib": memory.weights,
-        "peak_activation_gib": memory.activations,
-        "non_torch_gib": memory.framework,
-        "cuda_graph_gib": memory.counted_graphs,
+        WEIGHTS.field: memory.weights,
+        ACTIVATIONS.field: memory.activations,
+        FRAMEWORK.field: memory.framework,
+        CUDA_GRAPHS.field: memory.counted_graphs,
     }
     measured = start["measured"]["available_kv_gib"]
     is_assumed = planned.accelerator.memory_grade is Grade.ASSUMED

@@ -8,7 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from kvcore import catalogue
-from kvcore.base.parts import MEASURED_FIELDS
+from kvcore.base.parts import ACTIVATIONS, MEASURED_FIELDS
 from kvcore.base.quantity import Grade
 from kvcore.catalogue.accelerators import Accelerator
 from kvcore.catalogue.models import Checkpoint
@@ -83,7 +83,7 @@ def _changed(scenario: Scenario, field: str, value: object) -> Scenario:
     if field in _MEASURED:
         name = field.removeprefix("measured.")
         own = scenario.measured.with_origin((name,), Origin.MEASURED)
-        if name == "peak_activation_gib":
+        if name == ACTIVATIONS.field:
             own = replace(own, batched_tokens=None)
         return replace(scenario, measured=replace(own, **{name: changes[field]}))
     return replace(scenario, **changes)

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from kvcore.base.errors import KvPlannerError
 from kvcore.base.numbers import count, exact_gib_text, gib_text
-from kvcore.base.parts import PARTS
+from kvcore.base.parts import ACTIVATIONS, FRAMEWORK, PARTS
 from kvcore.base.quantity import Grade, Quantity, Unit, explained, figure, given
 from kvcore.base.term import added, left_of
 from kvcore.base.units import GB, MIB, gib
@@ -211,7 +211,7 @@ def effect_of_half_length(base: Plan) -> str:
     A figure that the person gave does not move, so the modelled ones are compared.
     """
     length = max(1, base.resolved.max_model_len // 2)
-    return _effect(base, "activations", "peak_activation_gib", max_model_len=length)
+    return _effect(base, "activations", ACTIVATIONS.field, max_model_len=length)
 
 
 def effect_of_twice_the_cards(base: Plan) -> str:
@@ -221,7 +221,7 @@ def effect_of_twice_the_cards(base: Plan) -> str:
     """
     ranks = 2 * base.scenario.parallel.tensor_parallel_size
     parallel = replace(base.scenario.parallel, tensor_parallel_size=ranks)
-    return _effect(base, "framework", "non_torch_gib", parallel=parallel)
+    return _effect(base, "framework", FRAMEWORK.field, parallel=parallel)
 
 
 def _effect(base: Plan, part: str, measured: str, **changes: Any) -> str:

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from kvcore import catalogue
 from kvcore.base.errors import CatalogueError, KvPlannerError, Notice
-from kvcore.base.parts import COMPARED, WEIGHTS
+from kvcore.base.parts import ACTIVATIONS, COMPARED, FRAMEWORK, WEIGHTS
 from kvcore.base.units import gib
 from kvcore.engines.registry import engine_of
 from kvcore.evidence.log.reader import StartupLog, measured_from, release_of
@@ -329,7 +329,7 @@ def _parts_of(log: StartupLog, planned: Plan) -> Measured:
     rest_gib = gib(corrected.available_kv.value) - available
     parts_are_reported = measured.peak_activation_gib is not None
     limit_gib = LARGEST_ROUNDING_GIB if parts_are_reported else LARGEST_UNREPORTED_GIB
-    takers = [("peak_activation_gib", corrected.activations), ("non_torch_gib", corrected.framework)]
+    takers = [(ACTIVATIONS.field, corrected.activations), (FRAMEWORK.field, corrected.framework)]
     for field, part in reversed(takers) if parts_are_reported else takers:
         absorbed_gib = gib(part.value) + rest_gib
         if absorbed_gib >= 0 and abs(rest_gib) <= limit_gib:

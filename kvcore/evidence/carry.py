@@ -11,7 +11,7 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from kvcore.base.errors import KvPlannerError
-from kvcore.base.parts import GIVEN, KV_CACHE, MACHINE_FIELDS, SYSTEM
+from kvcore.base.parts import FRAMEWORK, GIVEN, KV_CACHE, MACHINE_FIELDS, SYSTEM
 from kvcore.base.units import gib
 from kvcore.engine.rank_memory import RankMemory
 from kvcore.engines.registry import engine_of
@@ -72,7 +72,7 @@ def carried_to_model(before: Scenario, after: Scenario) -> Scenario:
     if machine.non_torch_gib is None:
         return moved
     # The framework was measured with the other model.
-    return replace(moved, measured=moved.measured.with_origin(("non_torch_gib",), Origin.CARRIED))
+    return replace(moved, measured=moved.measured.with_origin((FRAMEWORK.field,), Origin.CARRIED))
 
 
 def _shape(planned: Plan) -> tuple[object, ...]:

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from kvcore.base.errors import Notice
 from kvcore.base.kept import kept
+from kvcore.base.parts import ACTIVATIONS, CUDA_GRAPHS, FRAMEWORK, SYSTEM, WEIGHTS
 from kvcore.base.quantity import Grade, Quantity, explained, figure, given
 from kvcore.base.term import left_of, rounded_up
 from kvcore.base.units import GIB, gib
@@ -121,7 +122,7 @@ def profiled_memory(setting: Setting, weights: Quantity) -> RankMemory:
     vllm/worker/worker.py:Worker.determine_num_available_blocks (V0, 0.8.5).
     """
     measured, total = setting.scenario.measured, total_of(setting.accelerator)
-    system = measured_or(measured, "system_gib", system_bytes(setting))
+    system = measured_or(measured, SYSTEM.field, system_bytes(setting))
     budget = setting_budget(setting, total)
     profiled = profile_of(setting)
     activations, framework, counted = profiled.activations, profiled.framework, profiled.counted_graphs
@@ -157,7 +158,7 @@ def profile_of(setting: Setting) -> Profile:
     """The parts of one rank that the profile run finds, those in `scenario.measured` as they are given."""
     captured = captured_graphs(setting)
     predicted = actual_graphs(setting, captured)
-    graphs = measured_or(setting.scenario.measured, "cuda_graph_gib", predicted)
+    graphs = measured_or(setting.scenario.measured, CUDA_GRAPHS.field, predicted)
     return Profile(
         framework=measured_framework(setting),
         activations=measured_activations(setting),
@@ -168,13 +169,13 @@ def profile_of(setting: Setting) -> Profile:
 
 def measured_framework(setting: Setting) -> Quantity:
     """Framework inside the budget of one rank in bytes, as predicted or measured."""
-    return measured_or(setting.scenario.measured, "non_torch_gib", non_torch_bytes(setting))
+    return measured_or(setting.scenario.measured, FRAMEWORK.field, non_torch_bytes(setting))
 
 
 def measured_activations(setting: Setting) -> Quantity:
     """Peak of the activations of one rank in bytes, as predicted or measured."""
     peak = setting.engine.reserved(setting, peak_activation_bytes(setting))
-    return measured_or(setting.scenario.measured, "peak_activation_gib", peak)
+    return measured_or(setting.scenario.measured, ACTIVATIONS.field, peak)
 
 
 def total_of(accelerator: Accelerator) -> Quantity:
@@ -190,7 +191,7 @@ def total_spread_bytes(accelerator: Accelerator) -> float:
 
 def weights_of(setting: Setting, weights: WeightBytes) -> Quantity:
     """Weights as "Model loading took" prints them, or as they were measured."""
-    return measured_or(setting.scenario.measured, "weights_gib", loaded_quantity(weights))
+    return measured_or(setting.scenario.measured, WEIGHTS.field, loaded_quantity(weights))
 
 
 def budget_of(total: Quantity, utilization: float, *, rounds_up: bool) -> Quantity:
@@ -287,10 +288,10 @@ def inside_of(
 ) -> Inside:
     """What these parts come to."""
     parts = {
-        "weights_gib": weights,
-        "peak_activation_gib": activations,
-        "non_torch_gib": framework,
-        "cuda_graph_gib": counted,
+        WEIGHTS.field: weights,
+        ACTIVATIONS.field: activations,
+        FRAMEWORK.field: framework,
+        CUDA_GRAPHS.field: counted,
     }
     return Inside(sum(part.value for part in parts.values()), reach_of(setting, parts))
 

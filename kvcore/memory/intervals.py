@@ -13,6 +13,7 @@ from typing import Annotated, Final, Literal, NamedTuple, TypeAlias
 from msgspec import Meta
 from packaging.version import Version
 
+from kvcore.base.parts import ACTIVATIONS, FRAMEWORK, WEIGHTS
 from kvcore.base.quantity import Quantity
 from kvcore.base.units import GIB
 from kvcore.catalogue.accelerators import Vendor
@@ -22,7 +23,7 @@ from kvcore.tables import Amount, Count, Record, ReleaseRange, Reviewed, Share, 
 
 Ranks: TypeAlias = Literal["one", "several"]
 Factor = Annotated[float, Meta(ge=0.0, le=100.0)]
-PROFILED: Final = ("peak_activation_gib", "non_torch_gib")
+PROFILED: Final = (ACTIVATIONS.field, FRAMEWORK.field)
 """Parts that only a start measures; with both given there is nothing left for a floor to stand for."""
 
 
@@ -143,7 +144,7 @@ def reach_of(setting: Setting, parts: Mapping[str, Quantity], total_spread: floa
 
 def _sides(setting: Setting, field: str, part: Quantity) -> tuple[float, float]:
     """What a part may take less and more than predicted, in bytes."""
-    if field == "weights_gib":
+    if field == WEIGHTS.field:
         return (max(half_width(part), storage_share(setting.storage) * part.value),) * 2
     return reaches(part)
 

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from kvcore import catalogue
 from kvcore.base.errors import Notice, notice
+from kvcore.base.parts import KV_CACHE
 from kvcore.base.quantity import Quantity
 from kvcore.cache.capacity import CachePlan, plan_cache
 from kvcore.cache.spec import LayerSpec
@@ -353,7 +354,7 @@ def _verdict(
     measured = scenario.measured
     only_cache = measured.available_kv_gib is not None
     is_exact = only_cache and (
-        measured.origin("available_kv_gib") is Origin.MEASURED or scenario.accelerator is None
+        measured.origin(KV_CACHE.field) is Origin.MEASURED or scenario.accelerator is None
     )
     is_sure = is_exact or any(one.interval is None for one in stage_kv)
     return judged(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from kvcore.base.errors import Notice, invalid
+from kvcore.base.parts import ACTIVATIONS, FRAMEWORK, SYSTEM
 from kvcore.base.quantity import Grade, Quantity, explained, figure, given
 from kvcore.base.term import left_of, most
 from kvcore.base.units import GIB
@@ -28,7 +29,7 @@ def declared_memory(setting: Setting, weights: Quantity, variables: MemoryVariab
     allotted = _given("model_memory", setting, variables.model, variables.default_model_gb, source)
     framework_bytes = int(min(variables.framework_gib * GIB, max(0.0, allotted.value - weights.value)))
     framework = figure("framework", framework_bytes, grade=Grade.ASSUMED, source=source)
-    framework = measured_or(measured, "non_torch_gib", framework)
+    framework = measured_or(measured, FRAMEWORK.field, framework)
     rest = explained(
         "activations", activation_bytes, allotted, weights, framework, grade=Grade.ASSUMED, source=source
     )
@@ -45,10 +46,10 @@ def declared_memory(setting: Setting, weights: Quantity, variables: MemoryVariab
     graphs = figure("cuda_graphs", 0, source=source)
     parts = Parts(
         total=total,
-        system=measured_or(measured, "system_gib", system),
+        system=measured_or(measured, SYSTEM.field, system),
         framework=framework,
         weights=weights,
-        activations=measured_or(measured, "peak_activation_gib", rest),
+        activations=measured_or(measured, ACTIVATIONS.field, rest),
         cuda_graphs=graphs,
         counted_graphs=counted_graph_bytes(setting, graphs),
         budget=budget,
