@@ -15,7 +15,6 @@ from msgspec.structs import replace
 
 from kvcore.base.toml_files import file_text
 from kvcore.model import architecture as arch
-from kvcore.model.architecture import Architecture, Layer, Linear, MixtureOfExperts, Module, Parameter
 from kvcore.model.config import ModelConfig, Section
 from kvcore.model.parts import blocks
 from kvcore.model.parts.blocks import Flag, Heads, flag
@@ -160,12 +159,12 @@ def read_decoder(
     section: Section | None = None,
     *,
     heads: Heads | None = None,
-    mixers: tuple[Layer, ...] = (),
+    mixers: tuple[arch.Layer, ...] = (),
     sparse: tuple[bool, ...] = (),
     width: int | None = None,
-    mlp: tuple[Module, ...] = (),
+    mlp: tuple[arch.Module, ...] = (),
     rotary_tables: tuple[arch.RotaryTable, ...] | None = None,
-) -> Architecture:
+) -> arch.Architecture:
     """A decoder of a row. `section` is the language part; without one it is found in the config.
 
     Arguments replace the values of the row: the heads, attention of each layer with its caches (`mixers`), which layers
@@ -181,7 +180,7 @@ def read_decoder(
     around = layer_norms(traits, section, heads)
     if not sparse:
         sparse = SPARSE_BY[traits.sparse](section) if moe else (False,) * len(mixers)
-    bodies: dict[bool, tuple[Module, ...]] = {}
+    bodies: dict[bool, tuple[arch.Module, ...]] = {}
     for has_experts in dict.fromkeys(sparse):
         body = mlp or feed_forward(traits, section, hidden, intermediate, moe if has_experts else None)
         bodies[has_experts] = (*around, *body) if moe and not traits.norms_last else (*body, *around)
@@ -212,7 +211,7 @@ def read_decoder(
     return with_drafts(built, section, traits.drafts, draft)
 
 
-def mlp_width(traits: Decoder, section: Section, moe: MixtureOfExperts | None) -> int:
+def mlp_width(traits: Decoder, section: Section, moe: arch.MixtureOfExperts | None) -> int:
     """The width of the MLP; of a model with experts theirs, where the config gives no other."""
     if moe is None:
         usual = traits.intermediate_times * section.integer("hidden_size")
@@ -229,20 +228,20 @@ def first_integer(section: Section, keys: tuple[str, ...], default: int = 0) -> 
     return found
 
 
-def attention(traits: Decoder, section: Section, heads: Heads) -> tuple[Linear, ...]:
+def attention(traits: Decoder, section: Section, heads: Heads) -> tuple[arch.Linear, ...]:
     """The projections of attention."""
     prefix, fused, out = traits.names.attention
     biases = {"qkv_bias": flag(section, traits.qkv_bias), "out_bias": flag(section, traits.out_bias)}
     return blocks.attention(heads, prefix, (fused, out), **biases)
 
 
-def attending(traits: Decoder, section: Section, heads: Heads) -> tuple[Layer, ...]:
+def attending(traits: Decoder, section: Section, heads: Heads) -> tuple[arch.Layer, ...]:
     """Attention of each layer, with its cache."""
     modules = attention(traits, section, heads)
     windows = layer_windows(section) if traits.uses_window else (None,) * section.layers()
     return by_kind(
         (window and window + traits.window_extra for window in windows),
-        lambda window: Layer(modules=modules, caches=(blocks.cache_of(heads, window),)),
+        lambda window: arch.Layer(modules=modules, caches=(blocks.cache_of(heads, window),)),
     )
 
 
@@ -255,23 +254,23 @@ def is_tied(traits: Decoder, config: ModelConfig, section: Section) -> bool:
     return blocks.is_tied(config, section, traits.tied)
 
 
-def before_layers(traits: Decoder, section: Section, hidden_size: int, vocab: int) -> tuple[Module, ...]:
+def before_layers(traits: Decoder, section: Section, hidden_size: int, vocab: int) -> tuple[arch.Module, ...]:
     """The embedding, with its norm and position table."""
     names = traits.names
-    modules: list[Module] = [blocks.embedding(section, names.embedding, vocab)]
+    modules: list[arch.Module] = [blocks.embedding(section, names.embedding, vocab)]
     if names.embedding_norm:
         modules.append(blocks.norm(names.embedding_norm, hidden_size, bias=True))
     if names.positions:
         rows = first_integer(section, traits.position_keys) + traits.position_extra
-        modules.append(Parameter(name=names.positions, replicated=rows * hidden_size))
+        modules.append(arch.Parameter(name=names.positions, replicated=rows * hidden_size))
     return tuple(modules)
 
 
 def behind_layers(
     traits: Decoder, section: Section, hidden_size: int, vocab: int, *, tied: bool
-) -> tuple[Module, ...]:
+) -> tuple[arch.Module, ...]:
     """The last norm, and the head over the vocabulary where it is not the embedding."""
-    name, modules = traits.names.final_norm, list[Module]()
+    name, modules = traits.names.final_norm, list[arch.Module]()
     if traits.norm_weight and name:
         modules.append(blocks.norm(name, hidden_size, bias=flag(section, traits.norm_bias)))
     if not tied:
@@ -281,8 +280,8 @@ def behind_layers(
 
 
 def feed_forward(
-    traits: Decoder, section: Section, hidden_size: int, width: int, moe: MixtureOfExperts | None
-) -> tuple[Module, ...]:
+    traits: Decoder, section: Section, hidden_size: int, width: int, moe: arch.MixtureOfExperts | None
+) -> tuple[arch.Module, ...]:
     """Experts, or an MLP as wide as the model's layers without experts have it."""
     if moe and traits.experts:
         bias = flag(section, traits.mlp_bias)
@@ -292,7 +291,7 @@ def feed_forward(
     return plain_part(traits, section, hidden_size, width)
 
 
-def plain_part(traits: Decoder, section: Section, hidden_size: int, width: int) -> tuple[Linear, ...]:
+def plain_part(traits: Decoder, section: Section, hidden_size: int, width: int) -> tuple[arch.Linear, ...]:
     """The MLP."""
     bias, names = flag(section, traits.mlp_bias), traits.names.mlp
     if not traits.gated:
@@ -302,9 +301,9 @@ def plain_part(traits: Decoder, section: Section, hidden_size: int, width: int) 
     return (replace(up, name=names[0], parts=()), replace(down, name=names[1])) if names else (up, down)
 
 
-def layer_norms(traits: Decoder, section: Section, heads: Heads) -> tuple[Module, ...]:
+def layer_norms(traits: Decoder, section: Section, heads: Heads) -> tuple[arch.Module, ...]:
     """The norms of one layer, and its other parameters."""
-    modules: list[Module] = []
+    modules: list[arch.Module] = []
     if traits.norm_weight:
         names, key = traits.layer_norms, traits.further_norms_key
         if key and section.boolean(key, False):
@@ -316,21 +315,23 @@ def layer_norms(traits: Decoder, section: Section, heads: Heads) -> tuple[Module
     if traits.attention_gate:
         modules.append(blocks.column(f"self_attn.{traits.attention_gate}", heads.hidden_size, heads.attended))
     if flag(section, traits.sinks):
-        modules.append(Parameter(name="self_attn.sinks", sharded=heads.num_heads))
+        modules.append(arch.Parameter(name="self_attn.sinks", sharded=heads.num_heads))
     if traits.extra_elements:
-        modules.append(Parameter(name="mlp.act_fn", replicated=traits.extra_elements))
+        modules.append(arch.Parameter(name="mlp.act_fn", replicated=traits.extra_elements))
     return tuple(modules)
 
 
-def qk_norm(kind: QkNorm, name: str, heads: int, head_dim: int) -> Parameter:
+def qk_norm(kind: QkNorm, name: str, heads: int, head_dim: int) -> arch.Parameter:
     """A norm of queries or keys."""
     if kind is QkNorm.SHARDED:
-        return Parameter(name=name, replicated=head_dim, sharded=heads)
+        return arch.Parameter(name=name, replicated=head_dim, sharded=heads)
     vectors = {QkNorm.BIASED: 2, QkNorm.WHOLE: heads}.get(kind, 1)
-    return Parameter(name=name, replicated=vectors * head_dim)
+    return arch.Parameter(name=name, replicated=vectors * head_dim)
 
 
-def with_drafts(built: Architecture, section: Section, traits: DraftTraits, body: Layer) -> Architecture:
+def with_drafts(
+    built: arch.Architecture, section: Section, traits: DraftTraits, body: arch.Layer
+) -> arch.Architecture:
     """The architecture with the draft layers of its checkpoint, each around `body`.
 
     Source: vllm/model_executor/models/glm4_moe_mtp.py, mimo_mtp.py, ernie_mtp.py, bailing_moe_mtp.py (0.32).
@@ -338,7 +339,7 @@ def with_drafts(built: Architecture, section: Section, traits: DraftTraits, body
     count = section.integer(traits.count_key, traits.usual_count, minimum=0, maximum=64)
     hidden = built.hidden_size
     projection = blocks.replicated(traits.projection, 2 * hidden, hidden, quantizable=traits.is_quantized)
-    start: tuple[Module, ...] = (projection, *blocks.norms(hidden, *traits.norms))
+    start: tuple[arch.Module, ...] = (projection, *blocks.norms(hidden, *traits.norms))
     draft = replace(body, modules=(*start, *body.modules))
     return dataclasses.replace(
         built, draft_layers=(draft,) * count, draft_prefix=traits.prefix, draft_steps=count
@@ -401,7 +402,7 @@ def experts_of(row: str) -> ExpertTraits:
     return DECODERS[row].experts or ExpertTraits()
 
 
-def with_everywhere(built: Architecture, *modules: Module) -> Architecture:
+def with_everywhere(built: arch.Architecture, *modules: arch.Module) -> arch.Architecture:
     """The architecture with more modules in each layer; all of them are alike."""
     return dataclasses.replace(built, layers=(with_modules(built.layers[0], *modules),) * built.num_layers)
 
@@ -412,11 +413,11 @@ def by_row(readers: Mapping[str, Read]) -> Mapping[str, Read]:
     return {spelling: readers[name] for name, spellings in spelled for spelling in spellings}
 
 
-def _read_row(name: str, config: ModelConfig, section: Section | None = None) -> Architecture:
+def _read_row(name: str, config: ModelConfig, section: Section | None = None) -> arch.Architecture:
     return read_decoder(DECODERS[name], config, section)
 
 
-SECTION_READERS: Final[Mapping[str, Callable[[ModelConfig, Section], Architecture]]] = {
+SECTION_READERS: Final[Mapping[str, Callable[[ModelConfig, Section], arch.Architecture]]] = {
     name: partial(_read_row, name) for name in DECODERS if not DECODERS.said(name).get("code")
 }
 """For multimodal models, by the model_type of their language part."""

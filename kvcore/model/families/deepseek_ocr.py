@@ -86,7 +86,7 @@ def sam(root: Section, out: int, tokens: int) -> enc.Encoder:
         enc.convolution("net_2", 256, 512, 3, 3, bias=False),
         enc.convolution("net_3", 512, out, 3, 3, bias=False),
     )
-    return enc.Encoder(modules=enc.behind("model.sam_model", modules), vision=enc.images(own, tokens, 16))
+    return enc.seeing(enc.behind("model.sam_model", modules), own, tokens, 16)
 
 
 def deepseek_ocr(config: ModelConfig, text: int) -> enc.Encoder:
@@ -201,7 +201,7 @@ def deepseek_vl2(config: ModelConfig, text: int) -> enc.Encoder:
         enc.tensor("image_newline", text),
         enc.tensor("view_seperator", text),
     )
-    return enc.Encoder(modules=modules, vision=enc.images(own, largest_image_tokens(root, merge), merge**2))
+    return enc.seeing(modules, own, largest_image_tokens(root, merge), merge**2)
 
 
 READERS: Final = blocks.named(

@@ -81,9 +81,7 @@ def image_encoder(section: Section) -> enc.Encoder:
         enc.norm("ln", width),
         *enc.repeated("blocks", own.layers, enc.block(own, enc.TIMM)),
     )
-    seen = enc.Encoder(
-        modules=modules, vision=enc.images(own, 16384, enc.read_merge(section, default=2) ** 2)
-    )
+    seen = enc.seeing(modules, own, 16384, enc.read_merge(section, default=2) ** 2)
     return enc.under("vision_model", seen)
 
 

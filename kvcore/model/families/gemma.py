@@ -102,7 +102,7 @@ def gemma3_images(section: Section, text: int, tokens: int) -> enc.Encoder:
         enc.tensor(f"{projector}.mm_input_projection_weight", seen.own.width, text),
         enc.tensor(f"{projector}.mm_soft_emb_norm", seen.own.width),
     )
-    return enc.Encoder(modules=modules, vision=enc.images(seen.own, tokens, max(1, seen.side**2 // tokens)))
+    return enc.seeing(modules, seen.own, tokens, max(1, seen.side**2 // tokens))
 
 
 def gemma4_images(section: Section, text: int) -> enc.Encoder:
@@ -123,7 +123,7 @@ def gemma4_images(section: Section, text: int) -> enc.Encoder:
         blocks.replicated("embed_vision.embedding_projection", width, text),
     )
     tokens, pooled = section.integer("default_output_length", 280), section.integer("pooling_kernel_size", 3)
-    return enc.Encoder(modules=modules, vision=enc.images(own, tokens, pooled**2))
+    return enc.seeing(modules, own, tokens, pooled**2)
 
 
 def gemma4_audio(section: Section, text: int) -> enc.Modules:

@@ -199,7 +199,7 @@ def read_glm_vision(config: ModelConfig) -> arch.Architecture:
         blocks.row("linear_proj.dense_4h_to_h", wide, hidden),
         *enc.repeated("transformer.layers", own.layers, enc.block(own, GLM_VISION)),
     )
-    seen = enc.Encoder(modules=modules, vision=enc.images(own, (positions - 1) // 4 + 2, 4))
+    seen = enc.seeing(modules, own, (positions - 1) // 4 + 2, 4)
     return enc.with_encoders(built, enc.under("transformer.vision", seen))
 
 

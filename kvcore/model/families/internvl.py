@@ -112,7 +112,7 @@ def internvl_chat(
     projector = shuffled_mlp(own.width * merge**2, inside, text, bias=not has_wide_projector)
     tokens = (side // merge) ** 2 * (root.integer("max_dynamic_patch", 12, maximum=1024) + 1)
     modules = (*enc.behind("vision_model", vit), *projector)
-    return enc.Encoder(modules=modules, vision=enc.images(own, tokens, merge**2))
+    return enc.seeing(modules, own, tokens, merge**2)
 
 
 def eagle2_5(config: ModelConfig, text: int) -> enc.Encoder:
@@ -128,7 +128,7 @@ def eagle2_5(config: ModelConfig, text: int) -> enc.Encoder:
     tiles = root.integer("max_dynamic_tiles", 12, maximum=1024)
     tokens = (seen.side // merge) ** 2 * (tiles + 1)
     projector = shuffled_mlp(seen.own.width * merge**2, text, text)
-    return enc.Encoder(modules=(*seen.modules, *projector), vision=enc.images(seen.own, tokens, merge**2))
+    return enc.seeing((*seen.modules, *projector), seen.own, tokens, merge**2)
 
 
 TILES: Final = 12
@@ -177,9 +177,7 @@ def internvl(config: ModelConfig, text: int) -> enc.Encoder:
         enc.whole("multi_modal_projector.linear_2", text, text),
     )
     tokens = (side // merge) ** 2 * (TILES + 1)
-    return enc.Encoder(
-        modules=(*enc.behind("vision_tower", vit), *projector), vision=enc.images(own, tokens, merge**2)
-    )
+    return enc.seeing((*enc.behind("vision_tower", vit), *projector), own, tokens, merge**2)
 
 
 RADIO: Final[Mapping[str, tuple[int, int, int, int]]] = {
@@ -243,9 +241,7 @@ def nano_nemotron(config: ModelConfig, text: int) -> enc.Encoder:
         enc.whole("mlp1.3", projected, text, bias=False),
         *enc.when(drafts > 0, enc.norm("vision_final_layernorm", features)),
     )
-    return enc.Encoder(
-        modules=modules, vision=enc.images(replace(own, width=features), side**2 * 13, merge**2)
-    )
+    return enc.seeing(modules, replace(own, width=features), side**2 * 13, merge**2)
 
 
 def read_nemotron(config: ModelConfig) -> Architecture:

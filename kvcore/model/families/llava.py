@@ -52,7 +52,7 @@ def llava(config: ModelConfig, text: int) -> enc.Encoder:
         enc.column(f"{PROJECTOR}.linear_1", own.width, text, bias=bias),
         enc.row(f"{PROJECTOR}.linear_2", text, text, bias=bias),
     )
-    return enc.Encoder(modules=(*modules, *projector), vision=enc.images(own, side**2))
+    return enc.seeing((*modules, *projector), own, side**2)
 
 
 def llava_next(config: ModelConfig, text: int) -> enc.Encoder:
@@ -79,7 +79,7 @@ def llava_whole(
         enc.whole(f"{PROJECTOR}.linear_1", own.width, inside * text, bias=bias),
         enc.whole(f"{PROJECTOR}.linear_2", inside * text, text, bias=bias),
     )
-    return enc.Encoder(modules=(*modules, *projector), vision=enc.images(own, side**2))
+    return enc.seeing((*modules, *projector), own, side**2)
 
 
 def llava_onevision(
@@ -113,7 +113,7 @@ def llava_onevision2(config: ModelConfig, text: int) -> enc.Encoder:
         enc.norm("merger.ln_q", own.width),
         *enc.changed(merger, quantizable=False),
     )
-    return enc.Encoder(modules=enc.behind("visual", modules), vision=enc.images(own, 16384, merge**2))
+    return enc.seeing(enc.behind("visual", modules), own, 16384, merge**2)
 
 
 def mistral3(config: ModelConfig, text: int) -> enc.Encoder:
@@ -134,10 +134,7 @@ def mistral3(config: ModelConfig, text: int) -> enc.Encoder:
         enc.column("linear_1", own.width, text, bias=bias),
         enc.row("linear_2", text, text, bias=bias),
     )
-    return enc.Encoder(
-        modules=(*modules, *enc.behind(PROJECTOR, projector)),
-        vision=enc.images(own, (side // merge) ** 2, merge**2),
-    )
+    return enc.seeing((*modules, *enc.behind(PROJECTOR, projector)), own, (side // merge) ** 2, merge**2)
 
 
 def pixtral(config: ModelConfig, text: int) -> enc.Encoder:
@@ -160,7 +157,7 @@ def pixtral(config: ModelConfig, text: int) -> enc.Encoder:
         ),
         *enc.when(section.string("mm_projector_id", "") == "patch_merge", merging),
     )
-    return enc.Encoder(modules=modules, vision=enc.images(own, (side // merge) ** 2, merge**2))
+    return enc.seeing(modules, own, (side // merge) ** 2, merge**2)
 
 
 READERS: Final = blocks.named(

@@ -360,7 +360,7 @@ def step3_images(section: Section, text: int, *, bias: bool) -> enc.Encoder:
         enc.convolution("vit_downsampler2", out, 2 * out, 3, 3),
         enc.whole("vit_large_projector", 2 * out, text, bias=bias),
     )
-    return enc.Encoder(modules=modules, vision=enc.images(own, ((side + 3) // 4) ** 2 * (6 + 1), 16))
+    return enc.seeing(modules, own, ((side + 3) // 4) ** 2 * (6 + 1), 16)
 
 
 def step3_layer(

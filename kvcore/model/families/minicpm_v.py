@@ -77,7 +77,7 @@ def minicpm_v(config: ModelConfig, text: int) -> enc.Encoder:
     patch = root.section("vision_config").integer("patch_size")
     patches = max(1, (largest // patch) ** 2 // queries)
     modules = (*seen.modules, *enc.behind("resampler", resampler(seen.own.width, queries, text)))
-    return enc.Encoder(modules=modules, vision=enc.images(seen.own, queries * (slices + 1), patches))
+    return enc.seeing(modules, seen.own, queries * (slices + 1), patches)
 
 
 def minicpm_o(config: ModelConfig, text: int) -> enc.Encoder:
@@ -137,7 +137,7 @@ def minicpm_v4_6(config: ModelConfig, text: int) -> enc.Encoder:
         *(module for each in mergers for module in each),
     )
     tokens = (root.integer("image_size", 448) // section.integer("patch_size") // 4) ** 2 * (SLICES + 1)
-    return enc.Encoder(modules=modules, vision=enc.images(own, tokens, 16))
+    return enc.seeing(modules, own, tokens, 16)
 
 
 READERS: Final = blocks.named(

@@ -138,7 +138,7 @@ def image_encoder(root: Section, gate: int, text: int) -> enc.Encoder:
         enc.tensor("pad_embed", 2 * 2, width),
     )
     tokens = (positions - 1) // 4 * (crops + 1)
-    return enc.Encoder(modules=enc.behind(PREFIX, modules), vision=enc.images(own, tokens, 4))
+    return enc.seeing(enc.behind(PREFIX, modules), own, tokens, 4)
 
 
 def separate(prefix: str, sources: int, width: int) -> enc.Modules:

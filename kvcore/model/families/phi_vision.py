@@ -33,7 +33,7 @@ def phi3_v(config: ModelConfig, text: int) -> enc.Encoder:
         enc.tensor("sub_GN", 4 * features),
     )
     tokens = PHI3_SIDE**2 // 4 * (PHI3_CROPS + 1)
-    return enc.Encoder(modules=enc.behind("vision_embed_tokens", modules), vision=enc.images(own, tokens, 4))
+    return enc.seeing(enc.behind("vision_embed_tokens", modules), own, tokens, 4)
 
 
 PHI4_SIDE: Final = 448 // 14

@@ -60,7 +60,7 @@ def dots_ocr(config: ModelConfig, _text: int) -> enc.Encoder:
         *enc.when(section.boolean("post_norm", True), enc.tensor("post_trunk_norm", width)),
         *enc.repeated("blocks", own.layers, layer),
     )
-    return enc.Encoder(modules=enc.behind("vision_tower", modules), vision=enc.images(own, 14_400, merge**2))
+    return enc.seeing(enc.behind("vision_tower", modules), own, 14_400, merge**2)
 
 
 def openpangu_vl(config: ModelConfig, text: int) -> enc.Encoder:

@@ -30,9 +30,7 @@ def idefics3(config: ModelConfig, text: int) -> enc.Encoder:
     seen = read_siglip(root.section("vision_config"), "model.vision_model")
     merge = enc.read_merge(root, "scale_factor", 2)
     projector = blocks.replicated("model.connector.modality_projection.proj", seen.own.width * merge**2, text)
-    return enc.Encoder(
-        modules=(*seen.modules, projector), vision=enc.images(seen.own, (seen.side // merge) ** 2, merge**2)
-    )
+    return enc.seeing((*seen.modules, projector), seen.own, (seen.side // merge) ** 2, merge**2)
 
 
 def paligemma(config: ModelConfig, _text: int) -> enc.Encoder:
@@ -43,7 +41,7 @@ def paligemma(config: ModelConfig, _text: int) -> enc.Encoder:
     section = config.root.section("vision_config")
     seen = read_siglip(section, "vision_tower.vision_model")
     projector = enc.whole("multi_modal_projector.linear", seen.own.width, section.integer("projection_dim"))
-    return enc.Encoder(modules=(*seen.modules, projector), vision=enc.images(seen.own, seen.side**2))
+    return enc.seeing((*seen.modules, projector), seen.own, seen.side**2)
 
 
 def colpali(config: ModelConfig, text: int) -> enc.Encoder:
@@ -71,9 +69,7 @@ def cohere2_vision(config: ModelConfig, text: int) -> enc.Encoder:
         enc.merged("multi_modal_projector.linear_1", seen.own.width * merge**2, double // 2),
         enc.row("multi_modal_projector.linear_2", double // 2, text),
     )
-    return enc.Encoder(
-        modules=(*seen.modules, *projector), vision=enc.images(seen.own, (seen.side // merge) ** 2, merge**2)
-    )
+    return enc.seeing((*seen.modules, *projector), seen.own, (seen.side // merge) ** 2, merge**2)
 
 
 def aria(config: ModelConfig, text: int) -> enc.Encoder:
@@ -101,7 +97,7 @@ def aria(config: ModelConfig, text: int) -> enc.Encoder:
         enc.row("feed_forward.linear_out", text, text, bias=False),
     )
     modules = (*seen.modules, *enc.behind("multi_modal_projector", projector))
-    return enc.Encoder(modules=modules, vision=enc.images(seen.own, queries))
+    return enc.seeing(modules, seen.own, queries)
 
 
 BLIP: Final = replace(enc.CLIP, qkv="self_attn.qkv", out="self_attn.projection")
@@ -132,7 +128,7 @@ def blip2(config: ModelConfig, text: int) -> enc.Encoder:
         *enc.behind("qformer", image_encoders.q_former(former)),
         enc.whole("language_projection", query_width, text),
     )
-    return enc.Encoder(modules=modules, vision=enc.images(own, queries))
+    return enc.seeing(modules, own, queries)
 
 
 def isaac(config: ModelConfig, text: int) -> enc.Encoder:
@@ -149,7 +145,7 @@ def isaac(config: ModelConfig, text: int) -> enc.Encoder:
         enc.row("vision_embedding.3", 4 * shuffled, text, bias=False),
     )
     tokens = config.root.integer("vision_max_num_patches", 6144) // merge**2
-    return enc.Encoder(modules=(*seen.modules, *projector), vision=enc.images(seen.own, tokens, merge**2))
+    return enc.seeing((*seen.modules, *projector), seen.own, tokens, merge**2)
 
 
 def phi4_siglip(config: ModelConfig, text: int) -> enc.Encoder:
@@ -165,7 +161,7 @@ def phi4_siglip(config: ModelConfig, text: int) -> enc.Encoder:
         enc.row("multi_modal_projector.linear_2", text, text),
     )
     tokens = root.integer("max_num_patches", 3600)
-    return enc.Encoder(modules=(*seen.modules, *projector), vision=enc.images(seen.own, tokens))
+    return enc.seeing((*seen.modules, *projector), seen.own, tokens)
 
 
 INDICATORS: Final = 4
@@ -201,7 +197,7 @@ def ovis2_5(config: ModelConfig, text: int) -> enc.Encoder:
         enc.tensor("vte", words, word_width),
         *enc.behind("visual_tokenizer.vit.vision_model", vit),
     )
-    return enc.Encoder(modules=modules, vision=enc.images(own, 3136, merge**2))
+    return enc.seeing(modules, own, 3136, merge**2)
 
 
 def paddleocr_vl(config: ModelConfig, text: int) -> enc.Encoder:
@@ -216,7 +212,7 @@ def paddleocr_vl(config: ModelConfig, text: int) -> enc.Encoder:
         blocks.replicated("mlp_AR.linear_1", shuffled, shuffled, bias=True),
         blocks.replicated("mlp_AR.linear_2", shuffled, text, bias=True),
     )
-    return enc.Encoder(modules=(*seen.modules, *merger), vision=enc.images(seen.own, 3600, merge**2))
+    return enc.seeing((*seen.modules, *merger), seen.own, 3600, merge**2)
 
 
 def read_merged(config: ModelConfig) -> tuple[Seen, int]:
@@ -241,7 +237,7 @@ def keye(config: ModelConfig, text: int, *, is_merged_first: bool = False) -> en
         enc.row("mlp_AR.linear_2", shuffled, text),
         enc.tensor("visual.vision_model.embeddings.packing_position_embedding", 32_768, width),
     )
-    return enc.Encoder(modules=(*seen.modules, *merger), vision=enc.images(seen.own, 3600, merge**2))
+    return enc.seeing((*seen.modules, *merger), seen.own, 3600, merge**2)
 
 
 def lfm2_vl(config: ModelConfig, text: int) -> enc.Encoder:
@@ -262,7 +258,7 @@ def lfm2_vl(config: ModelConfig, text: int) -> enc.Encoder:
     )
     tokens = root.integer("max_image_tokens", 256) * (root.integer("max_tiles", 10, maximum=1024) + 1)
     modules = (*seen.modules, *enc.behind("multi_modal_projector", projector))
-    return enc.Encoder(modules=modules, vision=enc.images(seen.own, tokens, merge**2))
+    return enc.seeing(modules, seen.own, tokens, merge**2)
 
 
 def clip_alone(config: ModelConfig, text: int) -> enc.Encoder:
@@ -278,7 +274,7 @@ def clip_alone(config: ModelConfig, text: int) -> enc.Encoder:
         enc.whole("visual_projection", own.width, out, bias=False),
         enc.whole("text_projection", text, out, bias=False),
     )
-    return enc.Encoder(modules=modules, vision=enc.images(own, side**2))
+    return enc.seeing(modules, own, side**2)
 
 
 def siglip_alone(config: ModelConfig, text: int) -> enc.Encoder:
@@ -294,7 +290,7 @@ def siglip_alone(config: ModelConfig, text: int) -> enc.Encoder:
         *enc.when(pools, *enc.behind("vision_model.head", image_encoders.siglip_head(seen.own))),
         enc.whole("text_model.head", text, out),
     )
-    return enc.Encoder(modules=modules, vision=enc.images(seen.own, seen.side**2))
+    return enc.seeing(modules, seen.own, seen.side**2)
 
 
 def read_text_encoder(config: ModelConfig, *, is_kept: bool) -> Architecture:

@@ -179,21 +179,19 @@ def granite_audio(section: Section, tokens: int) -> enc.Encoder:
         enc.norm("conv.batch_norm", channels),
         enc.convolution("conv.down_conv", channels, width),
     )
-    return enc.Encoder(
-        modules=(
+    return enc.hearing(
+        (
             enc.whole("input_linear", mels, width),
             enc.column("out", width, out),
             enc.row("out_mid", out, width),
             *enc.repeated("layers", own.layers, layer),
         ),
-        audio=enc.sound(
-            own,
-            tokens,
-            POSITIONS_DRAWN,
-            POSITIONS_DRAWN * mels,
-            items_per_prompt=1,
-            pair_elements=heads * section.integer("context_size", 200, maximum=65536) * head,
-        ),
+        own,
+        tokens,
+        POSITIONS_DRAWN,
+        POSITIONS_DRAWN * mels,
+        items_per_prompt=1,
+        pair_elements=heads * section.integer("context_size", 200, maximum=65536) * head,
     )
 
 
@@ -235,8 +233,8 @@ def dasheng(section: Section, subsampling: int) -> enc.Encoder:
         *enc.block(own, enc.TIMM, qkv_bias=section.boolean("qkv_bias", True)),
         *enc.when(is_scaled, enc.tensor("ls1.gamma", width), enc.tensor("ls2.gamma", width)),
     )
-    return enc.Encoder(
-        modules=(
+    return enc.hearing(
+        (
             enc.norm("init_bn", mels),
             enc.convolution("patch_embed.proj", channels, width, patch, patch),
             enc.tensor("time_pos_embed", frames // stride, width),
@@ -244,7 +242,10 @@ def dasheng(section: Section, subsampling: int) -> enc.Encoder:
             enc.norm("norm", width),
             *enc.repeated("blocks", own.layers, layer),
         ),
-        audio=enc.sound(own, 50, 50 * subsampling, 160_000),
+        own,
+        50,
+        50 * subsampling,
+        160_000,
     )
 
 

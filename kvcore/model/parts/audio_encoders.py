@@ -58,21 +58,19 @@ def whisper(
     )
     mels, positions = section.integer("num_mel_bins", 128), section.integer("max_source_positions")
     layer = whole_block(own) if is_whole else enc.block(own, enc.WHISPER)
-    return enc.Encoder(
-        modules=(
+    return enc.hearing(
+        (
             *spectrogram(mels, own.width),
             enc.tensor("embed_positions", positions, own.width, dtype=table_dtype),
             enc.norm("layer_norm", own.width),
             *enc.repeated("layers", own.layers, layer),
         ),
-        audio=enc.sound(
-            own,
-            tokens or positions,
-            positions,
-            (columns or 2 * mels) * positions,
-            is_whole=is_whole,
-            **figures,
-        ),
+        own,
+        tokens or positions,
+        positions,
+        (columns or 2 * mels) * positions,
+        is_whole=is_whole,
+        **figures,
     )
 
 
@@ -89,15 +87,19 @@ def qwen2_5_omni(section: Section) -> enc.Encoder:
     own = enc.read_sizes(section, "d_model", "encoder_ffn_dim", 1, "encoder_layers")
     width, out = own.width, section.integer("output_dim")
     mels, positions = section.integer("num_mel_bins", 128), section.integer("max_source_positions", 1500)
-    return enc.Encoder(
-        modules=(
+    return enc.hearing(
+        (
             *spectrogram(mels, width),
             enc.tensor("audio_bos_eos_token", 2, out),
             enc.norm("ln_post", width),
             enc.whole("proj", width, out),
             *enc.repeated("layers", own.layers, whole_block(own)),
         ),
-        audio=enc.sound(own, halved(positions), positions, 2 * positions * mels, is_whole=True),
+        own,
+        halved(positions),
+        positions,
+        2 * positions * mels,
+        is_whole=True,
     )
 
 

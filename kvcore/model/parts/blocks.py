@@ -9,27 +9,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from kvcore.base.errors import CatalogueError
-from kvcore.model.architecture import (
-    Architecture,
-    CacheState,
-    FullAttention,
-    Layer,
-    Linear,
-    MixtureOfExperts,
-    Module,
-    Output,
-    Parameter,
-    RotaryTable,
-    SlidingWindow,
-    Split,
-    VisionEncoder,
-    VocabEmbedding,
-)
+from kvcore.model import architecture as arch
 from kvcore.model.config import ModelConfig, Section
 from kvcore.model.rope import derived_max_model_len, read_context_limits, read_ropes
 from kvcore.tables import NEVER
 
-Reader: TypeAlias = Callable[[ModelConfig], Architecture]
+Reader: TypeAlias = Callable[[ModelConfig], arch.Architecture]
 
 
 def named(*rows: tuple[Reader, *tuple[str, ...]]) -> Mapping[str, Reader]:
@@ -132,7 +117,7 @@ def qkv(
     *,
     bias: bool = False,
     query_parts: int = 1,
-) -> Linear:
+) -> arch.Linear:
     """The fused query, key and value projection; KV heads are replicated where there are fewer than ranks.
 
     The checkpoint has three tensors for one called qkv_proj, and one for any other, unless `parts` names them.
@@ -141,15 +126,15 @@ def qkv(
     prefix, _, last = name.rpartition(".")
     if parts is None:
         parts = ("q_proj", "k_proj", "v_proj") if last == "qkv_proj" else (last,)
-    return Linear(
+    return arch.Linear(
         name=name,
         in_features=heads.hidden_size,
         outputs=(
-            Output(units=heads.num_heads, width=heads.head_dim * query_parts),
-            Output(units=heads.num_kv_heads, width=heads.head_dim, replicable=True),
-            Output(units=heads.num_kv_heads, width=heads.head_size_v, replicable=True),
+            arch.Output(units=heads.num_heads, width=heads.head_dim * query_parts),
+            arch.Output(units=heads.num_kv_heads, width=heads.head_dim, replicable=True),
+            arch.Output(units=heads.num_kv_heads, width=heads.head_size_v, replicable=True),
         ),
-        split=Split.COLUMN,
+        split=arch.Split.COLUMN,
         bias=bias,
         parts=tuple(f"{prefix}.{part}" for part in parts),
     )
@@ -163,7 +148,7 @@ def attention(
     qkv_bias: bool = False,
     out_bias: bool = False,
     query_parts: int = 1,
-) -> tuple[Linear, ...]:
+) -> tuple[arch.Linear, ...]:
     """Query, key, value and output projections, by default under their usual names."""
     fused, out = (f"{prefix}.{name}" for name in names)
     return (
@@ -172,21 +157,25 @@ def attention(
     )
 
 
-def column(name: str, in_features: int, out_features: int, *, bias: bool = False) -> Linear:
+def column(name: str, in_features: int, out_features: int, *, bias: bool = False) -> arch.Linear:
     """A linear layer whose output features are divided."""
-    return Linear(
+    return arch.Linear(
         name=name,
         in_features=in_features,
-        outputs=(Output(units=out_features),),
-        split=Split.COLUMN,
+        outputs=(arch.Output(units=out_features),),
+        split=arch.Split.COLUMN,
         bias=bias,
     )
 
 
-def row(name: str, in_features: int, out_features: int, *, bias: bool = False) -> Linear:
+def row(name: str, in_features: int, out_features: int, *, bias: bool = False) -> arch.Linear:
     """A linear layer whose input features are divided."""
-    return Linear(
-        name=name, in_features=in_features, outputs=(Output(units=out_features),), split=Split.ROW, bias=bias
+    return arch.Linear(
+        name=name,
+        in_features=in_features,
+        outputs=(arch.Output(units=out_features),),
+        split=arch.Split.ROW,
+        bias=bias,
     )
 
 
@@ -198,12 +187,12 @@ def replicated(
     bias: bool = False,
     quantizable: bool = True,
     dtype: str = "",
-) -> Linear:
+) -> arch.Linear:
     """A linear layer that every rank stores whole."""
-    return Linear(
+    return arch.Linear(
         name=name,
         in_features=in_features,
-        outputs=(Output(units=out_features),),
+        outputs=(arch.Output(units=out_features),),
         bias=bias,
         quantizable=quantizable,
         dtype=dtype,
@@ -216,20 +205,20 @@ def gated_mlp(
     prefix: str = "mlp",
     *,
     bias: bool = False,
-) -> tuple[Linear, ...]:
+) -> tuple[arch.Linear, ...]:
     """gate, up (fused) and down projections."""
-    up = Linear(
+    up = arch.Linear(
         name=f"{prefix}.gate_up_proj",
         in_features=hidden_size,
-        outputs=(Output(units=intermediate_size), Output(units=intermediate_size)),
-        split=Split.COLUMN,
+        outputs=(arch.Output(units=intermediate_size), arch.Output(units=intermediate_size)),
+        split=arch.Split.COLUMN,
         bias=bias,
         parts=(f"{prefix}.gate_proj", f"{prefix}.up_proj"),
     )
     return (up, row(f"{prefix}.down_proj", intermediate_size, hidden_size, bias=bias))
 
 
-def with_expert_ranks(linears: tuple[Linear, ...]) -> tuple[Linear, ...]:
+def with_expert_ranks(linears: tuple[arch.Linear, ...]) -> tuple[arch.Linear, ...]:
     """Shared experts that every rank stores whole when tokens are cut before the routed ones."""
     return tuple(replace(linear, whole_with_expert_ranks=True) for linear in linears)
 
@@ -241,7 +230,7 @@ def plain_mlp(
     down: str = "mlp.down_proj",
     *,
     bias: bool = False,
-) -> tuple[Linear, ...]:
+) -> tuple[arch.Linear, ...]:
     """An MLP without a gate."""
     return (
         column(up, hidden_size, intermediate_size, bias=bias),
@@ -249,12 +238,12 @@ def plain_mlp(
     )
 
 
-def norm(name: str, size: int, *, bias: bool = False) -> Parameter:
+def norm(name: str, size: int, *, bias: bool = False) -> arch.Parameter:
     """A norm of `size` elements; with a bias it is a layer norm."""
-    return Parameter(name=name, replicated=size * (2 if bias else 1))
+    return arch.Parameter(name=name, replicated=size * (2 if bias else 1))
 
 
-def norms(size: int, *names: str, bias: bool = False) -> tuple[Parameter, ...]:
+def norms(size: int, *names: str, bias: bool = False) -> tuple[arch.Parameter, ...]:
     """Several norms of the same size."""
     return tuple(norm(name, size, bias=bias) for name in names)
 
@@ -263,19 +252,21 @@ TWO_NORMS: Final = ("input_layernorm", "post_attention_layernorm")
 """Both norms of a layer, as Llama and most after it call them."""
 
 
-def cache_of(heads: Heads, sliding_window: int | None = None) -> CacheState:
+def cache_of(heads: Heads, sliding_window: int | None = None) -> arch.CacheState:
     """The cache of an attention layer: everything, or a window."""
     kv, size, size_v = heads.num_kv_heads, heads.head_dim, heads.head_size_v
     if sliding_window is None:
-        return FullAttention(num_kv_heads=kv, head_size=size, head_size_v=size_v)
-    return SlidingWindow(num_kv_heads=kv, head_size=size, head_size_v=size_v, sliding_window=sliding_window)
+        return arch.FullAttention(num_kv_heads=kv, head_size=size, head_size_v=size_v)
+    return arch.SlidingWindow(
+        num_kv_heads=kv, head_size=size, head_size_v=size_v, sliding_window=sliding_window
+    )
 
 
 def embedding(
     section: Section, name: str = "model.embed_tokens", vocab_size: int | None = None
-) -> VocabEmbedding:
+) -> arch.VocabEmbedding:
     """The token embedding."""
-    return VocabEmbedding(
+    return arch.VocabEmbedding(
         name=name,
         num_embeddings=vocab_size or section.integer("vocab_size"),
         embedding_dim=section.integer("hidden_size"),
@@ -284,9 +275,9 @@ def embedding(
 
 def head(
     section: Section, name: str = "lm_head", *, bias: bool = False, vocab_size: int | None = None
-) -> VocabEmbedding:
+) -> arch.VocabEmbedding:
     """The output projection to the vocabulary."""
-    return VocabEmbedding(
+    return arch.VocabEmbedding(
         name=name,
         num_embeddings=vocab_size or section.integer("vocab_size"),
         embedding_dim=section.integer("hidden_size"),
@@ -300,22 +291,22 @@ def decoder(
     *,
     section: Section | None = None,
     heads: Heads,
-    layers: tuple[Layer, ...],
+    layers: tuple[arch.Layer, ...],
     intermediate_size: int,
-    first: tuple[Module, ...] | None = None,
-    last: tuple[Module, ...] | None = None,
+    first: tuple[arch.Module, ...] | None = None,
+    last: tuple[arch.Module, ...] | None = None,
     final_norm: str = "model.norm",
-    every: tuple[Module, ...] = (),
+    every: tuple[arch.Module, ...] = (),
     tied: bool | None = None,
-    rotary_tables: tuple[RotaryTable, ...] | None = None,
+    rotary_tables: tuple[arch.RotaryTable, ...] | None = None,
     layer_prefix: str = "model.layers",
-    moe: MixtureOfExperts | None = None,
-    vision: VisionEncoder | None = None,
+    moe: arch.MixtureOfExperts | None = None,
+    vision: arch.VisionEncoder | None = None,
     is_multimodal: bool = False,
     is_mla: bool = False,
     uncounted: tuple[str, ...] = (),
     vocab_size: int | None = None,
-) -> Architecture:
+) -> arch.Architecture:
     """An Architecture around `layers`, as in Llama unless given: one embedding, one norm, one lm_head.
 
     `section` is the language part, where it is another than the config's.
@@ -333,7 +324,7 @@ def decoder(
     if rotary_tables is None:
         positions = section.integer("max_position_embeddings", 8192)
         rotary_tables = tuple(rope.table(heads.head_dim, positions) for rope in read_ropes(section))
-    return Architecture(
+    return arch.Architecture(
         model_type=config.model_type,
         hidden_size=heads.hidden_size,
         intermediate_size=intermediate_size,

@@ -16,22 +16,11 @@ from msgspec.structs import replace
 
 from kvcore.base.errors import ModelError
 from kvcore.base.words import NONE_NAMED
-from kvcore.model.architecture import (
-    Architecture,
-    AudioEncoder,
-    Linear,
-    Module,
-    Output,
-    Parameter,
-    RotaryTable,
-    Split,
-    VisionEncoder,
-    VocabEmbedding,
-)
+from kvcore.model import architecture as arch
 from kvcore.model.config import MAX_LAYERS, Section
 from kvcore.model.parts import blocks
 
-Modules: TypeAlias = tuple[Module, ...]
+Modules: TypeAlias = tuple[arch.Module, ...]
 
 MAX_PATCH: Final = 4096
 """Pixels along the side of a patch."""
@@ -44,9 +33,9 @@ class Encoder(Struct, frozen=True, kw_only=True):
     """An encoder with its projector, its figures for the profile run, and its rotary tables."""
 
     modules: Modules
-    vision: VisionEncoder | None = None
-    audio: AudioEncoder | None = None
-    tables: tuple[RotaryTable, ...] = ()
+    vision: arch.VisionEncoder | None = None
+    audio: arch.AudioEncoder | None = None
+    tables: tuple[arch.RotaryTable, ...] = ()
 
 
 class Sizes(Struct, frozen=True, kw_only=True):
@@ -173,9 +162,9 @@ def read_feature_layers(root: Section, total: int, last: int) -> int:
     return max(counts)
 
 
-def images(own: Sizes, tokens: int, patches: int = 1, **more: Any) -> VisionEncoder:
+def images(own: Sizes, tokens: int, patches: int = 1, **more: Any) -> arch.VisionEncoder:
     """Figures for the profile run: `tokens` of the largest image, each of so many `patches`."""
-    return VisionEncoder(
+    return arch.VisionEncoder(
         hidden_size=own.width,
         intermediate_size=own.inner,
         max_tokens_per_item=tokens,
@@ -184,9 +173,9 @@ def images(own: Sizes, tokens: int, patches: int = 1, **more: Any) -> VisionEnco
     )
 
 
-def sound(own: Sizes, tokens: int, positions: int, values: int, **more: Any) -> AudioEncoder:
+def sound(own: Sizes, tokens: int, positions: int, values: int, **more: Any) -> arch.AudioEncoder:
     """Figures for the profile run: `tokens`, positions of the encoder and values that go in, of each chunk."""
-    return AudioEncoder(
+    return arch.AudioEncoder(
         hidden_size=own.width,
         intermediate_size=own.inner,
         tokens_per_chunk=tokens,
@@ -196,73 +185,85 @@ def sound(own: Sizes, tokens: int, positions: int, values: int, **more: Any) -> 
     )
 
 
-def tensor(name: str, *sizes: int, dtype: str = "") -> Parameter:
+def seeing(modules: Modules, *sizes: Any, **more: Any) -> Encoder:
+    """An encoder of images with its figures for the profile run: `sizes` are those of `images`."""
+    return Encoder(modules=modules, vision=images(*sizes, **more))
+
+
+def hearing(modules: Modules, *sizes: Any, **more: Any) -> Encoder:
+    """An encoder of audio with its figures for the profile run: `sizes` are those of `sound`."""
+    return Encoder(modules=modules, audio=sound(*sizes, **more))
+
+
+def tensor(name: str, *sizes: int, dtype: str = "") -> arch.Parameter:
     """A tensor that every rank has whole: a table of positions, a vector."""
-    return Parameter(name=name, replicated=math.prod(sizes), dtype=dtype)
+    return arch.Parameter(name=name, replicated=math.prod(sizes), dtype=dtype)
 
 
-def convolution(name: str, in_channels: int, out_channels: int, *kernel: int, bias: bool = True) -> Parameter:
+def convolution(
+    name: str, in_channels: int, out_channels: int, *kernel: int, bias: bool = True
+) -> arch.Parameter:
     """A convolution, replicated."""
     elements = in_channels * out_channels * math.prod(kernel)
-    return Parameter(name=name, replicated=elements + (out_channels if bias else 0))
+    return arch.Parameter(name=name, replicated=elements + (out_channels if bias else 0))
 
 
-def norm(name: str, size: int, *, bias: bool = True) -> Parameter:
+def norm(name: str, size: int, *, bias: bool = True) -> arch.Parameter:
     """A layer norm, or without a bias an RMS norm."""
     return blocks.norm(name, size, bias=bias)
 
 
-def column(name: str, in_features: int, out_features: int, *, bias: bool = True) -> Linear:
+def column(name: str, in_features: int, out_features: int, *, bias: bool = True) -> arch.Linear:
     """A layer whose output features are divided."""
     return blocks.column(name, in_features, out_features, bias=bias)
 
 
-def row(name: str, in_features: int, out_features: int, *, bias: bool = True) -> Linear:
+def row(name: str, in_features: int, out_features: int, *, bias: bool = True) -> arch.Linear:
     """A layer whose input features are divided."""
     return blocks.row(name, in_features, out_features, bias=bias)
 
 
-def whole(name: str, in_features: int, out_features: int, *, bias: bool = True) -> Linear:
+def whole(name: str, in_features: int, out_features: int, *, bias: bool = True) -> arch.Linear:
     """A layer that no rank shards and no quantizer touches."""
     return blocks.replicated(name, in_features, out_features, bias=bias, quantizable=False)
 
 
 def merged(
     name: str, in_features: int, half: int, parts: tuple[str, ...] = (), *, bias: bool = True
-) -> Linear:
+) -> arch.Linear:
     """Two sharded layers of `half` outputs each as one."""
-    outputs = (Output(units=half), Output(units=half))
-    return Linear(
-        name=name, in_features=in_features, outputs=outputs, split=Split.COLUMN, bias=bias, parts=parts
+    outputs = (arch.Output(units=half), arch.Output(units=half))
+    return arch.Linear(
+        name=name, in_features=in_features, outputs=outputs, split=arch.Split.COLUMN, bias=bias, parts=parts
     )
 
 
-def sharded_table(name: str, rows: int, columns: int) -> VocabEmbedding:
+def sharded_table(name: str, rows: int, columns: int) -> arch.VocabEmbedding:
     """A table that is sharded like the vocabulary."""
-    return VocabEmbedding(name=name, num_embeddings=rows, embedding_dim=columns)
+    return arch.VocabEmbedding(name=name, num_embeddings=rows, embedding_dim=columns)
 
 
-def changed(modules: Iterable[Module], **fields: Any) -> Modules:
+def changed(modules: Iterable[arch.Module], **fields: Any) -> Modules:
     """The modules with other values of their linear layers."""
-    return tuple(replace(each, **fields) if isinstance(each, Linear) else each for each in modules)
+    return tuple(replace(each, **fields) if isinstance(each, arch.Linear) else each for each in modules)
 
 
-def never_sharded(modules: Iterable[Module]) -> Modules:
+def never_sharded(modules: Iterable[arch.Module]) -> Modules:
     """The modules with linear layers that every rank has whole and unquantized, whatever their class."""
-    return changed(modules, split=Split.REPLICATED, quantizable=False, parts=())
+    return changed(modules, split=arch.Split.REPLICATED, quantizable=False, parts=())
 
 
-def behind(prefix: str, modules: Iterable[Module]) -> Modules:
+def behind(prefix: str, modules: Iterable[arch.Module]) -> Modules:
     """The modules with their names, and those of their parts, behind a prefix.
 
     Example:
         >>> behind("tower", (norm("ln", 8), norm("", 8)))[0].name
         'tower.ln'
     """
-    found: list[Module] = []
+    found: list[arch.Module] = []
     for module in modules:
         name = f"{prefix}.{module.name}".rstrip(".")
-        if isinstance(module, Linear) and module.parts:
+        if isinstance(module, arch.Linear) and module.parts:
             module = replace(module, parts=tuple(f"{prefix}.{part}" for part in module.parts))
         found.append(replace(module, name=name))
     return tuple(found)
@@ -273,13 +274,13 @@ def under(prefix: str, seen: Encoder) -> Encoder:
     return replace(seen, modules=behind(prefix, seen.modules))
 
 
-def repeated(name: str, count: int, modules: Iterable[Module]) -> Modules:
+def repeated(name: str, count: int, modules: Iterable[arch.Module]) -> Modules:
     """The modules `count` times, behind the number of each."""
     block = tuple(modules)
     return tuple(module for index in range(count) for module in behind(f"{name}.{index}", block))
 
 
-def when(is_there: bool, *modules: Module) -> Modules:
+def when(is_there: bool, *modules: arch.Module) -> Modules:
     """The modules of a model that has them."""
     return modules if is_there else ()
 
@@ -361,7 +362,7 @@ def gated_block(
     )
 
 
-def with_encoders(built: Architecture, seen: Encoder, layer_prefix: str = "") -> Architecture:
+def with_encoders(built: arch.Architecture, seen: Encoder, layer_prefix: str = "") -> arch.Architecture:
     """The model with an encoder on every pipeline stage, with its figures for the profile run and rotary tables."""
     return dataclasses.replace(
         built,

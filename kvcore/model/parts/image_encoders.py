@@ -132,9 +132,7 @@ def moonvit(section: Section, text: int) -> enc.Encoder:
         1089
     """
     own = enc.read_sizes(section, is_checked=False)
-    return enc.Encoder(
-        modules=moonvit_modules(section, own, text, "multi_modal_projector"), vision=enc.images(own, 1089, 4)
-    )
+    return enc.seeing(moonvit_modules(section, own, text, "multi_modal_projector"), own, 1089, 4)
 
 
 def moonvit3d(section: Section, text: int) -> enc.Encoder:
@@ -146,9 +144,7 @@ def moonvit3d(section: Section, text: int) -> enc.Encoder:
     """
     keys = ("vt_hidden_size", "vt_intermediate_size", "vt_num_attention_heads", "vt_num_hidden_layers")
     own = enc.read_sizes(section, *keys, is_checked=False)
-    return enc.Encoder(
-        modules=moonvit_modules(section, own, text, "mm_projector"), vision=enc.images(own, 4096, 4)
-    )
+    return enc.seeing(moonvit_modules(section, own, text, "mm_projector"), own, 4096, 4)
 
 
 def moonvit_modules(section: Section, own: enc.Sizes, text: int, projector: str) -> enc.Modules:
@@ -220,10 +216,7 @@ def step_vision(root: Section, text: int) -> enc.Encoder:
     )
     is_biased = root.boolean("projector_bias", False)
     projector = enc.column("vit_large_projector", 4 * width, text, bias=is_biased)
-    return enc.Encoder(
-        modules=(*enc.behind("vision_model", encoder), projector),
-        vision=enc.images(own, (side // 4) ** 2, 16),
-    )
+    return enc.seeing((*enc.behind("vision_model", encoder), projector), own, (side // 4) ** 2, 16)
 
 
 class Squares(Struct, frozen=True, kw_only=True):

@@ -13,15 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from kvcore.base.toml_files import file_text
-from kvcore.model.architecture import (
-    Experts,
-    Linear,
-    Module,
-    Output,
-    Parameter,
-    Split,
-    VocabEmbedding,
-)
+from kvcore.model import architecture as arch
 from kvcore.model.headers import DTYPE_BITS, Tensors
 from kvcore.model.parts.blocks import Heads
 from kvcore.tables import Record, convert, read_toml
@@ -197,15 +189,15 @@ class Cutter(Struct, frozen=True, kw_only=True):
             return None
         return part.tensors.shape[self._axis(part)]
 
-    def cut(self, part: Part, heads: Heads | None = None, *, is_encoder: bool = False) -> Module:
+    def cut(self, part: Part, heads: Heads | None = None, *, is_encoder: bool = False) -> arch.Module:
         """One tensor as tensor parallelism cuts it, by its name; whole where the name does not tell."""
         elements, dtype = self._stored(part)
         if not self.is_cut(part, is_encoder=is_encoder):
             unsure = self.is_unsure(part) and not is_encoder
-            return Parameter(name=part.name, replicated=elements, dtype=dtype, is_unsure=unsure)
+            return arch.Parameter(name=part.name, replicated=elements, dtype=dtype, is_unsure=unsure)
         size = part.tensors.shape[self._axis(part)]
         if part.is_vector and part.kind in OWN_KINDS:
-            return Parameter(name=part.name, sharded=size, replicated=elements // size, dtype=dtype)
+            return arch.Parameter(name=part.name, sharded=size, replicated=elements // size, dtype=dtype)
         linear = self._linear(part, heads, size, elements // size, dtype)
         if is_encoder or part.kind not in MATRICES:
             return replace(linear, whole_unless_divided=size)
@@ -220,13 +212,13 @@ class Cutter(Struct, frozen=True, kw_only=True):
         """Whether its name tells neither how it is cut nor that it is whole."""
         return not (part.is_vector or part.is_whole or part.is_of_experts or self.is_cut(part))
 
-    def table(self, part: Part, *, is_head: bool = False) -> Module:
+    def table(self, part: Part, *, is_head: bool = False) -> arch.Module:
         """A table over the vocabulary."""
         elements, dtype = self._stored(part)
         if part.tensors.dtype not in FLOATS:
             return self.cut(part)
         rows = part.tensors.shape[0]
-        return VocabEmbedding(
+        return arch.VocabEmbedding(
             name=part.name,
             num_embeddings=rows,
             embedding_dim=elements // rows,
@@ -234,7 +226,7 @@ class Cutter(Struct, frozen=True, kw_only=True):
             quantizable=is_head and not dtype and not self.is_quantized,
         )
 
-    def experts(self, parts: list[Part], top_k: int) -> Iterator[Module]:
+    def experts(self, parts: list[Part], top_k: int) -> Iterator[arch.Module]:
         """Routed experts of a layer: as the engine has them where there are matrices up and down, else as stored."""
         downs = [part for part in parts if part.is_row and part.is_matrix]
         ups = [part for part in parts if part.is_column and part.is_matrix]
@@ -246,7 +238,7 @@ class Cutter(Struct, frozen=True, kw_only=True):
         if is_plain and len(downs) == 1 and size_up in (size, 2 * size):
             shape = downs[0].tensors.shape
             width = shape[-2] if shape[-1] == self.hidden_size and len(shape) > 2 else shape[-1]
-            yield Experts(
+            yield arch.Experts(
                 name=".".join(downs[0].path[:-1]),
                 num_experts=count,
                 hidden_size=size // count // width,
@@ -261,14 +253,14 @@ class Cutter(Struct, frozen=True, kw_only=True):
             elements *= part.tensors.each
             is_whole = part.is_vector and (part.is_row or part.kind not in OWN_KINDS)
             whole, shared = (elements, 1) if is_whole else (1, elements)
-            yield Parameter(name=part.name, replicated=whole, sharded=shared, dtype=dtype, experts=count)
+            yield arch.Parameter(name=part.name, replicated=whole, sharded=shared, dtype=dtype, experts=count)
 
-    def _linear(self, part: Part, heads: Heads | None, size: int, rest: int, dtype: str) -> Linear:
+    def _linear(self, part: Part, heads: Heads | None, size: int, rest: int, dtype: str) -> arch.Linear:
         """`size` features that are divided, with `rest` elements each."""
         is_float = part.kind == "weight" and part.tensors.dtype in FLOATS and len(part.tensors.shape) == 2
-        outputs, inputs, split = (Output(units=size),), rest, Split.COLUMN
+        outputs, inputs, split = (arch.Output(units=size),), rest, arch.Split.COLUMN
         if part.is_row:
-            outputs, inputs, split = (Output(units=rest),), size, Split.ROW
+            outputs, inputs, split = (arch.Output(units=rest),), size, arch.Split.ROW
         elif heads is not None and part.is_called((*NAMES.key, *NAMES.value)):
             outputs = (_copied(size, heads.num_kv_heads),)
         elif heads is not None and part.is_called(NAMES.query_key_value):
@@ -276,9 +268,9 @@ class Cutter(Struct, frozen=True, kw_only=True):
             copied = _copied(kv, heads.num_kv_heads)
             return replace(
                 self._linear(part, None, size, rest, dtype),
-                outputs=(Output(units=size - 2 * kv), copied, copied),
+                outputs=(arch.Output(units=size - 2 * kv), copied, copied),
             )
-        return Linear(
+        return arch.Linear(
             name=part.name,
             in_features=inputs,
             outputs=outputs,
@@ -307,7 +299,7 @@ class Cutter(Struct, frozen=True, kw_only=True):
         return tensors.bytes * 8 // max(bits, 8), _BY_BITS[bits]
 
 
-def _copied(size: int, kv_heads: int) -> Output:
+def _copied(size: int, kv_heads: int) -> arch.Output:
     """Rows of keys or values, of which each rank keeps whole heads."""
     units = gcd(size, kv_heads)
-    return Output(units=units, width=size // units, replicable=True)
+    return arch.Output(units=units, width=size // units, replicable=True)

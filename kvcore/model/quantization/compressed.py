@@ -11,14 +11,7 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from kvcore.model.config import Section
-from kvcore.model.quantization.formats import (
-    FLOAT32_BYTES,
-    UNQUANTIZED,
-    BlockScaled,
-    ChannelScaled,
-    Format,
-    TensorScaled,
-)
+from kvcore.model.quantization import formats
 from kvcore.model.quantization.modules import (
     Kind,
     ModuleName,
@@ -45,11 +38,11 @@ SCALE_AND_ZERO_POINT_BYTES: Final = 3 * (4 + 2)
 Source: vllm/.../compressed_tensors/compressed_tensors.py:CompressedTensorsKVCacheMethod (0.32).
 """
 
-ALGORITHMS: Final[Mapping[str, tuple[str, Format]]] = {
-    "FP8": ("modelopt", TensorScaled(static_input=True)),
-    "FP8_PER_CHANNEL_PER_TOKEN": ("modelopt", ChannelScaled()),
-    "FP8_PB_WO": ("modelopt", BlockScaled(rows=128, columns=128)),
-    "FP8_BLOCK_SCALES": ("", BlockScaled(rows=128, columns=128)),
+ALGORITHMS: Final[Mapping[str, tuple[str, formats.Format]]] = {
+    "FP8": ("modelopt", formats.TensorScaled(static_input=True)),
+    "FP8_PER_CHANNEL_PER_TOKEN": ("modelopt", formats.ChannelScaled()),
+    "FP8_PB_WO": ("modelopt", formats.BlockScaled(rows=128, columns=128)),
+    "FP8_BLOCK_SCALES": ("", formats.BlockScaled(rows=128, columns=128)),
     "NVFP4": ("modelopt_fp4", Nvfp4()),
     "W4A16_NVFP4": ("modelopt_fp4", Nvfp4(is_weight_only=True)),
     "MXFP8": ("modelopt_mxfp8", Mxfp8()),
@@ -80,7 +73,7 @@ def read_compressed_tensors(section: Section) -> Quantization:
     allowance = Allowance()
     ignored = tuple(map(canonical, section.strings("ignore") or ()))
     ignore = PatternList(ignored, allowance)
-    groups: list[tuple[tuple[str, ...], Format]] = []
+    groups: list[tuple[tuple[str, ...], formats.Format]] = []
     for written in config_groups(section):
         allowance.take_pattern(characters=0)
         targets = written.strings("targets") or ()
@@ -89,15 +82,15 @@ def read_compressed_tensors(section: Section) -> Quantization:
             weights = group_format(written, packing)
             groups.append((tuple(map(canonical, targets)), weights))
     lists = [(PatternList(targets, allowance), weights) for targets, weights in groups]
-    general = next((weights for targets, weights in groups if "Linear" in targets), UNQUANTIZED)
+    general = next((weights for targets, weights in groups if "Linear" in targets), formats.UNQUANTIZED)
 
-    def format_of(module: ModuleName) -> Format:
+    def format_of(module: ModuleName) -> formats.Format:
         if ignore.covers(module):
-            return UNQUANTIZED
+            return formats.UNQUANTIZED
         for listed, weights in lists:
             if listed.covers(module):
                 return weights
-        return UNQUANTIZED if module.kind is Kind.VOCAB or is_encoder(module) else general
+        return formats.UNQUANTIZED if module.kind is Kind.VOCAB or is_encoder(module) else general
 
     scheme = section.optional_section("kv_cache_scheme")
     return Quantization(
@@ -116,7 +109,7 @@ def config_groups(section: Section) -> Iterator[Section]:
     return map(table.section, table.raw) if table is not None else iter(())
 
 
-def group_format(group: Section, packing: str) -> Format:
+def group_format(group: Section, packing: str) -> formats.Format:
     """The format of one config group.
 
     Source: vllm/.../compressed_tensors/compressed_tensors.py:_get_scheme_from_parts (0.32).
@@ -142,14 +135,14 @@ def group_format(group: Section, packing: str) -> Format:
         raise unknown(COMPRESSED_TENSORS, f"{bits}-bit {kind} in {packing}")
     if strategy == "block":
         block = read_block(weights, "block_structure") or (128, 128)
-        return BlockScaled(rows=block[0], columns=block[1])
+        return formats.BlockScaled(rows=block[0], columns=block[1])
     input_bytes = 0
     if kind != "float":
         is_symmetric = inputs is None or inputs.boolean("symmetric", True)
-        input_bytes = (FLOAT32_BYTES + (0 if is_symmetric else 1)) if is_static else 0
+        input_bytes = (formats.FLOAT32_BYTES + (0 if is_symmetric else 1)) if is_static else 0
     if strategy == "tensor":
-        return TensorScaled(static_input=is_static)
-    return ChannelScaled(static_input=is_static and kind == "float", input_bytes=input_bytes)
+        return formats.TensorScaled(static_input=is_static)
+    return formats.ChannelScaled(static_input=is_static and kind == "float", input_bytes=input_bytes)
 
 
 def read_modelopt(section: Section, side_file: Mapping[str, Any] | None) -> Quantization:
@@ -170,13 +163,13 @@ def read_modelopt(section: Section, side_file: Mapping[str, Any] | None) -> Quan
     group = inner.integer("group_size", 16)
     is_weight_only = algorithm == "NVFP4" and not has_input_activations(inner)
 
-    def format_of(module: ModuleName) -> Format:
+    def format_of(module: ModuleName) -> formats.Format:
         if excludes.covers(module) or any(part in module.name for part in VISION):
-            return UNQUANTIZED
+            return formats.UNQUANTIZED
         if not layers:
             return algorithm_format("W4A16_NVFP4" if is_weight_only else algorithm, group)
         own = mixed_algorithm(module, layers, index)
-        return algorithm_format(own, group) if own else UNQUANTIZED
+        return algorithm_format(own, group) if own else formats.UNQUANTIZED
 
     kv_cache_dtype = declared_kv_cache_dtype(inner, section)
     return Quantization(
@@ -190,7 +183,7 @@ def read_modelopt(section: Section, side_file: Mapping[str, Any] | None) -> Quan
     )
 
 
-def algorithm_format(algorithm: str, group: int) -> Format:
+def algorithm_format(algorithm: str, group: int) -> formats.Format:
     """The format of one ModelOpt algorithm."""
     if algorithm not in ALGORITHMS:
         raise unknown("modelopt", algorithm)

@@ -12,15 +12,8 @@ from typing import Any, Final
 from kvcore.base.errors import EngineRefusalError, ModelError
 from kvcore.base.kept import kept
 from kvcore.model.config import ModelConfig, Section, is_modelslim
+from kvcore.model.quantization import formats
 from kvcore.model.quantization.compressed import read_compressed_tensors, read_modelopt
-from kvcore.model.quantization.formats import (
-    FLOAT32_BYTES,
-    UNQUANTIZED,
-    BlockScaled,
-    ChannelScaled,
-    Format,
-    TensorScaled,
-)
 from kvcore.model.quantization.integers import (
     bitsandbytes,
     read_auto_round,
@@ -72,15 +65,18 @@ Source: vllm/.../fused_moe/oracle/mxfp4.py:mxfp4_round_up_hidden_size_and_interm
 LAYERS_AND_EXPERTS: Final = (Kind.LINEAR, Kind.EXPERTS)
 EXPERTS_ALONE: Final = (Kind.EXPERTS,)
 
-ONLINE: Final[Mapping[str, tuple[Format, tuple[Kind, ...]]]] = {
-    "fp8": (TensorScaled(), LAYERS_AND_EXPERTS),
-    "fp8_per_tensor": (TensorScaled(), LAYERS_AND_EXPERTS),
-    "fp8_per_channel": (ChannelScaled(), LAYERS_AND_EXPERTS),
-    "fp8_per_block": (BlockScaled(rows=128, columns=128, is_made_while_loading=True), LAYERS_AND_EXPERTS),
+ONLINE: Final[Mapping[str, tuple[formats.Format, tuple[Kind, ...]]]] = {
+    "fp8": (formats.TensorScaled(), LAYERS_AND_EXPERTS),
+    "fp8_per_tensor": (formats.TensorScaled(), LAYERS_AND_EXPERTS),
+    "fp8_per_channel": (formats.ChannelScaled(), LAYERS_AND_EXPERTS),
+    "fp8_per_block": (
+        formats.BlockScaled(rows=128, columns=128, is_made_while_loading=True),
+        LAYERS_AND_EXPERTS,
+    ),
     "mxfp8": (Mxfp8(), LAYERS_AND_EXPERTS),
     "mxfp4": (Mxfp4(linears=True), LAYERS_AND_EXPERTS),
-    "experts_int8": (ChannelScaled(), EXPERTS_ALONE),
-    "int8_per_channel_weight_only": (ChannelScaled(), EXPERTS_ALONE),
+    "experts_int8": (formats.ChannelScaled(), EXPERTS_ALONE),
+    "int8_per_channel_weight_only": (formats.ChannelScaled(), EXPERTS_ALONE),
 }
 """Formats that `--quantization` makes of 16-bit weights while loading them, and of which.
 
@@ -192,7 +188,7 @@ def agree(requested: str, method: str) -> bool:
 def all_but_listed(
     method: str,
     detail: str,
-    weights: Format,
+    weights: formats.Format,
     ignored: tuple[str, ...] = (),
     *,
     kinds: tuple[Kind, ...] = LAYERS_AND_EXPERTS,
@@ -207,12 +203,12 @@ def all_but_listed(
     """
     listed = NameList(map(canonical, ignored), Allowance())
 
-    def format_of(module: ModuleName) -> Format:
+    def format_of(module: ModuleName) -> formats.Format:
         if module.kind not in kinds:
-            return UNQUANTIZED
+            return formats.UNQUANTIZED
         if is_quantized_encoder(module):
-            return UNQUANTIZED if listed.names.issuperset(module.shards) else weights
-        return UNQUANTIZED if is_encoder(module) or listed.covers(module) else weights
+            return formats.UNQUANTIZED if listed.names.issuperset(module.shards) else weights
+        return formats.UNQUANTIZED if is_encoder(module) or listed.covers(module) else weights
 
     return Quantization(
         method=method,
@@ -230,10 +226,13 @@ def read_fp8(section: Section) -> Quantization:
     """
     block = read_block(section, "weight_block_size")
     is_static = section.string("activation_scheme", "dynamic") == "static"
-    weights: Format = TensorScaled(static_input=is_static)
+    weights: formats.Format = formats.TensorScaled(static_input=is_static)
     detail = "one scale per tensor"
     if block is not None:
-        weights, detail = BlockScaled(rows=block[0], columns=block[1]), f"{block[0]} × {block[1]} blocks"
+        weights, detail = (
+            formats.BlockScaled(rows=block[0], columns=block[1]),
+            f"{block[0]} × {block[1]} blocks",
+        )
     ignored = section.strings("ignored_layers") or section.strings("modules_to_not_convert") or ()
     return all_but_listed("fp8", detail, weights, ignored, attention_scale_bytes=ATTENTION_SCALE_BYTES)
 
@@ -244,7 +243,7 @@ def read_fbgemm(section: Section) -> Quantization:
     Source: vllm/model_executor/layers/quantization/fbgemm_fp8.py (0.32).
     """
     ignored = section.strings("modules_to_not_convert") or ()
-    weights = ChannelScaled(input_bytes=FLOAT32_BYTES)
+    weights = formats.ChannelScaled(input_bytes=formats.FLOAT32_BYTES)
     return all_but_listed("fbgemm_fp8", "one scale per row", weights, ignored, kinds=(Kind.LINEAR,))
 
 
@@ -269,12 +268,14 @@ def read_deepseek_v4(section: Section, language: Section) -> Quantization:
     """
     block = read_block(section, "weight_block_size") or (128, 128)
     is_fp4 = language.string("expert_dtype", "fp4") == "fp4"
-    linears = BlockScaled(rows=block[0], columns=block[1], scale_bytes=1 if is_fp4 else FLOAT32_BYTES)
-    experts: Format = linears
+    linears = formats.BlockScaled(
+        rows=block[0], columns=block[1], scale_bytes=1 if is_fp4 else formats.FLOAT32_BYTES
+    )
+    experts: formats.Format = linears
     if is_fp4:
         is_nvfp4 = section.string("moe_quant_algo", "").upper() == "NVFP4"
         experts = Nvfp4() if is_nvfp4 else Mxfp4()
-    by_kind = {Kind.LINEAR: linears, Kind.EXPERTS: experts, Kind.VOCAB: UNQUANTIZED}
+    by_kind = {Kind.LINEAR: linears, Kind.EXPERTS: experts, Kind.VOCAB: formats.UNQUANTIZED}
     return Quantization(
         method="deepseek_v4_fp8",
         detail="fp8 blocks, 4-bit experts" if is_fp4 else "fp8 blocks",
@@ -297,8 +298,8 @@ def read_quark(section: Section) -> Quantization:
     weights = quark_format(kind, is_static)
     patterns = PatternList(map(canonical, ignored), Allowance())
 
-    def format_of(module: ModuleName) -> Format:
-        return UNQUANTIZED if module.kind is Kind.VOCAB or patterns.covers(module) else weights
+    def format_of(module: ModuleName) -> formats.Format:
+        return formats.UNQUANTIZED if module.kind is Kind.VOCAB or patterns.covers(module) else weights
 
     return Quantization(
         method="quark",
@@ -309,15 +310,15 @@ def read_quark(section: Section) -> Quantization:
     )
 
 
-def quark_format(kind: tuple[str, str], is_static: bool) -> Format:
+def quark_format(kind: tuple[str, str], is_static: bool) -> formats.Format:
     """The format of Quark's weight dtype and scheme."""
     match kind:
         case ("fp8_e4m3" | "int8", "per_tensor"):
-            return TensorScaled(static_input=is_static)
+            return formats.TensorScaled(static_input=is_static)
         case ("fp8_e4m3" | "int8", "per_channel"):
-            return ChannelScaled(static_input=is_static)
+            return formats.ChannelScaled(static_input=is_static)
         case ("fp8_e4m3", "per_block"):
-            return BlockScaled(rows=128, columns=128)
+            return formats.BlockScaled(rows=128, columns=128)
         case ("fp4", "per_group"):
             return Mxfp4(linears=True)
         case _:

@@ -8,16 +8,7 @@ from typing import Final, TypeAlias
 
 from kvcore.base.errors import ModelError
 from kvcore.base.kept import Keeper
-from kvcore.model.architecture import (
-    CacheState,
-    ChunkedLocal,
-    Experts,
-    FullAttention,
-    Linear,
-    Mla,
-    SlidingWindow,
-    VocabEmbedding,
-)
+from kvcore.model import architecture as arch
 from kvcore.model.config import Section
 from kvcore.model.quantization.formats import UNQUANTIZED, Format
 from kvcore.model.quantization.modules import Kind, ModuleName, canonical
@@ -59,33 +50,33 @@ class Quantization(Keeper):
     """Share by which the bytes of all weights may be off either way, where the format does not settle them."""
     _formats: dict[tuple[str, Kind], Format] = field(default_factory=dict, repr=False)
 
-    def format_for(self, module: Linear | Experts | VocabEmbedding, name: str) -> Format:
+    def format_for(self, module: arch.Linear | arch.Experts | arch.VocabEmbedding, name: str) -> Format:
         """The format of a module by its full checkpoint name, asked for once."""
-        is_vocab = isinstance(module, VocabEmbedding)
+        is_vocab = isinstance(module, arch.VocabEmbedding)
         may_be = module.quantizable or (is_vocab and self.quantizes_embeddings)
         if self.method == NOT_QUANTIZED or not may_be:
             return UNQUANTIZED
-        kind = Kind.VOCAB if is_vocab else Kind.EXPERTS if isinstance(module, Experts) else Kind.LINEAR
+        kind = Kind.VOCAB if is_vocab else Kind.EXPERTS if isinstance(module, arch.Experts) else Kind.LINEAR
         known = self._formats.get((name, kind))
         if known is None:
             prefix = name.removesuffix(module.name)
-            parts = module.parts if isinstance(module, Linear) else ()
+            parts = module.parts if isinstance(module, arch.Linear) else ()
             asked = ModuleName(
                 name=canonical(name), parts=tuple(canonical(prefix + part) for part in parts), kind=kind
             )
             known = self._formats[name, kind] = self.format_of(asked)
         return known
 
-    def scale_bytes(self, cache: CacheState) -> int:
+    def scale_bytes(self, cache: arch.CacheState) -> int:
         """Bytes of the scale parameters with one attention cache; loading drops them.
 
         Source: vllm/model_executor/layers/quantization/kv_cache.py:BaseKVCacheMethod,
         compressed_tensors/compressed_tensors.py:CompressedTensorsKVCacheMethod (0.32).
         """
         match cache:
-            case FullAttention() | SlidingWindow() | ChunkedLocal():
+            case arch.FullAttention() | arch.SlidingWindow() | arch.ChunkedLocal():
                 return self.attention_scale_bytes
-            case Mla():
+            case arch.Mla():
                 return self.mla_scale_bytes
             case _:
                 return 0
