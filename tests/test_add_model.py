@@ -75,7 +75,7 @@ def test_an_entry_of_a_folder(tmp_path: Path, folder: Path) -> None:
         ("--total-parameters", int(PARAMETERS * 0.97), 1),
     ],
 )
-def test_what_is_published_must_be_what_is_counted(
+def test_the_published_figure_must_be_the_counted_one(
     tmp_path: Path, folder: Path, option: str, value: int, status: int
 ) -> None:
     assert add("a/b", "--config", checkpoint(tmp_path), "--source", "a test", option, value) == status

@@ -21,13 +21,13 @@ class TestRows:
             ('head = [{ name = "a", bias = 1 }]', "rows[0] head"),
         ],
     )
-    def test_a_word_nobody_knows_stops_it(self, line, named):
+    def test_an_unknown_word_stops_it(self, line, named):
         with pytest.raises(CatalogueError) as caught:
             load_rows(ROW + line)
         assert caught.value.code == "invalid-catalogue-entry"
         assert named in str(caught.value)
 
-    def test_a_decoder_nobody_knows_stops_it(self):
+    def test_an_unknown_decoder_stops_it(self):
         with pytest.raises(CatalogueError, match="'berd' is no decoder and none of bert"):
             load_rows(ROW.replace("bert", "berd"))
 

@@ -145,7 +145,7 @@ class TestAgainstTheEngine:
 
 
 class TestRefusals:
-    def test_an_architecture_that_nobody_reads_is_named(self):
+    def test_an_unread_architecture_is_named(self):
         with pytest.raises(ModelError) as caught:
             read({**LLAMA, "architectures": ["FooForCausalLM"], "model_type": "foo", "num_experts": 8})
         assert caught.value.code == "unknown-architecture"
@@ -261,13 +261,13 @@ class TestRegistry:
             ("Qwen2ForProcessRewardModel", 2, 65_293_320),
         ],
     )
-    def test_models_that_judge_weigh_what_the_engines_classes_weigh(self, name, ranks, expected):
+    def test_models_that_judge_weigh_as_much_as_the_engines_classes(self, name, ranks, expected):
         """vLLM 0.32's own classes for this config, built without a GPU."""
         assert parameters_per_rank({**QWEN2_SMALL, "architectures": [name]}, ranks) == expected
 
 
 class TestVariants:
-    def test_one_window_for_all_layers_unless_layer_types_say_which(self):
+    def test_one_window_for_all_layers_unless_layer_types_name_some(self):
         base = {**LLAMA, "num_hidden_layers": 2, "sliding_window": 4096}
         kinds = [type(layer.caches[0]).__name__ for layer in read(base).layers]
         assert kinds == ["SlidingWindow", "SlidingWindow"]
@@ -298,7 +298,7 @@ class TestVariants:
         sparse = [any(isinstance(module, Experts) for module in layer.modules) for layer in layers]
         assert sparse == [False] * raw["first_k_dense_replace"] + [True] * (92 - raw["first_k_dense_replace"])
 
-    def test_a_tower_stands_on_every_stage(self):
+    def test_a_tower_is_on_every_stage(self):
         raw = next(fact["config"] for fact in FACTS if fact.get("model") == "Qwen/Qwen2-VL-2B-Instruct")
         architecture = read(raw)
         assert architecture.is_multimodal
@@ -311,7 +311,7 @@ class TestVariants:
             ("deepseek-ai/deepseek-vl2-tiny", r"vision\..*\.mlp\.fc[12]"),
         ],
     )
-    def test_ranks_divide_of_deepseeks_towers_what_the_engine_divides(self, model, divided):
+    def test_ranks_divide_deepseeks_towers_as_in_the_engine(self, model, divided):
         raw = next(fact["config"] for fact in FACTS if fact.get("model") == model)
         linears = [module for module in read(raw).every if isinstance(module, Linear)]
         assert {each.name for each in linears if each.split is not Split.REPLICATED} == {
@@ -388,7 +388,7 @@ def test_olmo_3_without_layer_types_attends_fully_every_fourth_layer() -> None:
 class TestRows:
     ROW = '[mine]\nclasses = ["MineForCausalLM"]\nqkv_bias = "attention_bias"\n'
 
-    def test_a_row_takes_over_what_another_says(self):
+    def test_a_row_takes_over_the_values_of_another(self):
         rows = decoder.Decoders(self.ROW + '[yours]\nlike = "mine"\ntied = true\n')
         assert rows["yours"] == replace(rows["mine"], classes=(), tied=True)
 
@@ -411,7 +411,7 @@ class TestRows:
             ("[mine.drafts]\nprefix = 1", "mine drafts prefix", "Expected `str`"),
         ],
     )
-    def test_a_word_nobody_knows_stops_it(self, line, field, named):
+    def test_an_unknown_word_stops_it(self, line, field, named):
         with pytest.raises(CatalogueError) as caught:
             decoder.Decoders(self.ROW + line)["mine"]
         assert caught.value.field == f"decoders.toml {field}"

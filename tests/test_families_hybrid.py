@@ -79,7 +79,7 @@ class TestStates:
         full = [index for index, layer in enumerate(layers) if isinstance(layer.caches[0], FullAttention)]
         assert full == list(range(3, 48, 4))
 
-    def test_mlp_layers_of_nemotron_h_keep_nothing(self):
+    def test_mlp_layers_of_nemotron_h_have_no_cache(self):
         layers = read(fact_of("nvidia/Nemotron-H-56B-Base-8K")).layers
         assert sum(not layer.caches for layer in layers) == len(layers) - 54 - 10
 
@@ -90,7 +90,7 @@ class TestRefusals:
             read(fact_of("nvidia/Nemotron-H-56B-Base-8K"), hybrid_override_pattern="MX*")
         assert caught.value.code == "invalid-config-value"
 
-    def test_a_kind_of_layer_that_nobody_knows(self):
+    def test_an_unknown_kind_of_layer_is_refused(self):
         with pytest.raises(ModelError):
             read(fact_of("Qwen/Qwen3-Next-80B-A3B-Instruct"), layer_types=["other"] * 48)
 
@@ -100,7 +100,7 @@ class TestRefusals:
 
 
 class TestWhisper:
-    def test_what_a_log_prints(self):
+    def test_weights_as_logs_print_them(self):
         assert gib(weigh(ModelConfig.from_mapping(WHISPER)).total) == pytest.approx(2.875, abs=0.005)
 
     def test_decoder_layers_keep_their_own_tokens_and_the_encoders(self):
@@ -115,10 +115,10 @@ class TestKimiK3:
     CONFIG = find_model("moonshotai/Kimi-K3").config
 
     def test_parameters_are_the_published_total(self):
-        """The files hold the decay of 128 heads in each of 69 layers; there are 96."""
+        """The files have the decay of 128 heads in each of 69 layers; there are 96."""
         assert total_elements(read_architecture(self.CONFIG)) == 2_779_931_837_184 - 69 * (128 - 96)
 
-    def test_a_rank_of_four_weighs_what_the_engines_classes_weigh(self):
+    def test_a_rank_of_four_weighs_as_much_as_the_engines_classes(self):
         """vLLM 0.32's own classes, built without a GPU."""
         assert weigh(self.CONFIG, tensor_parallel_size=4).parameters == 398_923_083_488
 
@@ -155,7 +155,7 @@ class TestKimiK3:
         assert planned.resolved.block_size == 1536
 
 
-def test_puzzle_says_experts_and_windows_by_the_layer() -> None:
+def test_puzzle_gives_experts_and_windows_by_the_layer() -> None:
     """Sizes by the modules of vllm/model_executor/models/nemotron_h.py with each block's own keys."""
     config = {
         "architectures": ["NemotronHPuzzleForCausalLM"],

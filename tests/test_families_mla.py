@@ -61,7 +61,7 @@ class TestDeepseek:
 class TestDeepseekV4:
     FLASH = fact_of("deepseek-ai/DeepSeek-V4-Flash")
 
-    def test_what_a_log_prints(self):
+    def test_weights_as_logs_print_them(self):
         assert gib(weigh(config_of(self.FLASH), tensor_parallel_size=4).total) == pytest.approx(
             37.74, abs=0.01
         )

@@ -24,7 +24,7 @@ def test_cache_layers_by_kind(fact: Fact) -> None:
 
 
 @pytest.mark.parametrize("fact", facts_with("logged"))
-def test_what_a_log_prints(fact: Fact) -> None:
+def test_figures_as_logs_print_them(fact: Fact) -> None:
     for logged in fact["logged"]:
         assert gib_of_log(fact, logged) == pytest.approx(logged["gib"], rel=0.003)
 

@@ -1,7 +1,7 @@
-"""Models of a class that nobody reads, from the headers of their checkpoints, against the readers of their families.
+"""Models of a class that no family reads, from the headers of their checkpoints, against the readers of their families.
 
 The headers are those that transformers' own classes have on the meta device (tools/headers_data.py). Each model is read
-once by its own family and once under a class that nobody knows, by its tensors alone.
+once by its own family and once under an unknown class, by its tensors alone.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ WITHOUT_HEADS_OF_THE_CLASS = ("nvidia/Nemotron-H-56B-Base-8K",)
 
 
 def unread(model: str) -> ModelConfig:
-    """The config of a model under names that nobody knows, with its headers."""
+    """The config of a model under unknown names, with its headers."""
 
     def renamed(value: Any) -> Any:
         if not isinstance(value, dict):
@@ -102,7 +102,7 @@ def share_of_two(config: ModelConfig) -> int | str:
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_layers_keep_what_the_family_says(model: str) -> None:
+def test_layers_keep_the_caches_of_the_family(model: str) -> None:
     own, blind = read_architecture(in_16_bits(model)), read_architecture(unread(model))
     assert len(blind.layers) == len(own.layers)
     for mine, theirs in zip(blind.layers, own.layers, strict=True):
@@ -299,7 +299,7 @@ def test_every_pipeline_stage_may_store_both_tables() -> None:
     assert stages[1] - stages[0] == pytest.approx(128256 * 4096 * 2, rel=0.001)
 
 
-def test_what_is_not_known_is_named() -> None:
+def test_unknown_facts_are_named() -> None:
     headers = {
         **BY_MODEL["meta-llama/Llama-3.1-8B-Instruct"],
         "model.layers.{0-31}.memory.bank.weight": {"dtype": "BF16", "shape": [4096, 4096]},
@@ -515,7 +515,7 @@ PLACES = st.lists(st.tuples(NUMBERS, st.integers(0, 3)), min_size=1, max_size=3)
         max_size=6,
     )
 )
-def test_ranges_name_what_they_say_in_one_spelling(
+def test_ranges_have_one_spelling(
     rows: list[tuple[str, list[list[tuple[int, int]]]]],
 ) -> None:
     """Against every name by itself: the same tensors, each once, and the same text however they were cut."""
@@ -572,7 +572,7 @@ class TestFile:
             '{"a.safetensors": {"a": {}}}', '{"a": {"dtype": ' + "[" * 1500,
         ],
     )  # fmt: skip
-    def test_what_is_none_is_refused(self, text: str) -> None:
+    def test_texts_that_are_no_headers_are_refused(self, text: str) -> None:
         with pytest.raises(ScenarioError) as caught:
             HeadersReader().feed(text)
         assert caught.value.code in ("invalid-json", "invalid-value")

@@ -156,7 +156,7 @@ class TestClassDefaults:
         assert class_defaults("mistral")["num_key_value_heads"] == 8
         assert class_defaults("starcoder2")["tie_word_embeddings"] is True
 
-    def test_what_a_class_computes_is_no_default(self):
+    def test_values_that_a_class_computes_are_no_defaults(self):
         assert "num_key_value_heads" not in class_defaults("llama")
         assert "head_dim" not in class_defaults("mistral")
 

@@ -149,7 +149,7 @@ def test_how_states_of_delta_nets_are_cached(version: str, mode: str) -> None:
 
 def test_blocks_of_lightning_by_hand() -> None:
     """A state in float16: 64 heads × 64 × 128 × 2 bytes, and 3 rows of 4096 + 2 × 8 × 128 channels × 2 bytes are
-    1,085,440; a token of one attention layer takes 2 × 2 × 128 × 2 = 1024, so a block of 16 × 67 = 1072 holds it.
+    1,085,440; a token of one attention layer takes 2 × 2 × 128 × 2 = 1024, so it fits in a block of 16 × 67 = 1072.
 
     Without the flags the state is float32 (4 × 524,288 + 36,864 bytes, 2084 tokens), kept at each of blocks of
     128 × 17 = 2176, and a request of 128,000 takes 59 blocks in each of five groups.

@@ -159,7 +159,7 @@ class TestFormatsByHand:
 
 
 class TestNames:
-    def test_what_wraps_a_language_model_is_taken_off(self):
+    def test_the_prefixes_around_a_language_model_are_taken_off(self):
         assert canonical("language_model.model.layers.0.mlp.down_proj") == "model.layers.0.mlp.down_proj"
         assert canonical("language_model.lm_head") == "lm_head"
         assert canonical("model.layers.0.mlp") == "model.layers.0.mlp"
@@ -203,7 +203,7 @@ class TestReading:
             ),
         ],
     )
-    def test_what_nobody_can_count_is_refused_by_name(self, quantization, named):
+    def test_unknown_quantizations_are_refused_by_name(self, quantization, named):
         with pytest.raises(ModelError) as caught:
             read(quantization)
         assert named in str(caught.value)
@@ -227,7 +227,7 @@ class TestReading:
         assert "gptq" in str(caught.value)
         assert "awq" in str(caught.value)
 
-    def test_a_flag_nobody_knows_is_refused(self):
+    def test_an_unknown_flag_is_refused(self):
         with pytest.raises(ModelError) as caught:
             read(None, requested="q8")
         assert caught.value.code == "unknown-quantization"
@@ -285,7 +285,7 @@ class TestLists:
         for quantization in (FP8, GPTQ, AWQ, W4A16):
             assert not is_quantized(read(quantization), "visual.blocks.0.mlp.linear_fc1")
 
-    def test_the_lm_head_is_quantized_only_where_the_checkpoint_says_so(self):
+    def test_the_lm_head_is_quantized_only_where_the_checkpoint_quantizes_it(self):
         architecture = read_architecture(ModelConfig.from_mapping(LLAMA))
         (lm_head,) = (module for module in architecture.last if module.name == "lm_head")
         shape = LinearShape(in_features=4096, outputs=(128256,), element_bytes=2)
@@ -307,10 +307,10 @@ class TestKvCache:
             ({**W4A16, "kv_cache_scheme": None}, ""),
         ],
     )
-    def test_what_the_checkpoint_declares(self, quantization, declared):
+    def test_the_kv_cache_dtype_that_the_checkpoint_declares(self, quantization, declared):
         assert read(quantization).kv_cache_dtype == declared
 
-    def test_scales_stand_beside_attention_only(self):
+    def test_only_attention_has_scales(self):
         quantization = read({"quant_method": "modelopt", "quant_algo": "FP8"})
         attention = FullAttention(num_kv_heads=8, head_size=128, head_size_v=128)
         assert quantization.scale_bytes(attention) == 8
@@ -359,7 +359,7 @@ class TestExperts:
     def test_gptq_experts_drop_their_zero_biases_after_loading(self):
         assert self.added_by_loading(GPTQ) == -8 * (2 * 128 + 256) * 2
 
-    def test_the_rest_keep_what_they_load(self):
+    def test_the_other_formats_keep_the_bytes_that_they_load(self):
         for quantization in (FP8, AWQ, W4A16, {"quant_method": "mxfp4"}):
             assert self.added_by_loading(quantization) == 0
 

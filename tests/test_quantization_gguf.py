@@ -63,7 +63,7 @@ class TestNames:
             ("https://host/x/y", False),
         ],
     )
-    def test_what_the_engine_takes_for_gguf(self, model, expected):
+    def test_names_that_the_engine_takes_for_gguf(self, model, expected):
         assert names_gguf(model) is expected
 
     @given(st.text(max_size=60))
@@ -142,7 +142,7 @@ class TestWholeModels:
         assert held.loaded_weights.grade is Grade.DERIVED
 
     def test_q4_k_m_of_llama_3_1_8b(self):
-        """The tensors come to 4.91 GB, of a file that is published as 4.92 GB with its vocabulary. The engine holds
+        """The tensors come to 4.91 GB, of a file that is published as 4.92 GB with its vocabulary. The engine has
         queries and keys as wide as the values that they are stacked with: 16 layers in Q6_K."""
         tensors = 32 * OTHERS * Q4_K + 16 * VALUES_AND_DOWN * (Q4_K + Q6_K) + TABLE * (Q4_K + Q6_K)
         assert tensors == 4_911_833_088
@@ -175,7 +175,7 @@ class TestWholeModels:
         assert planned("x/y-Q8_0", quantization="gguf").quantization.detail == "Q8_0"
         assert planned("x/y-Q8_0").quantization.method == "unquantized"
 
-    def test_a_config_that_says_gguf(self):
+    def test_a_config_of_a_gguf_file(self):
         raw = {**LLAMA, "quantization_config": {"quant_method": "gguf"}}
         assert planned("x/y-Q8_0", config=raw).quantization.detail == "Q8_0"
 

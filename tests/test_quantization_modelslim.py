@@ -73,7 +73,7 @@ def test_experts_by_hand(kind: str, expected: int) -> None:
     assert ModelSlimFormat(type=MODELSLIM.load().type[kind]).experts_bytes(shape) == 16 * expected
 
 
-def test_the_side_file_says_what_stays_in_16_bits() -> None:
+def test_the_side_file_names_the_modules_in_16_bits() -> None:
     """Qwen3-8B: down projections of 36 × 12,288 × 4,096 weights cost one more byte each, less what int8 keeps."""
     all_int8, with_float = (
         planned(hf_quant_config=description(down=down), quantization="ascend").weights.parameters
@@ -135,7 +135,7 @@ def test_without_its_side_file_a_published_conversion_is_taken_and_said_to_be_un
     assert (found.method, found.spread) == ("ascend", 0.03)
 
 
-def test_a_model_of_which_nothing_is_published_needs_its_side_file() -> None:
+def test_an_unpublished_model_needs_its_side_file() -> None:
     config = ModelConfig.from_mapping(
         {**QWEN3, "model_type": "gemma3_text", "architectures": ["Gemma3ForCausalLM"]}
     )
@@ -172,7 +172,7 @@ def test_attention_and_states_of_qwen3_5_stay_in_16_bits() -> None:
     assert low <= 18.8 * 2**30 <= high
 
 
-def test_a_description_is_kept_without_what_nothing_depends_on() -> None:
+def test_a_description_is_kept_without_entries_that_change_nothing() -> None:
     """DeepSeek-V3 names 58 × 256 × 3 weights of experts with two more tensors each: over a hundred thousand."""
     whole = description() | {
         f"model.layers.3.mlp.experts.{expert}.{name}": "W8A8_DYNAMIC"

@@ -21,7 +21,7 @@ from kvcore.model.quantization.patterns import Allowance
 
 NAMES = st.text("ab.1", max_size=5)
 LONG = [f"never.in.it.{number}" for number in range(SHORT_LIST + 1)]
-"""What makes any list a long one."""
+"""Entries that make any list a long one."""
 
 
 def module(name: str, *parts: str, kind: Kind = Kind.LINEAR) -> ModuleName:
@@ -47,7 +47,7 @@ class TestNames:
 
 class TestFragments:
     @given(NAMES, st.lists(NAMES, max_size=4))
-    def test_a_long_list_says_what_reading_it_through_says(self, name, fragments):
+    def test_a_long_list_answers_as_one_that_is_read_through(self, name, fragments):
         expected = any(fragment in name for fragment in fragments)
         assert FragmentList(fragments, Allowance()).are_in(name) is expected
         assert FragmentList([*fragments, *LONG], Allowance()).are_in(name) is expected
@@ -66,7 +66,7 @@ class TestWildcards:
         assert not WildcardList(["model.layers.30.*", "lm_head"], Allowance()).covers(gate)
 
     @given(NAMES, st.text("ab.1*?[]!-", max_size=6).map(lambda text: text + "*"))
-    def test_a_wildcard_means_what_fnmatch_says(self, name, pattern):
+    def test_a_wildcard_matches_as_fnmatch_does(self, name, pattern):
         expected = fnmatchcase(name, pattern) or pattern in name
         assert WildcardList([pattern], Allowance()).covers(module(name, "x")) is expected
 

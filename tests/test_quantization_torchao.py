@@ -97,7 +97,7 @@ class TestTensorsByHand:
         planned = plan(scenario_from_request(request))
         assert planned.parameter_bytes_per_rank == linears // 2 + linears // 128 * 4 + others
 
-    def test_two_ranks_pad_what_they_cut(self):
+    def test_two_ranks_pad_their_parts(self):
         """down_proj's 5120 inputs are 2560 on each of two ranks, and 3072 in tiles of 1024."""
         raw = {**LLAMA, "intermediate_size": 5120, "quantization_config": torchao(INT4)}
         plain = {**LLAMA, "intermediate_size": 5120, "quantization_config": torchao(PLAIN)}
@@ -131,7 +131,7 @@ class TestModules:
         assert linear_bytes(read_one, *QKV) == 255 * 256 * 2
         assert linear_bytes(read_one, "model.layers.3.self_attn.o_proj") == 256 * 256 + 256 * 4
 
-    def test_without_a_default_only_what_is_named(self):
+    def test_without_a_default_only_named_modules_are_quantized(self):
         by_module = config("FqnToConfig", 1, fqn_to_config={"re:.*down_proj": FLOAT8})
         read_one = read(torchao(by_module))
         assert linear_bytes(read_one, DOWN) == 256 * 256 + 256 * 4
@@ -161,7 +161,7 @@ class TestRefusals:
             config("IntxWeightOnlyConfig", 2, granularity=named("PerRowAndColumn")),
         ],
     )
-    def test_tensors_that_nobody_knows_are_refused_by_name(self, written):
+    def test_unknown_tensors_are_refused_by_name(self, written):
         with pytest.raises(ModelError) as caught:
             read(torchao(written))
         assert caught.value.code == "unknown-quantization"

@@ -141,7 +141,7 @@ def test_with_it_every_release_takes_the_documented_length(model: str, version: 
                     "max_position_embeddings": 131072}),
     ],
 )  # fmt: skip
-def test_the_command_says_it_as_the_release_reads_it(version: str, told: dict[str, Any]) -> None:
+def test_the_command_spells_it_as_the_release_reads_it(version: str, told: dict[str, Any]) -> None:
     planned = plan(scenario_from_request({**QWEN, "engine_version": version, "hf_overrides": OVERRIDE}))
     assert not is_above_model(planned)
     command = launch_command(planned)
@@ -186,7 +186,7 @@ def test_another_model_drops_it() -> None:
         {**OVERRIDE, "rope_scaling": {}}, "[" * 1999, '{"rope_parameters": {"rope_type": "yarn", "factor": NaN}}',
     ],
 )  # fmt: skip
-def test_what_is_no_stretched_rope_is_refused(value: Any) -> None:
+def test_other_values_than_a_stretched_rope_are_refused(value: Any) -> None:
     with pytest.raises(ScenarioError) as raised:
         read_yarn(value)
     assert (raised.value.code, raised.value.field) == ("invalid-value", "hf_overrides")
