@@ -19,14 +19,14 @@ from kvcore.base.term import Term, as_term
 
 
 class Grade(StrEnum):
-    """How well a number is known, best first."""
+    """The certainty of a number, best first."""
 
     EXACT = "exact"
     """Equal to what the engine's own code computes."""
     DERIVED = "derived"
     """Arithmetic on exact values."""
     MEASURED = "measured"
-    """Given by the person, from a log or as an assumption of his own."""
+    """Given by the user, from a log or as their own assumption."""
     FITTED = "fitted"
     """A mechanism with constants fitted to published logs; carries an interval."""
     ASSUMED = "assumed"
@@ -75,7 +75,7 @@ class Quantity(Struct, frozen=True, kw_only=True):
     rule: Callable[..., Any] | None = None
     """Computes the value of the values of the arguments, and the formula of their names."""
     arguments: tuple[Any, ...] = ()
-    """Of the rule: quantities, numbers that are written as they are, and tuples of these."""
+    """Arguments of the rule: quantities, numbers that are written as they are, and tuples of these."""
     set_by: str = ""
     """The flag or variable that gives the value, where that is all there is to say."""
     grade: Grade = Grade.DERIVED
@@ -94,7 +94,7 @@ class Quantity(Struct, frozen=True, kw_only=True):
 
     @property
     def term(self) -> Term | None:
-        """What the rule gives for the names of the inputs; None without a rule."""
+        """The result of the rule for the names of the inputs; None without a rule."""
         if self.rule is None:
             return None
         names = {number: Term.named(part.name) for number, part in self._named().items()}

@@ -1,4 +1,4 @@
-"""A formula as a tree: what a rule gives for names in place of numbers.
+"""A formula as a tree: the result of a rule that is run on names instead of numbers.
 
 A rule is a plain function. With numbers it computes; with terms, `Term.named("blocks")`, the same function builds the
 tree that is printed as text or as LaTeX. What is shown can therefore not differ from what ran.
@@ -210,7 +210,7 @@ def added(parts: tuple[Number, ...]) -> Number:
 
 
 def left_of(whole: Number, parts: tuple[Number, ...]) -> Number:
-    """What is left of the whole without the parts.
+    """The whole without the parts.
 
     Example:
         >>> left_of(10, (2, 3)), left_of(Term.named("total"), (Term.named("system"), Term.named("weights"))).text()
@@ -232,14 +232,14 @@ def sum_of_products(products: tuple[tuple[int, ...], ...]) -> int:
 
 
 class _Style(NamedTuple):
-    """How a notation writes its signs."""
+    """The signs of a notation."""
 
     minus: str
     times: str
     floor: tuple[str, str]
     ceiling: tuple[str, str]
     function: str
-    """What stands before the name of a function."""
+    """Prefix of the name of a function."""
     limit: str
     """The sign of a limit."""
     has_fractions: bool
@@ -318,7 +318,7 @@ def _bare(term: Part) -> Term:
 
 
 def _fraction(term: Term) -> tuple[Term, list[Part]]:
-    """What is divided, and by what, of a quotient of quotients."""
+    """The top and all divisors of a quotient of quotients."""
     divisors: list[Part] = []
     while term.sign is Sign.QUOTIENT:
         divisors.insert(0, term.parts[1])

@@ -1,4 +1,4 @@
-"""What fits in a pool: blocks, tokens, concurrency, and whether one request of max_model_len fits."""
+"""The pool of blocks: how many there are, tokens, concurrency, and whether one request of max_model_len fits."""
 
 from __future__ import annotations
 
@@ -43,16 +43,16 @@ class CacheGroup(Struct, frozen=True, kw_only=True):
     block_tokens: int
     """Tokens of a block."""
     page_size_bytes: int
-    """Of one layer, one block; of all its layers where their pages differ."""
+    """Bytes of one layer in one block; of all layers of the group where their pages differ."""
     blocks_per_request: int
-    """That a request of max_model_len may take at once."""
+    """Blocks that a request of max_model_len may take at once."""
     window_tokens: int = 0
-    """Of a sliding window, or of a chunk of local attention."""
+    """Tokens of a sliding window, or of a chunk of local attention; 0 without either."""
     num_checkpoint_blocks: int = 0
 
 
 class Pool(Struct, frozen=True, kw_only=True):
-    """What one pool of blocks has room for: the figures by which a start is judged."""
+    """The capacity of one pool of blocks: the figures by which a start is judged."""
 
     num_blocks: int
     tokens: int
@@ -63,7 +63,7 @@ class Pool(Struct, frozen=True, kw_only=True):
     bytes_per_block: int
     """On a rank of the stage that is shown."""
     needed_bytes: int
-    """What the engine's start-up check says one request of max_model_len needs, on the rank that has least to
+    """Bytes that one request of max_model_len needs by the engine's start-up check, on the rank that has least to
     spare; on a rank of the stage that decides, where that is shown."""
     fits: bool
     """Whether that check passes."""
@@ -94,7 +94,7 @@ class CachePlan(Pool, frozen=True, kw_only=True, dict=True):
     bytes_per_token: float
     """Slope: bytes per further token of one request, on that rank."""
     request_fixed_bytes: int
-    """What a request of max_model_len takes whatever its further length, on that rank."""
+    """Bytes of a request of max_model_len that do not grow with its length, on that rank."""
     max_model_len: int
     """As planned: shrunk when max_model_len is auto."""
     trace: Trace
@@ -123,7 +123,7 @@ def plan_cache(
     *,
     of_deciding_stage: bool = False,
 ) -> CachePlan:
-    """What fits in the KV memory of a rank of each pipeline stage, planned as the engine's own start-up does.
+    """Plans the KV memory of a rank of each pipeline stage as the engine's own start-up does.
 
     num_blocks = min over ranks of ⌊available / bytes per block⌋. A model without a cache has one block.
     `available_kv` says of `available_bytes` where they come from. What a rank stores is that of one on the stage with

@@ -29,7 +29,7 @@ class FitCheck(Struct, frozen=True, kw_only=True):
     stage: int = 0
     """The pipeline stage whose memory it looks at."""
     pages: BlockPages = ()
-    """What a block counts for; nothing where layers are counted one by one."""
+    """The pages that a block counts for; empty where layers are counted one by one."""
     keeps_null_block: bool = False
     """Whether one block is taken off the budget first."""
 
@@ -52,7 +52,7 @@ class FitCheck(Struct, frozen=True, kw_only=True):
 
 
 class Trace(Struct, frozen=True, kw_only=True):
-    """What a plan was made from: which rules ran, and on what."""
+    """The rules that ran for a plan, and their inputs."""
 
     resolved: Resolved
     demand: Demand
@@ -68,7 +68,7 @@ class Trace(Struct, frozen=True, kw_only=True):
 
     @property
     def groups(self) -> tuple[StageGroup, ...]:
-        """Of that stage."""
+        """The groups of that stage."""
         return self.grouping.stages[self.stage]
 
     @property
@@ -91,7 +91,7 @@ class Trace(Struct, frozen=True, kw_only=True):
 
     @property
     def growing_sizes(self) -> Counter[tuple[int, int]]:
-        """How many groups that grow have blocks of a size, whose tokens so many ranks share."""
+        """The number of growing groups by the tokens of their blocks and the ranks that share these."""
         if self.resolved.is_v0:
             return Counter([(self.resolved.block_size, 1)])
         ranks = self.demand.context_ranks

@@ -30,22 +30,22 @@ from kvcore.cache.spec import FULL_KINDS, CacheKind, LayerSpec
 StageSpecs = tuple[tuple[LayerSpec, ...], ...]
 
 GROUPINGS_BYTES: Final = 24 << 20
-"""Of the process: numbers of layers, nothing that is anybody's."""
+"""Bound for the whole process. Groupings are numbers of layers and hold nothing of a visitor."""
 
 
 class StageGroup(Struct, frozen=True, kw_only=True):
     """One group on one stage: `members` are its distinct specs over all stages."""
 
     kind: CacheKind
-    """Of its first layer."""
+    """The kind of its first layer."""
     block_size: int
     layers: int
     page_size_bytes: int
-    """Of one layer's block; the sum over layers where pages differ."""
+    """Bytes of one layer in a block; the sum over layers where pages differ."""
     pages: BlockPages
-    """What one block of this group stores on this stage."""
+    """The pages of one block of this group on this stage."""
     pool_bytes: int
-    """What one block of this group takes on this stage."""
+    """Bytes of one block of this group on this stage."""
     repeats: int
     """The most layers that share a page size."""
     members: tuple[LayerSpec, ...]
@@ -57,18 +57,18 @@ class Grouping(Struct, frozen=True, kw_only=True, dict=True):
     whole: tuple[StageGroup, ...]
     stages: tuple[tuple[StageGroup, ...], ...]
     block_pages: tuple[BlockPages, ...]
-    """What one block stores on each stage: groups overlay each other, so the widest; nothing on an empty stage."""
+    """The pages of one block on each stage: those of the widest group, since groups overlay each other."""
     checked_pages: tuple[BlockPages, ...]
-    """What the start-up check counts a block for; the same but for packed groups to 0.28."""
+    """The pages that the start-up check counts for a block; they differ for packed groups to 0.28."""
 
     @cached_property
     def bytes_per_block(self) -> tuple[int, ...]:
-        """Of `block_pages`."""
+        """Bytes of `block_pages`."""
         return tuple(map(pages_bytes, self.block_pages))
 
     @cached_property
     def checked_bytes_per_block(self) -> tuple[int, ...]:
-        """Of `checked_pages`."""
+        """Bytes of `checked_pages`."""
         return tuple(map(pages_bytes, self.checked_pages))
 
 

@@ -155,7 +155,7 @@ class KvFigures:
 
     @cached_property
     def _bounded(self) -> Mapping[_Members, int]:
-        """How many groups of each kind do not grow with a request."""
+        """The number of groups of each kind that does not grow with a request."""
         return Counter(group.members for group in self._groups if not self._trace.grows(group.members))
 
     @property
@@ -245,13 +245,13 @@ class KvFigures:
 
     @cached_property
     def request_fixed(self) -> Quantity:
-        """What a request of max_model_len takes whatever its further length."""
+        """Bytes of a request of max_model_len that do not grow with its length."""
         groups = self._blocks_of(self._bounded, self._length) or ((given("fixed_blocks", 0, Unit.BLOCKS),),)
         return explained("request_fixed", fixed_bytes, groups, self.bytes_per_block, source=_SPECS)
 
     @cached_property
     def needed(self) -> Quantity:
-        """What the start-up check says one request needs, on a rank of the stage that is shown."""
+        """Bytes that one request needs by the start-up check, on a rank of the stage that is shown."""
         check, source = self._trace.tightest, _WORKER
         terms: tuple[tuple[Quantity, ...], ...] = ((self.blocks_per_request, self.bytes_per_block),)
         if check is not None:

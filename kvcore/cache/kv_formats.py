@@ -26,7 +26,7 @@ LAYER_TOKEN: Final = "layer_token_bytes"
 
 
 class KvFormat(Record, frozen=True, kw_only=True):
-    """How one head of one token is stored; formats.toml says what each field means."""
+    """The storage of one head of one token; formats.toml explains the fields."""
 
     source: Source
     key_bits: Bits
@@ -36,7 +36,7 @@ class KvFormat(Record, frozen=True, kw_only=True):
     scale_group: Annotated[int, Meta(ge=0, le=1024)] = 0
     slot_multiple: Annotated[int, Meta(ge=1, le=1024)] = 1
     boundary_layers: Annotated[int, Meta(ge=0, le=64)] = 0
-    """How many attention layers at each end of the model stay in the model's dtype."""
+    """Attention layers at each end of the model that stay in the model's dtype."""
     latent_bytes: Bytes = 0
 
     def head_bytes(self, head_size: int, head_size_v: int) -> int:
@@ -103,7 +103,7 @@ class KvFormat(Record, frozen=True, kw_only=True):
 
 
 NAMES: Final = (*(name for name in FLAGS["kv_cache_dtype"].choices if name != "auto"), "float32", "int8")
-"""What a release may be asked for, a model in 32 bits, and ModelSlim's C8 (`model/quantization/modelslim.py`)."""
+"""Values of --kv-cache-dtype, a model in 32 bits, and ModelSlim's C8 (`model/quantization/modelslim.py`)."""
 
 
 class FormatTables(Reviewed, frozen=True, kw_only=True):
@@ -160,7 +160,7 @@ def index_keys(dimension: int, element_bytes: int) -> Quantity:
 
 
 def aligned_states(states: int, state_bytes: int, page_alignment: int) -> Quantity:
-    """What a page of compressed vectors stores; an alignment of 1 leaves it as it is."""
+    """Bytes of a page of compressed vectors; an alignment of 1 adds nothing."""
     stored = given("page_states", states), given("state_bytes", state_bytes, Unit.BYTES)
     if page_alignment == 1:
         return explained("page_states_bytes", prod, stored, source=SPECS)

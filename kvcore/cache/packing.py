@@ -26,11 +26,11 @@ class Bucket(Struct, frozen=True, kw_only=True):
 
     @property
     def repeats(self) -> int:
-        """How often its pattern of page sizes repeats: the layers of the most frequent page size."""
+        """Repeats of its pattern of page sizes: the layers of the most frequent page size."""
         return max(self.layers_by_page().values())
 
     def on(self, *stages: int) -> Bucket:
-        """What some stages have of it, taken as one."""
+        """Its layers on some stages, taken as one stage."""
         counts = tuple((sum(each[stage] for stage in stages),) for each in self.counts)
         return Bucket(specs=self.specs, counts=counts)
 
@@ -50,7 +50,7 @@ class Bucket(Struct, frozen=True, kw_only=True):
         return layers
 
     def block_pages(self) -> BlockPages:
-        """What a block of all its layers stores."""
+        """The pages of a block of all its layers."""
         return tuple((layers, page) for page, layers in self.layers_by_page().items())
 
     @property
@@ -124,7 +124,7 @@ def _full_first(bucket: Bucket) -> tuple[bool, int]:
 
 
 def packed_block_pages(groups: Sequence[Bucket], rule: PackedGroups) -> BlockPages:
-    """What a block stores on a stage: groups overlay each other, so the widest one's layers.
+    """The pages of a block on a stage: those of the widest group, since groups overlay each other.
 
     padded-tuples  a page of each size of the first group, as often as the longest group repeats
     tuples-and-drafts  the same without the draft's layers, and one more for each of those
@@ -209,19 +209,21 @@ def _buckets(whole: Bucket) -> list[Bucket]:
 
 
 def _repeats_of_groups(buckets: Sequence[Bucket]) -> int:
-    """How often the pattern of page sizes repeats in a group; 0 without a balanced bucket of several page sizes."""
+    """Repeats of the pattern of page sizes in a group; 0 without a balanced bucket of several page sizes."""
     balanced = [bucket for bucket in buckets if bucket.is_balanced()]
     least = max((bucket.repeats for bucket in balanced if len(bucket.layers_by_page()) > 1), default=0)
     return least and least_padding([bucket.repeats for bucket in balanced], at_least=least)
 
 
 STATES: Final = frozenset({CacheKind.MAMBA, CacheKind.CIRCULAR_BUFFER})
-"""Kinds of which a block may have room for one layer alone."""
+"""Kinds of which a block may hold a single layer."""
 
 
 def _numbers_by_bytes(buckets: Sequence[Bucket], repeats: int) -> list[int]:
-    """In how many groups each bucket is cut: balanced ones by the repeats, where there are some; states, and without
-    repeats windows, to what fits in a block that the others need anyway; everything else stays whole.
+    """The number of groups that each bucket is cut into.
+
+    Balanced buckets are cut by the repeats, where there are some; states, and windows where there are no repeats, by
+    the room in a block that the others need anyway; everything else stays whole.
 
     Source: vllm/v1/core/kv_cache_planning.py:_get_packed_kv_cache_groups (0.33.0).
     """
@@ -264,8 +266,7 @@ def _cut(bucket: Bucket, number: int) -> list[Bucket]:
 
 
 def distributed(counts: tuple[int, ...], number: int, index: int, begin: int = 0) -> tuple[int, ...]:
-    """How many of each stage's layers fall to group `index` when they are distributed to `number` in turn, after
-    `begin` others.
+    """Layers of each stage in group `index`, when they are dealt to `number` groups in turn, after `begin` others.
 
     Example:
         >>> distributed((26, 26), 6, 0), distributed((26, 26), 6, 2)

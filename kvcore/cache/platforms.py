@@ -1,4 +1,4 @@
-"""What engines on other platforms keep in place of vLLM's caches: the same states, stored in their own way."""
+"""Caches of engines on other platforms: the same states as vLLM's, stored in their own way."""
 
 from __future__ import annotations
 

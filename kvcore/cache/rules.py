@@ -1,7 +1,7 @@
-"""How the engine's cache planner behaves in one version, `planner.toml`, and the blocks that it aligns.
+"""Rules of the engine's cache planner by version, `planner.toml`, and the blocks that it aligns.
 
-In a hybrid model attention pages are made at least as large as the recurrent state's: `backends.toml` says of what
-they are multiples.
+In a hybrid model attention pages are made at least as large as the recurrent state's; they are a multiple of the
+blocks in `backends.toml`.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from kvcore.tables import ByRelease, Record, Reviewed, Source, TableFile, one_of
 
 
 class PageUnification(StrEnum):
-    """How pages of different sizes become one."""
+    """The way pages of different sizes become one."""
 
     NONE = "none"
     BLOCKS = "blocks"
     """By larger blocks only."""
     BLOCKS_MAMBA = "blocks-mamba"
-    """And by padded states."""
+    """By padded states too."""
     BLOCKS_MAMBA_ATTENTION = "blocks-mamba-attention"
 
 
 class PackedGroups(StrEnum):
-    """How DeepSeek-V4's windows of latent vectors are grouped."""
+    """The grouping of DeepSeek-V4's windows of latent vectors."""
 
     NONE = "none"
     PADDED_TUPLES = "padded-tuples"
@@ -47,7 +47,7 @@ class PackedGroups(StrEnum):
 
 
 class FitRule(StrEnum):
-    """What one request needs."""
+    """The need of one request in the start-up check."""
 
     LAYERS = "layers"
     """Each worker's layers one by one, before they are grouped."""
@@ -62,7 +62,7 @@ class FitRule(StrEnum):
 
 
 class ReportedTokens(StrEnum):
-    """What "KV cache size" counts."""
+    """The count behind "KV cache size"."""
 
     BLOCKS = "blocks"
     BLOCKS_PER_GROUP = "blocks-per-group"
@@ -70,7 +70,7 @@ class ReportedTokens(StrEnum):
 
 
 class ReportedConcurrency(StrEnum):
-    """What a request is divided into."""
+    """The unit in which requests at once are counted."""
 
     TOKENS = "tokens"
     BYTES = "bytes"
@@ -78,7 +78,7 @@ class ReportedConcurrency(StrEnum):
 
 
 class EncoderTokens(StrEnum):
-    """What cross-attention is sized for."""
+    """The tokens that cross-attention is sized for."""
 
     ENCODER = "encoder"
     BATCH = "batch"
@@ -105,7 +105,7 @@ class PlannerRules(Record, frozen=True, kw_only=True):
     """Layers of one kind with different page sizes share one group."""
     page_unification: PageUnification
     full_allocation_fallback: bool
-    """Where pages cannot be unified, windows with MLA are allocated in full."""
+    """Windows with MLA are allocated in full where pages cannot be unified."""
     group_size_slack: Annotated[float, Meta(ge=1.0, le=8.0)]
     """The largest bucket sets the group size when it is less than this times the smallest."""
     promotion_aligns_blocks: bool
@@ -190,7 +190,7 @@ class HybridPages(Struct, frozen=True, kw_only=True):
     block_size: int
     """Tokens per block."""
     page_size_bytes: int
-    """What a page of any layer is padded to."""
+    """Bytes that the page of any layer is padded to."""
 
 
 def contiguous_pages(

@@ -1,4 +1,4 @@
-"""The engine's cache specs: what a layer of one rank stores in a block, and how many a request takes."""
+"""The engine's cache specs: bytes of a layer of one rank in a block, and the blocks of a request."""
 
 from __future__ import annotations
 
@@ -65,11 +65,11 @@ class LayerSpec:
     tokens_per_state: int = 1
     """Tokens that one stored vector stands for."""
     stated_block_size: int = 0
-    """What the engine calls its block size where that counts vectors; 0 where it is `block_size`."""
+    """The engine's own block size where that counts vectors; 0 where it is `block_size`."""
     stride_alignment: int = 1
     """Bytes that packed blocks are a multiple of."""
     is_draft: bool = False
-    """Of a draft, where the engine keeps its blocks apart."""
+    """Whether it is a draft's, where the engine keeps its blocks apart."""
     made_of: Quantity | None = field(default=None, compare=False, repr=False)
     """One token of a layer (`LAYER_TOKEN`), or all that a page stores, before padding; None where it is not known."""
 
@@ -96,7 +96,7 @@ def page_of(spec: LayerSpec) -> Quantity:
 
 
 class Demand(Struct, frozen=True, kw_only=True):
-    """What decides how many blocks a request takes, in addition to its length and the spec."""
+    """The inputs of the block rules that are not in the spec, but for the length of the request."""
 
     rules: PlannerRules
     in_flight_tokens: int
@@ -130,9 +130,9 @@ def grows_with_length(spec: LayerSpec, demand: Demand) -> bool:
 
 
 class BlockRule:
-    """How many blocks one request takes of a spec: a rule of fields of the spec and of the demand, by their names.
+    """The blocks that one request takes of a spec: a rule whose parameters are fields of the spec and of the demand.
 
-    The first parameter may be `max_model_len`, the length of the request.
+    Its first parameter may be `max_model_len`, the length of the request.
     """
 
     __slots__ = ("fields", "has_length", "name", "rule", "source")
@@ -144,7 +144,7 @@ class BlockRule:
         self.fields = tuple(field for field in (rest if self.has_length else (first, *rest)) if field)
 
     def arguments(self, spec: LayerSpec, demand: Demand) -> tuple[int, ...]:
-        """What the rule takes of these, by the names in `fields`."""
+        """The values of `fields`."""
         return tuple(
             getattr(spec, field) if field in _SPEC_FIELDS else getattr(demand, field) for field in self.fields
         )
@@ -165,54 +165,64 @@ class BlockRule:
 
 
 def growing_blocks(max_model_len: int, block_size: int) -> int:
-    """Of a cache that keeps every token."""
+    """Blocks of a cache that keeps every token."""
     return ceil_div(max_model_len, block_size)
 
 
 def shared_growing_blocks(max_model_len: int, context_ranks: int, block_size: int) -> int:
-    """Of a cache whose tokens are divided over ranks."""
+    """Blocks of a cache that keeps every token, divided over ranks."""
     return ceil_div(ceil_div(max_model_len, context_ranks), block_size)
 
 
+def window_tokens(sliding_window: int, in_flight_tokens: int) -> int:
+    """Tokens of a request that a sliding window keeps at most."""
+    return sliding_window - 1 + in_flight_tokens
+
+
+def chunk_tokens(attention_chunk_size: int, in_flight_tokens: int) -> int:
+    """Tokens of a request that chunked local attention keeps at most."""
+    return attention_chunk_size + in_flight_tokens
+
+
 def window_blocks(max_model_len: int, sliding_window: int, in_flight_tokens: int, block_size: int) -> int:
-    """Of a sliding window, which may begin anywhere in a block."""
-    return ceil_div(least(sliding_window - 1 + in_flight_tokens, max_model_len), block_size) + 1
+    """Blocks of a sliding window: one more than its tokens fill, since it may begin anywhere in a block."""
+    return ceil_div(least(window_tokens(sliding_window, in_flight_tokens), max_model_len), block_size) + 1
 
 
 def chunk_blocks(
     max_model_len: int, attention_chunk_size: int, in_flight_tokens: int, block_size: int
 ) -> int:
-    """Of chunked local attention, whose chunks begin with a block."""
-    return ceil_div(least(attention_chunk_size + in_flight_tokens, max_model_len), block_size)
+    """Blocks of chunked local attention, whose chunks begin with a block."""
+    return ceil_div(least(chunk_tokens(attention_chunk_size, in_flight_tokens), max_model_len), block_size)
 
 
 def encoder_blocks(encoder_tokens: int, block_size: int) -> int:
-    """Of the keys and values of an encoder."""
+    """Blocks of the keys and values of an encoder."""
     return ceil_div(encoder_tokens, block_size)
 
 
 def encoder_batch_blocks(batch_tokens: int, block_size: int) -> int:
-    """Of the same, counted for a whole batch."""
+    """The same, sized for a whole batch."""
     return ceil_div(batch_tokens, block_size)
 
 
 def one_block() -> int:
-    """Of what a request keeps once."""
+    """The block of a state or ring that a request keeps once."""
     return 1
 
 
 def state_blocks(num_speculative_blocks: int) -> int:
-    """Of the current state and of those after each proposed token."""
+    """Blocks of the current state and of those after each proposed token."""
     return 1 + num_speculative_blocks
 
 
 def aligned_state_blocks(num_speculative_blocks: int, num_checkpoint_blocks: int) -> int:
-    """Of the current and the previous state, of proposed tokens and of checkpoints."""
+    """Blocks of the current and the previous state, of proposed tokens and of checkpoints."""
     return 2 + num_speculative_blocks + num_checkpoint_blocks
 
 
 def every_state_blocks(max_model_len: int, block_size: int, num_speculative_blocks: int) -> int:
-    """Of a state for each block of tokens, and of those after each proposed token."""
+    """Blocks of a state for each block of tokens, and of those after each proposed token."""
     return ceil_div(max_model_len, block_size) + num_speculative_blocks
 
 

@@ -48,13 +48,13 @@ from kvcore.model.families.drafts import Draft
 from kvcore.scenario import Parallel
 
 LATENT_ROWS: Final = 64
-"""Rows that the kernel of quantized latent vectors reads at once; of others one.
+"""Rows that the kernel of quantized latent vectors reads at once; other kernels read one.
 
 Source: vllm/v1/attention/backends/mla/flashmla_sparse.py:FlashMLASparseBackend.customize_spec (0.33.0)."""
 
 
 class _Placement(Struct, frozen=True, kw_only=True):
-    """What turns a declared state into a spec on a rank: the same for all layers of a plan."""
+    """The settings that turn a declared state into a spec on a rank, the same for all layers of a plan."""
 
     rules: PlannerRules
     ranks: int
@@ -65,12 +65,12 @@ class _Placement(Struct, frozen=True, kw_only=True):
     block_size: int
     state_block_size: int
     least_state_page_bytes: int
-    """What pages of recurrent states are padded to; 0 leaves them as they are."""
+    """Bytes that pages of recurrent states are padded to; 0 leaves them as they are."""
     least_attention_page_bytes: int
     num_speculative_tokens: int
     exports_states: bool
     kept: CacheRules
-    """Where the engine keeps anything else than vLLM."""
+    """The differences of the engine's caches from vLLM's."""
 
 
 def aligned_block_size(architecture: Architecture, parallel: Parallel, resolved: Resolved) -> int:

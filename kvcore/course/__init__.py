@@ -1,4 +1,4 @@
-"""The derivation of a plan in steps for a class: question, guess, formula, numbers, result, something to try."""
+"""A plan derived step by step for a class: question, guess, formula, numbers, result, something to try."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ CONTENTS: Final[dict[StepName, tuple[Callable[[Lesson], Content], tuple[str, ...
     StepName.GAIN: (precision_steps.gain_content, ()),
     StepName.LOG: (request_steps.log_content, ("log_line",)),
 }
-"""What a step says, and the corrections of the source documents that belong to it."""
+"""The content of each step, and the corrections of the source documents that belong to it."""
 
 
 def step_of(plan: Plan, name: StepName, t: Words) -> Step:

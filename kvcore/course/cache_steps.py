@@ -1,4 +1,4 @@
-"""Steps of the cache: what a token takes, and how many fit in the pool."""
+"""Steps of the cache: bytes of a token, and tokens of the pool."""
 
 from __future__ import annotations
 
@@ -13,7 +13,15 @@ from kvcore.base.units import KIB
 from kvcore.base.words import sentences
 from kvcore.cache.capacity import CachePlan
 from kvcore.cache.kv_formats import kv_format
-from kvcore.cache.spec import FULL_KINDS, WINDOW_KINDS, CacheKind, LayerSpec, demand_of
+from kvcore.cache.spec import (
+    FULL_KINDS,
+    WINDOW_KINDS,
+    CacheKind,
+    LayerSpec,
+    chunk_tokens,
+    demand_of,
+    window_tokens,
+)
 from kvcore.course.equation import equations
 from kvcore.course.lesson import Content, Lesson, Prediction, Slip, StepName
 from kvcore.explain.numbers import any_cache, bytes_per_token_in_all
@@ -58,7 +66,7 @@ def token_content(lesson: Lesson) -> Content:
 
 
 def _other_token_idea(lesson: Lesson) -> str:
-    """Where keys and values of heads are not what grows with a request; "" where they are."""
+    """The idea for a model whose growing cache is not the keys and values of heads; "" for the others."""
     latent = _latent_state(lesson.plan)
     if latent is not None:
         return lesson.say(
@@ -127,8 +135,6 @@ def _token_remarks(lesson: Lesson, cache: CachePlan) -> Iterator[str]:
 def filled_from(cache: CachePlan) -> int:
     """Tokens from which on no window or chunk of a request takes another block; 0 where there are none.
 
-    A window of w tokens takes no more from w − 1 + (tokens in flight) on, a chunk of c from c + (tokens in flight) on.
-
     Source: vllm/v1/kv_cache_interface.py:SlidingWindowSpec.max_memory_usage_bytes (0.33.0).
     """
     found = [0]
@@ -136,9 +142,9 @@ def filled_from(cache: CachePlan) -> int:
         values = {one.name: int(one.value) for one in blocks.inputs}
         in_flight = values.get("in_flight_tokens", 0)
         if "sliding_window" in values:
-            found.append(values["sliding_window"] - 1 + in_flight)
+            found.append(window_tokens(values["sliding_window"], in_flight))
         elif "attention_chunk_size" in values:
-            found.append(values["attention_chunk_size"] + in_flight)
+            found.append(chunk_tokens(values["attention_chunk_size"], in_flight))
     return max(found)
 
 

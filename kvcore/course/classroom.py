@@ -17,7 +17,7 @@ from kvcore.replay.settings import TABLE, Settings, rules_of
 from kvcore.replay.trace import Contents, TraceRequest
 
 BLOCK_TOKENS: Final = 4
-"""Small, so that one sees it fill."""
+"""Small, so that a class sees it fill."""
 POOL_BLOCKS: Final = 13
 CHUNKS: Final = (4, 8, 16, 32)
 """Values of max_num_batched_tokens to choose from."""
@@ -34,10 +34,10 @@ MOST_STEPS: Final = 100
 
 
 class State(StrEnum):
-    """What a request does in one step."""
+    """The state of a request in one step."""
 
     AWAY = "away"
-    """It has not come yet, or has its answer."""
+    """Not there yet, or finished."""
     WAITING = "waiting"
     PREFILL = "prefill"
     DECODE = "decode"
@@ -146,7 +146,7 @@ def classroom(version: Version, *, chunk: int = 16) -> Classroom:
 
 
 def _cell(live: Live | None, scheduler: _Watched, step: int, before: Cell) -> Cell:
-    """What a request did in the step just made; one that ended in it is shown with the blocks that it had."""
+    """A request in the last step; one that ended in it is shown with the blocks that it had."""
     if live is None:
         return Cell(state=State.AWAY)
     if live in scheduler.waiting:

@@ -29,7 +29,7 @@ from kvcore.texts import LETTERS
 LINE_LENGTH: Final = 34
 """A sum is broken before it has more signs in a line, for a phone."""
 TALL: Final = r"\\[6pt]"
-"""The end of a line with a fraction."""
+"""Line end after a fraction."""
 SMALLEST_IN_GIB: Final = GIB // 100
 _BLOCKS_OF_BYTES: Final = ("bytes_per_block", "stage_block_bytes", "checked_block_bytes")
 _PER_TOKEN: Final = ("layer_token_bytes", "bytes_per_token", "other_bytes_per_token")

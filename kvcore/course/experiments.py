@@ -1,4 +1,4 @@
-"""What to try on each step, and exercises: what another setting gives is planned, not guessed."""
+"""Experiments for each step, and exercises: the effect of another setting is planned, not guessed."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Figure(NamedTuple):
 
 
 def _bytes(size_bytes: float) -> str:
-    """As the equations show it."""
+    """A size as the equations show it."""
     return format_bytes(size_bytes).replace("-", MINUS) if size_bytes else "0 GiB"
 
 
@@ -91,7 +91,7 @@ def _other_share(base: Plan) -> Iterator[Move]:
 
 
 def _enough_cards(base: Plan) -> Iterator[Move]:
-    """Where nothing is left for the KV cache: the sizes that divide the weights further."""
+    """The sizes that divide the weights further, where nothing is left for the KV cache."""
     size = 2 * base.scenario.parallel.tensor_parallel_size
     while not _fits_something(base) and size <= MAX_RANKS:
         yield "tensor_parallel_size", size
@@ -153,7 +153,7 @@ MOVES: Final[dict[StepName, tuple[tuple[Callable[[Plan], Iterator[Move]], ...], 
     StepName.GAIN: ((_fewer_seats,), (ACTIVATIONS, REQUESTS)),
     StepName.LOG: ((_enough_cards, _half_length), (AVAILABLE, REQUESTS)),
 }
-"""Of each step the moves to try in turn, and the figures to look at; one of them has to change."""
+"""The moves to try in turn on each step, and the figures to look at; one of them has to change."""
 
 
 def _fits_something(planned: Plan) -> bool:

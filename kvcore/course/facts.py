@@ -1,4 +1,4 @@
-"""What questions may name: figures of a plan, and numbers drawn for a student by the seed of a link.
+"""Facts that questions may name: figures of a plan, and numbers drawn for a student by the seed of a link.
 
 The same seed draws the same numbers on every machine, and varies the scenario in the same way.
 """
@@ -23,7 +23,7 @@ Drawn = TypeVar("Drawn")
 TRIES: Final = 8
 """Variants of a scenario that are planned before it stays as it is."""
 EIGHTHS: Final = (4, 5, 6, 7, 8)
-"""Of the context length."""
+"""Eighths of the context length that a variant may have."""
 SHARES: Final = (0.86, 0.88, 0.9, 0.92, 0.94)
 SEATS: Final = (32, 48, 64, 96, 128, 192)
 LEAST_TOKENS: Final = 256

@@ -1,4 +1,4 @@
-"""Lessons: what a step is made of, how far off a guess was, and the routes that a class may take."""
+"""Lessons: the parts of a step, the judgement of a guess, and the routes that a class may take."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ EXPLAINED: Final = {
     StepName.TOKEN: _WITH_OVERHEADS,
     **dict.fromkeys(STEPS[STEPS.index(StepName.POOL) :], _WITH_OVERHEADS | {"kv_cache"}),
 }
-"""What of the memory bar a step has explained; the first shows it all at once, the others build it up again."""
+"""Parts of the memory bar that a step has explained; the first shows all at once, the others build it up again."""
 
 CLOSE: Final = 0.02
 """A guess this near is right."""
@@ -84,7 +84,7 @@ class Slip(Struct, frozen=True, kw_only=True):
 
 
 class Prediction(Struct, frozen=True, kw_only=True):
-    """What to guess before the formula: a number in `unit`, or one of `options`.
+    """The guess before the formula: a number in `unit`, or one of `options`.
 
     `answer` is None where this scenario has none.
     """
@@ -125,7 +125,7 @@ class Exercise(Struct, frozen=True, kw_only=True):
 
 
 class Content(Struct, frozen=True, kw_only=True):
-    """What one step says of one plan."""
+    """The text and figures of one step for one plan."""
 
     question: str
     idea: str
@@ -133,7 +133,7 @@ class Content(Struct, frozen=True, kw_only=True):
     points: tuple[str, ...] = ()
     equations: tuple[Equation, ...] = ()
     remarks: tuple[str, ...] = ()
-    """What follows from the equations."""
+    """Conclusions from the equations."""
     missing: str = ""
     """Why there are no numbers."""
     exercises: tuple[Exercise, ...] = ()
@@ -185,7 +185,7 @@ class Lesson(Struct, frozen=True, kw_only=True):
     def content(
         self, name: StepName, *, unit: str = "", options: Iterable[str] = (), **figures: str
     ) -> Content:
-        """What a step says of every plan: its question, its idea, and what to guess."""
+        """The texts of a step that fit every plan: its question, its idea, and the guess."""
         return Content(
             question=self.say(f"{name}-question"),
             idea=self.say(f"{name}-idea", **figures),
@@ -224,7 +224,7 @@ def prose(text: str, t: Words) -> str:
 
 
 def judgement(prediction: Prediction, guess: float, t: Words) -> str:
-    """How far off a guessed number was, and where the slip may lie."""
+    """The distance of a guess from the answer, and the likely slip."""
     answer = prediction.answer
     if answer is None:
         return ""
@@ -270,7 +270,7 @@ class Route(Struct, frozen=True, kw_only=True):
         return t(PATHS[self.path].title) if self.path else t(WHOLE)
 
     def at(self, number: int) -> StepName:
-        """The step of a number from one on; a number that there is not means the nearest.
+        """The step of a number from one on; out-of-range numbers are clamped.
 
         Example:
             >>> route_of(lesson="e").at(99).value
@@ -279,7 +279,7 @@ class Route(Struct, frozen=True, kw_only=True):
         return self.steps[min(max(number, 1), len(self.steps)) - 1]
 
     def number_of(self, name: StepName) -> int:
-        """The number of a step, of a step that is not on the way that of the next one that is; the last otherwise.
+        """The number of a step; for one that is not on the route, of the next that is, else the last.
 
         Example:
             >>> route_of(path="20").number_of(StepName.BUDGET)
@@ -304,7 +304,7 @@ def route_of(*, lesson: str = "", path: str = "") -> Route:
 
 
 def routes() -> tuple[Route, ...]:
-    """Everything that there is to choose: the whole course, the paths, the lessons."""
+    """All routes to choose from: the whole course, the paths, the lessons."""
     return (
         route_of(),
         *(route_of(path=path) for path in PATHS),

@@ -1,4 +1,4 @@
-"""Steps 1 to 5: what takes the memory of one GPU, and what that leaves for the KV cache."""
+"""Steps 1 to 5: the parts of the memory of one GPU, and the rest for the KV cache."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from kvcore.planning import Plan, plan
 
 FALL, SAME, RISE = "fall", "same", "rise"
 NOTICEABLE: Final = 0.05
-"""A smaller change is none."""
+"""Smaller changes are shown as no change."""
 _MODELS: Final = "vllm/model_executor/models (0.32.0)"
 
 
 def parts_content(lesson: Lesson) -> Content:
-    """What lives in the memory of one GPU, and which part is the largest."""
+    """The parts of the memory of one GPU, and the largest of them."""
     memory, say = lesson.plan.memory, lesson.say
     options = tuple(Option(name=one.name, label=lesson.t(one.label)) for one in PARTS)
     content = lesson.content(StepName.PARTS).answered(options=options)
@@ -252,7 +252,7 @@ def _activations_remarks(lesson: Lesson, memory: RankMemory, effect: str) -> Ite
 
 
 def framework_content(lesson: Lesson) -> Content:
-    """What a process takes whatever it serves, what recorded steps take, and what is left for the KV cache."""
+    """Memory of a process whatever it serves, of captured graphs, and the rest for the KV cache."""
     base, say, memory = lesson.plan, lesson.say, lesson.plan.memory
     resolved = base.resolved
     content = lesson.content(StepName.FRAMEWORK, options=(FALL, SAME, RISE))

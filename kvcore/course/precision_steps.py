@@ -34,7 +34,7 @@ ACCEPTANCE: Final = 0.7
 PROPOSED: Final = 3
 """Tokens that the example proposes, where the plan has no draft of its own."""
 MOST_PROPOSED: Final = 5
-"""Of a draft whose sum is written out."""
+"""Most proposed tokens whose sum is written out."""
 UNDER, SOME, MANY = "under", "some", "many"
 LITTLE, MUCH = 1.0, 5.0
 """Points, the bounds of the answers."""
@@ -109,7 +109,7 @@ def _weight_bits_remarks(lesson: Lesson) -> Iterator[str]:
 
 
 def _more_requests(lesson: Lesson, other: Plan) -> Iterator[str]:
-    """How many requests fit in another plan, where that is another number."""
+    """Requests that fit in another plan, where their number differs."""
     held, more = (one.cache.max_concurrency if one.cache is not None else 0 for one in (lesson.plan, other))
     if more and held != more:
         yield lesson.say("precision-requests", held=concurrency_text(held), more=concurrency_text(more))
@@ -146,7 +146,7 @@ def _cache_bits_slips(lesson: Lesson, now_kib: float, other_dtype: str) -> tuple
 
 
 def quality_content(lesson: Lesson) -> Content:
-    """What published tests say of 8 and of 4 bits."""
+    """Published results with 8 and with 4 bits."""
     say, loss = lesson.say, largest_loss(BITS_OF_A_BYTE)
     content = lesson.content(StepName.QUALITY, options=(UNDER, SOME, MANY))
     first = published_scores()[0]

@@ -25,7 +25,7 @@ from kvcore.planning import Plan, Verdict
 SHORTER: Final = 4
 """The shorter request of step 7 has full length divided by this."""
 EXAMPLE_TOKENS: Final = 1000
-"""Of the document on Llama-2-70B, whose last block is the example."""
+"""From the document on Llama-2-70B, whose last block is the example."""
 LEFT, FREE, USED = "left", "free", "used"
 START, BLOCKS, SEATS = "start", "blocks", "seats"
 FAILURES: Final = {
@@ -33,7 +33,7 @@ FAILURES: Final = {
     Verdict.NO_KV_MEMORY: "limits-no-memory",
     Verdict.CONTEXT_TOO_LONG: "limits-too-long",
 }
-"""What is said of a start that fails, by its verdict."""
+"""Sentences for a start that fails, by its verdict."""
 
 
 def requests_content(lesson: Lesson) -> Content:
@@ -58,7 +58,7 @@ def requests_content(lesson: Lesson) -> Content:
 
 
 def _half_the_length(lesson: Lesson, cache: CachePlan) -> str:
-    """What half the length makes of the number of requests: of this plan's groups, not of a rule."""
+    """The effect of half the length on the number of requests, from this plan's groups."""
     say, half = lesson.say, max(1, cache.max_model_len // 2)
     factor = f"{cache.concurrency_at(half).value / cache.max_concurrency:.2f}"
     fixed, slope = gib_text(cache.request_fixed_bytes), kib_text(cache.bytes_per_token)
@@ -129,7 +129,7 @@ def limits_content(lesson: Lesson) -> Content:
 
 
 def first_limit(base: Plan) -> str:
-    """What stops requests of full length: the start itself, the blocks, or max_num_seqs."""
+    """The limit that stops requests of full length: the start itself, the blocks, or max_num_seqs."""
     cache = base.cache
     if base.verdict in FAILURES:
         return START

@@ -41,7 +41,7 @@ from kvcore.workload.limits import Arrivals, Conversation, requests_at
 
 
 class Recomputed(NamedTuple):
-    """A number by the document's own rule, and by the engine's; None where there is no such rule."""
+    """A number by the document's own rule and by the engine's; None without such a rule."""
 
     own: Quantity | None = None
     engine: Quantity | None = None
@@ -143,7 +143,7 @@ def _is_number(value: object) -> bool:
 
 
 def _fixed_bytes(plan: Plan) -> Quantity:
-    """What the engine counts on a card in addition to weights and the KV cache."""
+    """Bytes that the engine counts on a card in addition to weights and the KV cache."""
     memory = memory_of(plan)
     parts = (memory.framework, memory.activations, memory.cuda_graphs)
     return bytes_of("fixed", sum(part.value for part in parts))
@@ -160,7 +160,7 @@ SMALL_REQUEST: Final = 1000
 LARGER_BLOCK: Final = 64
 TURNS, KEPT_TURNS = 5, 3
 LOG_BYTES: Final = (51_380_224, 45_749_248)
-"""What the post-mortem takes for the size of the pool, and for what is allocated of it."""
+"""The post-mortem's bytes of the pool, and of its allocated part."""
 
 
 def _post_mortem() -> dict[str, Recomputed]:
@@ -271,7 +271,7 @@ def _most_tokens_per_second(plan: Plan, at_once: int) -> Quantity | None:
 
 
 CONTEXT, MAX_TOKENS = 4097, 4000
-"""Of the guide's request that leaves little room for its prompt."""
+"""The guide's request that leaves little room for its prompt."""
 
 
 def _parameters() -> dict[str, Recomputed]:
@@ -302,9 +302,9 @@ def _parameters() -> dict[str, Recomputed]:
 
 
 NAMED: Final = {"more": 2, "lower-share": 3, "shorter": 2}
-"""How many values of each remedy the guide names."""
+"""Values of each remedy that the guide names."""
 PEAK_MB: Final = 29614
-"""Of the guide's log line."""
+"""From the guide's log line."""
 
 
 def _ascend_tuning() -> dict[str, Recomputed]:
@@ -372,7 +372,7 @@ def pool_bytes(total: float, share: float, model: float) -> float:
 
 
 def _remedies(prerun: PreRun) -> dict[str, Recomputed]:
-    """What the guide changes after an out-of-memory."""
+    """The guide's changes after an out-of-memory."""
     tried = {one.field: one.values for one in out_of_memory_remedies(prerun, Parallel())}
     names = {VARIABLES.model: "more", "gpu_memory_utilization": "lower-share", "max_model_len": "shorter"}
     return {

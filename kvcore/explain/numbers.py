@@ -1,4 +1,4 @@
-"""Where every number comes from: the derivation as quantities, the table of all numbers, and one request's share."""
+"""The origin of every number: the derivation as quantities, the table of all numbers, and one request's share."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class NumberRow(Struct, frozen=True, kw_only=True):
 
 
 class RequestShare(Struct, frozen=True, kw_only=True):
-    """What one request of the planned length takes on one rank, and how many such fit in the pool."""
+    """Memory of one request of the planned length on one rank, and how many such fit in the pool."""
 
     tokens: int
     fixed_bytes: int
@@ -228,7 +228,7 @@ def request_share(plan: Plan) -> RequestShare | None:
 
 
 def _scope_text(scope: Scope, plan: Plan, t: Words) -> str:
-    """What a figure is per: of several pipeline stages a GPU of which."""
+    """The scope of a figure; with several pipeline stages it names the stage."""
     if scope is Scope.PER_RANK and plan.scenario.parallel.pipeline_parallel_size > 1:
         return t("per GPU of stage {stage}", stage=str(plan.stage + 1))
     return t(SCOPES[scope])

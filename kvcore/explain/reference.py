@@ -1,4 +1,4 @@
-"""What published guides say, next to the figures of this planner.
+"""Published guides next to the figures of this planner.
 
 A parameter has its default by version, and the plan for a few values of it; what a document gets wrong has what is
 true, with figures.
@@ -261,7 +261,7 @@ def facts(planned: Plan) -> dict[str, dict[str, str]]:
 
 @cache
 def _fixed_facts() -> dict[str, dict[str, str]]:
-    """What does not depend on the present plan: the post-mortem's own model, and DeepSeek-V3."""
+    """Facts that do not depend on the present plan: the post-mortem's own model, and DeepSeek-V3."""
     request = {name: value for name, value in POST_MORTEM.items() if "." not in name}
     long = plan(scenario_from_request({**request, "env": {"VLLM_ALLOW_LONG_MAX_MODEL_LEN": "1"}}))
     length = long.resolved.max_model_len
@@ -312,7 +312,7 @@ def _latent_facts() -> dict[str, str]:
 
 
 def truth(correction: Correction, known: Mapping[str, Mapping[str, str]], t: Words) -> str:
-    """What is true, in the reader's language, with its figures."""
+    """The correct statement in the reader's language, with its figures."""
     return t(correction.truth, **known.get(correction.name, {}))
 
 
@@ -327,7 +327,7 @@ class PublishedScore(Record, frozen=True, kw_only=True):
     model: Stated
     format: Stated
     kept: Literal["weights", "both"]
-    """What has fewer bits: the weights, or both they and the KV cache."""
+    """The part with fewer bits: the weights, or both they and the KV cache."""
     bits: int
     benchmark: Stated
     before: Score

@@ -66,7 +66,7 @@ SCENARIOS: Final[Mapping[str, Mapping[str, Any]]] = {
         "speculative_config.num_speculative_tokens": NGRAM.num_speculative_tokens,
     },
 }
-"""What the steps of the stories open, by name."""
+"""Scenarios that the steps of the stories open, by name."""
 
 
 def link_params(example: str) -> dict[str, str]:
