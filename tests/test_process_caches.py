@@ -66,6 +66,8 @@ OWN_NAMES = {
     "kvcore.catalogue.accelerators": {"_card", "_rows", "_spelling_words", "load_accelerators", "spellings"},
     "kvcore.catalogue.models": {"_by_lower_id", "model_ids"},
     "kvcore.catalogue.search": {"_accelerators", "_models"},
+    "kvcore.contract.assumed": {"_cases"},
+    "kvcore.deploy.launch": {"_unset"},
     "kvcore.deploy.templates": {"templates"},
     "kvcore.engine.protocol": {"_function"},
     "kvcore.engines.registry": {"format_refusals"},

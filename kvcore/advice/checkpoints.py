@@ -7,8 +7,7 @@ from msgspec.structs import replace
 from kvcore.base.errors import KvPlannerError
 from kvcore.engines.registry import engine_of, format_refusals
 from kvcore.planning import check
-from kvcore.scenario import Scenario
-from kvcore.scenario.answers import kept_answer
+from kvcore.scenario import Scenario, cached_answer
 
 
 def as_served(scenario: Scenario) -> Scenario:
@@ -24,7 +23,7 @@ def as_served(scenario: Scenario) -> Scenario:
     return scenario if served == scenario.quantization else replace(scenario, quantization=served)
 
 
-@kept_answer
+@cached_answer
 def _quantization_as_served(scenario: Scenario) -> str | None:
     others = (scenario, *other_checkpoints(scenario))
     return next((one for one in others if _refusal_code(one) not in format_refusals()), scenario).quantization

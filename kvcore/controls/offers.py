@@ -20,8 +20,8 @@ from kvcore.planning import Plan, check
 from kvcore.scenario import (
     AUTO,
     Scenario,
+    cached_answer,
 )
-from kvcore.scenario.answers import kept_answer
 
 TENSOR_PARALLEL_SIZES: Final = (1, 2, 4, 8, 16)
 REPLICAS: Final = (1, 2, 4, 8)
@@ -34,7 +34,7 @@ SHORTEST_LENGTH: Final = 256
 MAX_TOKENS: Final = 1 << 30
 
 
-@kept_answer
+@cached_answer
 def tensor_parallel_sizes(scenario: Scenario) -> tuple[int, ...]:
     """The tensor parallel sizes that the engine accepts for this model, the present one included if accepted."""
     sizes = sorted({*TENSOR_PARALLEL_SIZES, scenario.parallel.tensor_parallel_size})
@@ -77,7 +77,7 @@ def refused_values(scenario: Scenario, field: str, values: Sequence[str | None])
     return frozenset(value for value in values if _refusal(replace(scenario, **{field: value}), field))
 
 
-@kept_answer
+@cached_answer
 def kv_cache_dtypes(scenario: Scenario) -> tuple[str, ...]:
     """The KV cache dtypes offered first that card and release accept, and the present one.
 
@@ -100,7 +100,7 @@ def known_precisions(scenario: Scenario) -> tuple[str, ...]:
     return (CHECKPOINT, *engine_of(scenario).facts.weight_precisions, *FLAGS["quantization"].common)
 
 
-@kept_answer
+@cached_answer
 def weight_precisions(scenario: Scenario) -> tuple[str, ...]:
     """The weight precisions that card and release accept for this checkpoint, and the present one."""
     known = tuple(name for name in known_precisions(scenario)[1:] if _is_counted(scenario, name))

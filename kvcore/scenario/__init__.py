@@ -1,15 +1,18 @@
-"""What is served, on what, with which flags: frozen inputs in the engine's own flag names, and what handles them."""
+"""The inputs of a plan: model, accelerator, engine and flags, as frozen records in the engine's own flag names."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
-from typing import Any, Final
+from functools import wraps
+from hashlib import blake2b
+from typing import Any, Final, TypeVar
 
-from msgspec import Struct, field
+from msgspec import Struct, field, msgpack
 from msgspec.structs import replace
 
+from kvcore.base.kept import found_with
 from kvcore.base.parts import MEASURED_FIELDS
 from kvcore.catalogue.accelerators import Accelerator
 from kvcore.catalogue.models import Checkpoint
@@ -17,14 +20,15 @@ from kvcore.flags import FLAGS, REGISTRY, Kind
 from kvcore.model.config import ModelConfig
 from kvcore.tables import wrong
 
+T = TypeVar("T")
 AUTO = "auto"
-"""What a dtype flag says for the engine's own choice."""
+"""Value of a dtype flag that leaves the choice to the engine."""
 DEFAULT_ENGINE: Final = "vllm"
-"""Where neither a request nor its card says another."""
+"""The engine where neither a request nor its card implies another."""
 
 
 class Runner(StrEnum):
-    """`--runner`: what the engine makes of a model."""
+    """`--runner`: the use of a model."""
 
     AUTO = "auto"
     GENERATE = "generate"
@@ -33,7 +37,7 @@ class Runner(StrEnum):
 
 
 class CudagraphMode(StrEnum):
-    """`cudagraph_mode` of `--compilation-config`: which batches run as CUDA graphs, and how much of a step is one."""
+    """`cudagraph_mode` of `--compilation-config`: batches that run as CUDA graphs, and the part of a step in one."""
 
     NONE = "NONE"
     PIECEWISE = "PIECEWISE"
@@ -46,7 +50,7 @@ class CudagraphMode(StrEnum):
 
 
 class Parallel(Struct, frozen=True, kw_only=True):
-    """How one replica is cut over ranks, and how many replicas there are."""
+    """The division of a replica over ranks, and the number of replicas."""
 
     tensor_parallel_size: int = 1
     pipeline_parallel_size: int = 1
@@ -54,9 +58,9 @@ class Parallel(Struct, frozen=True, kw_only=True):
     decode_context_parallel_size: int = 1
     enable_expert_parallel: bool = False
     all2all_backend: str | None = None
-    """By which ranks exchange tokens with whole experts; None is the engine's default, gathering and scattering."""
+    """Backend by which ranks exchange tokens with whole experts; None is the engine's default, gather and scatter."""
     num_redundant_experts: int = 0
-    """Copies of experts that EPLB balances their load with."""
+    """Copies of experts by which EPLB balances the load."""
 
     @property
     def ranks_per_replica(self) -> int:
@@ -70,20 +74,20 @@ class Parallel(Struct, frozen=True, kw_only=True):
 
 
 class Origin(StrEnum):
-    """Where a given part comes from."""
+    """Origin of a given part of memory."""
 
     MEASURED = "measured"
     """Printed by a log in this configuration, or set by the person."""
     FITTED = "fitted"
-    """Not printed: what makes the other parts meet the KV memory of the log."""
+    """Not printed: fitted so that all parts meet the KV memory of the log."""
     CARRIED = "carried"
-    """Taken here from another configuration by the estimate of both."""
+    """Moved from another configuration as the estimate moves."""
 
 
 class Measured(Struct, frozen=True, kw_only=True):
-    """Parts of one rank that the person gives himself, in GiB; each replaces the predicted part.
+    """Given parts of one rank, in GiB; each replaces the predicted part.
 
-    `fitted` and `carried` name the parts among them that nobody measured in this configuration.
+    `fitted` and `carried` name those of them that were not measured in this configuration.
     """
 
     weights_gib: float | None = None
@@ -98,7 +102,7 @@ class Measured(Struct, frozen=True, kw_only=True):
     """`max_num_batched_tokens` of the start in which the activations were measured."""
 
     def values(self) -> dict[str, float]:
-        """The parts that are given, in GiB, by their fields.
+        """The given parts in GiB, by their fields.
 
         Example:
             >>> Measured(weights_gib=15.27, fitted=("weights_gib",)).values()
@@ -107,13 +111,13 @@ class Measured(Struct, frozen=True, kw_only=True):
         return {name: value for name in MEASURED_FIELDS if (value := getattr(self, name)) is not None}
 
     def origin(self, part: str) -> Origin:
-        """Where the given part of that field comes from."""
+        """The origin of a given part, by its field."""
         if part in self.carried:
             return Origin.CARRIED
         return Origin.FITTED if part in self.fitted else Origin.MEASURED
 
     def with_origin(self, parts: Iterable[str], origin: Origin) -> Measured:
-        """The same figures, those of `parts` said to come from `origin`.
+        """The same figures, with `origin` as the origin of `parts`.
 
         Example:
             >>> both = Measured(weights_gib=15.27, fitted=("weights_gib",))
@@ -129,13 +133,13 @@ class Measured(Struct, frozen=True, kw_only=True):
 
 
 def _named(names: tuple[str, ...], changed: frozenset[str], is_here: bool) -> tuple[str, ...]:
-    """`names` with `changed` among them or not, in the order of `MEASURED_FIELDS`."""
+    """`names` with `changed` added or removed, in the order of `MEASURED_FIELDS`."""
     kept = changed.union(names) if is_here else frozenset(names) - changed
     return tuple(part for part in MEASURED_FIELDS if part in kept)
 
 
 class Link(StrEnum):
-    """How the cards of a tensor parallel group reach each other."""
+    """Links between the cards of a tensor parallel group."""
 
     NVLINK = "nvlink"
     """Any fast link inside a machine."""
@@ -148,7 +152,7 @@ class Link(StrEnum):
 
 
 class Installation(StrEnum):
-    """Where the engine comes from, and so which kernel libraries are there."""
+    """Ways to install the engine, which differ in their kernel libraries."""
 
     IMAGE = "image"
     """The project's own container image."""
@@ -159,7 +163,7 @@ class Installation(StrEnum):
 
 
 class Host(StrEnum):
-    """What the card's memory is shared with."""
+    """Hosts, by what they share the card's memory with."""
 
     LINUX = "linux"
     WSL = "wsl"
@@ -168,19 +172,19 @@ class Host(StrEnum):
 
 
 class Surroundings(Struct, frozen=True, kw_only=True):
-    """What a start finds around it that no flag says. None is unknown: an estimate then spans the cases."""
+    """Surroundings of a start that no flag sets. None is unknown: the estimate then spans all cases."""
 
     link: Link | None = None
     installation: Installation | None = None
     host: Host | None = None
     driver: str | None = None
-    """As the driver's tool prints it: 580.159.03, ROCm 7.2."""
+    """Version as the driver's tool prints it: 580.159.03, ROCm 7.2."""
     taken_gib: float | None = None
-    """Taken on the card before the start: a display, other processes."""
+    """Memory in use on the card before the start: a display, other processes."""
 
 
 NEEDED_DRAFTS: Final = frozenset({"draft_model", "dflash", "dspark", "medusa", "mlp_speculator"})
-"""Speculative methods whose draft has no usual shape: nothing can be planned without its config."""
+"""Speculative methods whose drafts cannot be planned without their config."""
 
 
 class SpeculativeConfig(Struct, frozen=True, kw_only=True):
@@ -189,9 +193,9 @@ class SpeculativeConfig(Struct, frozen=True, kw_only=True):
     method: str
     num_speculative_tokens: int | None = None
     model: str | None = None
-    """A label; `config` is what is planned."""
+    """A label; `config` is planned."""
     config: ModelConfig | None = None
-    """Of the draft model or head; None where the method has none, or where it is not known."""
+    """Config of the draft model or head; None where the method has none, or where it is not known."""
     draft_tensor_parallel_size: int | None = None
     enforce_eager: bool | None = None
 
@@ -199,7 +203,7 @@ class SpeculativeConfig(Struct, frozen=True, kw_only=True):
 class Scenario(Struct, frozen=True, kw_only=True):
     """One deployment to plan. None takes the default of that engine version on that accelerator.
 
-    `model` is a label; `config` is what is planned. `accelerator` is None for a log that does not name its card.
+    `model` is a label; `config` is planned. `accelerator` is None for a log that does not name its card.
     `max_model_len=-1` is the engine's `auto`.
     """
 
@@ -208,7 +212,7 @@ class Scenario(Struct, frozen=True, kw_only=True):
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
     accelerator: Accelerator | None = None
     engine: str = DEFAULT_ENGINE
-    """Its name: that of a folder in `kvcore/engine`."""
+    """Name of the engine: that of a folder in `kvcore/engines`, with dashes."""
     engine_version: str | None = None
     parallel: Parallel = Parallel()
     disable_custom_all_reduce: bool = False
@@ -228,16 +232,16 @@ class Scenario(Struct, frozen=True, kw_only=True):
     """In tokens, ascending, each once."""
     cudagraph_mode: CudagraphMode | None = None
     fuse_allreduce_rms: bool | None = None
-    """Of the compilation config's passes; `enable_fi_allreduce_fusion` of older releases."""
+    """A pass of the compilation config; `enable_fi_allreduce_fusion` in older releases."""
     enable_prefix_caching: bool | None = None
     enable_chunked_prefill: bool | None = None
     mamba_cache_mode: str | None = None
     """all, align or none; `none` leaves the choice to the engine, as None does."""
     mamba_block_size: int | None = None
     mamba_cache_dtype: str = AUTO
-    """Of all that recurrent layers keep."""
+    """Dtype of everything that recurrent layers keep."""
     mamba_ssm_cache_dtype: str = AUTO
-    """Of their states, without convolution rows."""
+    """Dtype of their states, without convolution rows."""
     disable_hybrid_kv_cache_manager: bool | None = None
     """None leaves it to the release: off with a connector that does not know groups of layers."""
     kernels_compiled: bool = False
@@ -248,7 +252,7 @@ class Scenario(Struct, frozen=True, kw_only=True):
     max_lora_rank: int = 16
     fully_sharded_loras: bool = False
     limit_mm_per_prompt: Mapping[str, int] | None = None
-    """Items by kind, and what the profile run draws of one: `image`, `image.width`, `video.num_frames`."""
+    """Items by kind, and the sizes that the profile run uses: `image`, `image.width`, `video.num_frames`."""
     language_model_only: bool = False
     cpu_offload_gb: float = 0.0
     hf_overrides: str | None = None
@@ -256,13 +260,13 @@ class Scenario(Struct, frozen=True, kw_only=True):
     kv_cache_memory_bytes: int | None = None
     num_gpu_blocks_override: int | None = None
     kv_transfer_config: str | None = None
-    """JSON: what passes KV caches on, and the role of this server (`kvcore/engines/vllm/connectors.py`)."""
+    """JSON: the connector of KV caches, and the role of this server (`kvcore/engines/vllm/connectors.py`)."""
     additional_config: str | None = None
-    """JSON: settings that a plug-in alone reads (`kvcore/engines/vllm/additional.py`)."""
+    """JSON: settings that only a plug-in reads (`kvcore/engines/vllm/additional.py`)."""
     env: Mapping[str, str] = field(default_factory=dict)
     skip_mm_profiling: bool = False
     mm_encoder_tp_mode: str = "weights"
-    """weights cuts encoders over ranks, data runs a whole one on each."""
+    """weights divides encoders over ranks, data runs a whole one on each."""
     mm_processor_kwargs: Mapping[str, float] | None = None
     """Bounds of pixels, frames and the like for the processor of images and video."""
     surroundings: Surroundings = Surroundings()
@@ -270,7 +274,7 @@ class Scenario(Struct, frozen=True, kw_only=True):
 
 
 def nested(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Limits as the engine writes them: a count, or an object with one where more than that is said.
+    """Limits as the engine writes them: a count, or an object where there is more than a count.
 
     Example:
         >>> nested({"video": 0, "image": 2, "image.width": 512})
@@ -284,9 +288,9 @@ def nested(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 KEPT_AS_JSON: Final = ("kv_transfer_config", "additional_config")
-"""Objects that a scenario keeps as the text of their JSON."""
+"""Objects that a scenario has as JSON text."""
 PARALLEL: Final = frozenset(Parallel.__struct_fields__)
-"""Fields of a scenario that stand in its `parallel`."""
+"""Fields of a scenario's `parallel`."""
 
 _OWN: Final = frozenset({*Scenario.__struct_fields__, *Parallel.__struct_fields__}) - {"parallel"}
 _RECORDS: Final[Mapping[str, frozenset[str]]] = {
@@ -296,7 +300,7 @@ _RECORDS: Final[Mapping[str, frozenset[str]]] = {
     "speculative_config": frozenset(SpeculativeConfig.__struct_fields__),
     "surroundings": frozenset(Surroundings.__struct_fields__),
 }
-"""Fields of a request, and of its objects that are records; two files stand next to a config."""
+"""Fields of a request and of those of its objects that are records; two of a request are files next to a config."""
 
 
 def require_rows(names: Iterable[str]) -> None:
@@ -337,7 +341,7 @@ def value_of(scenario: Scenario, field: str) -> Any:
 
 
 def _value_in(values: object, path: str) -> Any:
-    """What stands under keys with dots between, None where one of them is not there."""
+    """The value under keys separated by dots; None where one is missing."""
     for key in path.split("."):
         values = values.get(key) if isinstance(values, Mapping) else None
     return values
@@ -353,3 +357,31 @@ def without_state_flags(scenario: Scenario) -> Scenario:
         mamba_ssm_cache_dtype=AUTO,
         hf_overrides=None,
     )
+
+
+def cached_answer(function: Callable[[Scenario], T]) -> Callable[[Scenario], T]:
+    """Caches what `function` returns with the scenario's config, by a digest of all other fields.
+
+    So nothing that a visitor wrote outlives the visit, except in the answer itself: it must not refer to the scenario.
+
+    Example:
+        >>> from kvcore.wire.request import scenario_from_request
+        >>> @cached_answer
+        ... def share(scenario: Scenario) -> list[float | None]:
+        ...     return [scenario.gpu_memory_utilization]
+        >>> asked = {"model": "Qwen/Qwen3-32B", "gpu_memory_utilization": 0.8}
+        >>> one, other = (scenario_from_request(asked | {"engine_version": name}) for name in ("0.30.0", "0.31.0"))
+        >>> share(one) is share(scenario_from_request(asked | {"engine_version": "0.30.0"})), share(one) is share(other)
+        (True, False)
+    """
+
+    @wraps(function)
+    def asked(scenario: Scenario) -> T:
+        try:
+            others = msgpack.encode(replace(scenario, config=None))
+        except (OverflowError, TypeError, ValueError):
+            # No digest, for example of an 80-bit number in a connector's settings: computed each time.
+            return function(scenario)
+        return found_with(scenario.config, (function, blake2b(others).digest()), lambda: function(scenario))
+
+    return asked

@@ -11,8 +11,7 @@ from kvcore import catalogue
 from kvcore.advice.checkpoints import as_served
 from kvcore.base.kept import LEDGER
 from kvcore.controls import edit, offers
-from kvcore.scenario import Scenario
-from kvcore.scenario.answers import kept_answer
+from kvcore.scenario import Scenario, cached_answer
 from kvcore.wire.request import scenario_from_request
 
 CARDS = ("V100-PCIe-16GB", "A100-SXM-80GB", "H100-80GB", "Ascend-910B3-64GB", "MI300X-192GB")
@@ -45,7 +44,7 @@ def test_a_cached_answer_equals_one_computed_afresh() -> None:
 def test_the_same_question_is_computed_once() -> None:
     times: list[Scenario] = []
 
-    @kept_answer
+    @cached_answer
     def asked(scenario: Scenario) -> int:
         times.append(scenario)
         return len(times)
@@ -61,7 +60,7 @@ def test_a_scenario_without_a_digest_is_computed_each_time(odd: object) -> None:
     base = scenario_from_request({"model": "Qwen/Qwen3-8B", "accelerator": "H100-80GB"})
     times: list[Scenario] = []
 
-    @kept_answer
+    @cached_answer
     def asked(scenario: Scenario) -> int:
         times.append(scenario)
         return len(times)
