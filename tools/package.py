@@ -2,8 +2,8 @@
 
     python -m tools.package [FOLDER]
 
-builds the wheel, and installs it alone with what it asks for into an empty environment of each Python 3.11 to 3.14 that
-this machine has; each then plans from another folder. It needs the package index.
+builds the wheel and installs it with its dependencies into an empty environment for each Python 3.11 to 3.14 on this
+machine; each then makes a plan from another folder. It needs the package index.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ class BuildWithTexts(build_py):
     file as `kvcore.base.toml_files` keeps it: a plan from a shell has no time to parse them."""
 
     def run(self) -> None:
-        """Builds into an empty folder: setuptools leaves there what a former build had and the checkout has no more."""
+        """Builds into an empty folder: setuptools leaves files of an earlier build there."""
         if self.editable_mode:
             super().run()
             return
         shutil.rmtree(Path(self.build_lib, "kvcore"), ignore_errors=True)
         super().run()
-        # Without bytecode, which would be of this Python alone; its place is that of no other environment.
+        # Without bytecode, which would serve this Python only.
         command = [sys.executable, "-EB", "-m", "kvcore.base.toml_files"]
         subprocess.run(command, cwd=self.build_lib, check=True)
 
@@ -49,7 +49,7 @@ class BuildWithTexts(build_py):
 
 
 def build(folder: Path) -> Path:
-    """Builds the source distribution, and the wheel from it; gives the wheel."""
+    """Builds the source distribution and a wheel from it; returns the wheel."""
     shutil.rmtree(folder, ignore_errors=True)
     subprocess.run([sys.executable, "-m", "uv", "build", "--out-dir", str(folder), str(ROOT)], check=True)
     (wheel,) = folder.glob("*.whl")
@@ -57,7 +57,7 @@ def build(folder: Path) -> Path:
 
 
 def interpreters() -> Iterator[tuple[str, str]]:
-    """Version and path of each interpreter of this machine that the package is for, one a version."""
+    """Version and path of one interpreter for each supported version that this machine has."""
     listed = subprocess.run(
         [sys.executable, "-m", "uv", "python", "list", "--only-installed", "--output-format", "json"],
         check=True, capture_output=True,
@@ -74,7 +74,7 @@ def interpreters() -> Iterator[tuple[str, str]]:
 
 
 def try_out(wheel: Path, python: str, folder: Path) -> str:
-    """Installs the wheel alone for an interpreter, and gives the verdict of a plan from `folder`."""
+    """Installs the wheel for an interpreter; returns the verdict of a plan made from `folder`."""
     environment = folder / "environment"
     uv = [sys.executable, "-m", "uv"]
     subprocess.run([*uv, "venv", "--quiet", "--python", python, str(environment)], check=True)
@@ -89,7 +89,7 @@ def try_out(wheel: Path, python: str, folder: Path) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """0 where every interpreter that there is gives the verdict that is known."""
+    """0 if every interpreter gives the expected verdict."""
     wheel = build(Path(arguments[0]) if arguments else ROOT / "build" / "dist")
     found = dict(interpreters())
     verdicts = {}

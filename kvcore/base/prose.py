@@ -32,9 +32,9 @@ class Message(Prose, frozen=True, kw_only=True):
     """A coded error or notice; `{params}` are filled in after translation."""
 
     text: Text
-    """What is wrong, lower case."""
+    """The fault, in lower case."""
     next_step: Text
-    """What the person can do."""
+    """Advice for the person."""
 
 
 Entry = TypeVar("Entry")

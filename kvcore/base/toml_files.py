@@ -67,7 +67,7 @@ def _json_of(text: str) -> str:
 
 
 def _place(path: str) -> str | None:
-    """Where a file's content is kept; None where Python keeps no bytecode."""
+    """Path of a file's JSON; None where Python keeps no bytecode."""
     with contextlib.suppress(NotImplementedError):
         name = os.path.basename(path).removesuffix("toml") + "kept"
         return os.path.join(os.path.dirname(cache_from_source(path)), name)

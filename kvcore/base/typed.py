@@ -36,7 +36,7 @@ def placed(error: ValueError, place: str) -> ValueError:
 
 
 def place_and_reason(error: ValueError) -> tuple[str, str]:
-    """Where a document was refused, and why.
+    """Place and reason of a refusal.
 
     Example:
         >>> try:

@@ -1,4 +1,4 @@
-"""Accelerators: what the driver really gives, never the marketing figure."""
+"""Accelerators, with the memory that the driver really gives, not the marketing figure."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Vendor(StrEnum):
 
 
 class Interconnect(StrEnum):
-    """How cards of this kind reach each other inside one machine: decides the communication buffers."""
+    """The link between cards of one machine, which decides the communication buffers."""
 
     NVLINK = "nvlink"
     XGMI = "xgmi"
@@ -50,7 +50,7 @@ class Accelerator(Keeper):
     memory_grade: Grade = Grade.EXACT
     interconnect: Interconnect = Interconnect.PCIE
     compute_capability: tuple[int, int] | None = None
-    """Of CUDA cards; None when unknown."""
+    """CUDA cards only; None if unknown."""
     is_integrated: bool = False
     """Shares its memory with the processor (GB10, Jetson)."""
     memory_bandwidth_gb_s: float | None = None
@@ -124,12 +124,12 @@ def _rows() -> Mapping[str, Any]:
 
 @cache
 def _card(name: str) -> Accelerator:
-    """A card of the file, without the others: a plan of one needs no more."""
+    """One card of the file: a plan of it does not need the others."""
     return _read_card(name, _rows()[name])
 
 
 ANY_CARD: Final = msg("a name of the catalogue, or give the memory (GiB) of your card")
-"""What the refusal of a name advises where no other is near."""
+"""The advice when no name is near."""
 
 
 def _read_card(name: str, table: Any) -> Accelerator:
@@ -140,7 +140,7 @@ def _read_card(name: str, table: Any) -> Accelerator:
 
 
 def _checked(cards: list[Accelerator]) -> tuple[Accelerator, ...]:
-    """The same, where no two are spelt alike."""
+    """The same cards. Raises TableError if two are spelt alike."""
     owners: dict[str, str] = {}
     for card in cards:
         for key in map(spelling, card.names):
@@ -185,7 +185,7 @@ def spellings() -> Mapping[str, Accelerator]:
 
 
 def spelling(text: str) -> str:
-    """`text` without what does not tell cards apart.
+    """`text` in the form in which names of cards are compared.
 
     Example:
         >>> spelling("NVIDIA A100-SXM4-80GB")
@@ -199,13 +199,12 @@ def spelling(text: str) -> str:
 CUSTOM: Final = "custom"
 """The id of a card that is not exactly one of the catalogue."""
 MEMORY_TOLERANCE: Final = 0.12
-"""A named board is recognised when its memory is that near the catalogue's, in parts of it: ECC, drivers and WSL2
-differ."""
+"""Relative difference in memory up to which a named board is recognised: ECC, drivers and WSL2 differ."""
 UNNAMED_MEMORY_TOLERANCE: Final = 0.01
-"""A board without a usable name is taken for the kind whose memory is that near: drivers differ by half a per cent."""
+"""Relative difference in memory up to which a board without a name is recognised: drivers differ by 0.5 %."""
 DRIVER_DIFFERENCE_GIB: Final = 0.40
 DRIVER_DIFFERENCE_SHARE: Final = 0.0018
-"""What torch reports is that much below the driver tool's figure. Source: accelerators.toml, NVIDIA."""
+"""How far torch's total is below the driver tool's. Source: accelerators.toml, NVIDIA."""
 
 _NOISE: Final = frozenset(
     "nvidia amd intel huawei geforce tesla instinct generation edition gpu card npu hbm3 hbm2e hbm3e under wsl2 gib"
@@ -216,7 +215,7 @@ _SIZE: Final = r"\d+(?:\.\d+)?(?:gb|gib|mib|g)|\d{1,3}(?:\.\d+)?"
 """A word that is a size, not the number of a model such as 4090."""
 LONGEST_NAME: Final = 120
 _NOT_IN_A_NAME: Final = r"[^\w ./,()+@-]+"
-"""A name is shown wherever its card is, in markup too: what could be read as markup is left out of it."""
+"""Names are shown in markup too: characters that could be read as markup are removed."""
 _MARKETED_SIZE: Final = re.compile(r"(?<![\w.])(\d{1,3})\s*GB?\b", re.IGNORECASE)
 
 
@@ -278,7 +277,7 @@ def accelerator_from_facts(memory_gib: float | None, vendor: str | None, name: s
 
 
 def with_interconnect(card: Accelerator, interconnect: Interconnect) -> Accelerator:
-    """`card` linked to its neighbours in another way: no longer exactly the catalogue's.
+    """`card` with another link to its neighbours; its id becomes `custom`.
 
     Example:
         >>> card = accelerator_from_facts(79.18, "nvidia", "NVIDIA H100 80GB HBM3")

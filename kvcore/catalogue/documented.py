@@ -1,5 +1,4 @@
-"""What publishers say of their models next to the weights: the license, YaRN, ModelSlim's checkpoint, and the
-gate before a download."""
+"""Facts that publishers state next to the weights: license, YaRN, ModelSlim's checkpoint, gated download."""
 
 from __future__ import annotations
 
@@ -15,12 +14,12 @@ from kvcore.tables import Record, Source, TableFile
 
 
 class Row(Record, frozen=True, kw_only=True):
-    """What a source says of some models."""
+    """A fact that one source states about some models."""
 
     source: Source
     checked: datetime.date
     models: tuple[str, ...]
-    """Their ids; of gates, patterns of fnmatch without regard to case."""
+    """Ids; for gates, fnmatch patterns that ignore case."""
 
 
 class License(Row, frozen=True, kw_only=True):
@@ -62,7 +61,7 @@ DOCUMENTED: Final = TableFile("kvcore.catalogue", "documented.toml", Documented)
 
 
 def license_of(model: str) -> str:
-    """The license of a bundled model's weights, "" where no source states it.
+    """The license of a bundled model's weights, "" if no source states it.
 
     Example:
         >>> license_of("Qwen/Qwen3-32B"), license_of("no/such-model")
@@ -72,7 +71,7 @@ def license_of(model: str) -> str:
 
 
 def modelslim_repository(model: str) -> str:
-    """ModelSlim's W8A8 checkpoint of a bundled model on ModelScope, "" where no guide names one.
+    """ModelSlim's W8A8 checkpoint of a bundled model on ModelScope, "" if no guide names one.
 
     Example:
         >>> modelslim_repository("Qwen/Qwen3-32B"), modelslim_repository("Qwen/Qwen3-8B")
@@ -82,7 +81,7 @@ def modelslim_repository(model: str) -> str:
 
 
 def is_gated(model: str) -> bool:
-    """Whether a download of `model` needs an account that has accepted its terms, as far as the table knows.
+    """Whether the table lists `model` as a download for accounts that accepted its terms.
 
     Example:
         >>> is_gated("meta-llama/Llama-3.3-70B-Instruct"), is_gated("Qwen/Qwen3-32B")
@@ -92,7 +91,7 @@ def is_gated(model: str) -> bool:
 
 
 def documented_yarn(model: str) -> Yarn | None:
-    """The stretched rope that the card of `model` names; None where none is documented.
+    """The stretched rope in the model card of `model`; None if none is documented.
 
     Example:
         >>> documented_yarn("Qwen/Qwen3-32B").max_model_len, documented_yarn("Qwen/Qwen3-0.6B")

@@ -36,13 +36,13 @@ Stored = Annotated[int, Meta(ge=1, le=1 << 60)]
 
 
 class Checkpoint(Struct, frozen=True, kw_only=True):
-    """Facts about a repository that its config.json does not state, where known."""
+    """Facts about a repository that config.json does not state, if known."""
 
     total_size: int | None = None
     """Bytes of all safetensors files' tensors."""
     total_parameters: int | None = None
     sentence_transformers: bool | None = None
-    """Whether it ships modules.json, by which the engine knows a Sentence Transformers model."""
+    """Whether it ships modules.json, which marks a Sentence Transformers model for the engine."""
 
 
 class ModelEntry(Struct, frozen=True, kw_only=True):
@@ -68,7 +68,7 @@ def load_models() -> tuple[ModelEntry, ...]:
 
 
 def find_model(model: str) -> ModelEntry:
-    """The model with this id, whatever its case.
+    """The model with this id, in any case.
 
     Raises CatalogueError `unknown-model` with near matches.
 
@@ -88,7 +88,7 @@ def find_model(model: str) -> ModelEntry:
 
 
 def bundled_model(model: str) -> ModelEntry | None:
-    """The model with this id, whatever its case; None for any other name, without a search for near ones."""
+    """The model with this id in any case; None for any other name, without a search for near ones."""
     known = _by_lower_id().get(model.strip().lower())
     return None if known is None else _load(known)
 
@@ -115,7 +115,7 @@ def entry_file_name(model: str) -> str:
 
 
 class EntryRow(Record, frozen=True, kw_only=True):
-    """One file, as the head of this module says."""
+    """One file, in the form described at the top of this module."""
 
     id: Id
     source: Source
@@ -128,7 +128,7 @@ class EntryRow(Record, frozen=True, kw_only=True):
     hf_quant_config: Mapping[str, object] | None = None
 
     def entry(self) -> ModelEntry:
-        """The model, with its names written out and its nulls put back. Raises ValueError."""
+        """The model, with patterns of names expanded and nulls restored. Raises ValueError."""
         config = with_quantization(self.config, unfold)
         for dotted in self.nulls:
             *parents, key = dotted.split(".")
@@ -168,7 +168,7 @@ def read_entry(file_name: str, text: str) -> ModelEntry:
 def with_quantization(
     config: Mapping[str, Any], change: Callable[[Mapping[str, Any]], Any]
 ) -> dict[str, Any]:
-    """`config` with `change` made to its quantization, at whatever depth."""
+    """`config` with `change` applied to its quantization, at any depth."""
     return {
         key: (change if key in _QUANTIZATION else partial(with_quantization, change=change))(value)
         if isinstance(value, dict)
@@ -187,7 +187,7 @@ MAX_NAMES: Final = 100_000
 
 
 def unfold(section: Mapping[str, Any]) -> dict[str, Any]:
-    """`section` with every pattern as the names that it stands for.
+    """`section` with every pattern expanded to its names.
 
     Example:
         >>> unfold({"ignore": ["layers.<0,2-3>.gate", "lm_head"]})
@@ -205,7 +205,7 @@ def _unfold_value(value: Any) -> Any:
 
 
 def names_of(pattern: str) -> Iterator[str]:
-    """The names that `pattern` stands for; itself where it is a plain name.
+    """The names that `pattern` expands to; a plain name is itself.
 
     Raises ValueError for more than MAX_NAMES.
     """

@@ -1,7 +1,7 @@
-"""Names as people type them: the models and accelerators that somebody means by a few words.
+"""Search of models and accelerators by a few words, as people type them.
 
-Words come in any order; case, `-`, `_`, `/`, `.` and blanks do not count; a slip of the fingers is forgiven in letters,
-never in digits, since 70b and 72b are two models. Every word has to be found.
+Words come in any order; case, `-`, `_`, `/`, `.` and blanks do not count. Typing errors are forgiven in letters, never
+in digits, since 70b and 72b are two models. Every word has to be found.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ T = TypeVar("T")
 LONGEST_QUERY: Final = 100
 MAX_WORDS: Final = 8
 LONGEST_RUN: Final = 4
-"""Parts of a name that people write as one word: `deepseekv3`, `llama33`."""
+"""Most parts of a name that people write as one word: `deepseekv3`, `llama33`."""
 _PART: Final = re.compile(r"\d+[a-z]?(?![a-z])|[a-z]+\d*(?:[a-z](?![a-z]))?|[a-z]+|\d+|[^\W\d_a-z]+")
 _SEPARATORS: Final = re.compile(r"[-_/.+]+")
 
 WHOLE, FIRST, INSIDE, MISSPELT = 1.0, 0.9, 0.55, 0.45
-"""What a word is worth that is a whole part of the name, the beginning of one, within one, or nearly one."""
+"""Score of a word that is a whole part of the name, the beginning of one, within one, or nearly one."""
 OWNER_SHARE: Final = 0.7
-"""Of what a word is worth when it is found in the owner's name alone."""
+"""Factor for a word that is found in the owner's name only."""
 COST_OF_A_REST: Final = 0.004
-"""Of each letter of the id that no word asks for: of names that match alike the plainest comes first."""
+"""Deducted for each letter of the id that no word asks for, so that the plainest of like names comes first."""
 LEAST: Final = 0.01
-"""What any name is worth in which every word is found."""
+"""Lowest score of a name with every word."""
 
 SPELLINGS: Final[Mapping[str, str]] = {
     "昇腾": "ascend", "华为": "huawei", "英伟达": "nvidia", "英特尔": "intel", "海光": "hygon", "寒武纪": "cambricon",
@@ -65,7 +65,7 @@ def search_accelerators(text: str, limit: int = 8) -> tuple[Accelerator, ...]:
 
 
 def words_of(text: str) -> tuple[str, ...]:
-    """What somebody typed, as words without separators.
+    """The typed text as words without separators.
 
     Example:
         >>> words_of("Llama-3.3  70B")
@@ -98,7 +98,7 @@ class _Name(Struct, frozen=True):
         return cls(text, tuple(starts), owner_ends)
 
     def worth(self, word: str, *, forgives: bool) -> float:
-        """How well `word` is found in this name, 0 where it is not."""
+        """The score of `word` in this name; 0 if it is not there."""
         best, start = 0.0, self.text.find(word)
         while start >= 0:
             best = max(best, self._worth_at(word, start))
@@ -133,7 +133,7 @@ class _Name(Struct, frozen=True):
 
 
 def _best(text: str, names: Sequence[tuple[T, Sequence[_Name]]], limit: int) -> tuple[T, ...]:
-    """The entries in which every word is found; slips are forgiven only where nothing is found without."""
+    """The entries with every word; typing errors are forgiven only if nothing matches exactly."""
     words = words_of(text)
     if not words:
         return ()

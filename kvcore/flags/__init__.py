@@ -21,7 +21,7 @@ from kvcore.texts import PARAMETERS
 
 
 class Kind(StrEnum):
-    """What a field is in JSON."""
+    """The JSON type of a field."""
 
     INTEGER = "integer"
     NUMBER = "number"
@@ -42,41 +42,41 @@ class Kind(StrEnum):
 
 
 class LinkRule(StrEnum):
-    """How the link says a field."""
+    """When and how a link carries a field."""
 
     SET = "set"
-    """Where it is not the default."""
+    """Unless it is the default."""
     ALWAYS = "always"
-    """Also where it says no more than the default: what a reader of the link looks for."""
+    """Also the default, because a reader of the link looks for it."""
     PACKED = "packed"
-    """JSON, deflated where it is long."""
+    """JSON, deflated if it is long."""
     NEVER = "never"
 
 
 class LaunchRule(StrEnum):
-    """How the launch command says a flag that has a spelling (`cli`)."""
+    """How a flag with a spelling (`cli`) is written in the launch command."""
 
     BY_KIND = "by-kind"
     OWN = "own"
-    """By a function of `deploy.launch`: what stands there depends on the release or on other flags."""
+    """By a function of `deploy.launch`, because it depends on the release or on other flags."""
 
 
 class LogRule(StrEnum):
-    """How a command, an argument line or a config line says a flag."""
+    """How a flag is read from a command, an argument line or a config line."""
 
     NEVER = "never"
     BY_KIND = "by-kind"
     """A number between the bounds, a switch, one of `common`."""
     WORD = "word"
-    """Any word; the request judges it."""
+    """Any word; the request checks it."""
     RUNNER = "runner"
     LIMITS = "limits"
     ROPE = "rope"
     SPECULATIVE = "speculative"
     GRAPHS = "graphs"
-    """By `log_graphs`: a flag, an older one, or a field of the compilation config."""
+    """By `log_graphs`: from a flag, an older flag, or a field of the compilation config."""
     START = "start"
-    """Lines of the start itself say it."""
+    """From lines of the start itself."""
 
 
 class Widget(StrEnum):
@@ -84,26 +84,26 @@ class Widget(StrEnum):
 
     NONE = "none"
     BY_KIND = "by-kind"
-    """Under "More options", as its kind and its bounds say."""
+    """Under "More options", built from its kind and bounds."""
     OWN = "own"
-    """By a function of `pages.ui`."""
+    """Built by a function of `pages.ui`."""
 
 
 MAX_LISTED: Final = 8192
-"""Numbers of a list: as many sizes as the largest captured batch makes."""
+"""Longest list of numbers: the sizes up to the largest captured batch."""
 MEASURED: Final = "measured"
 """The object of the parts of memory that the person gives; its fields follow `kvcore.base.parts`."""
 ENVIRONMENT_NAME: Final = "[A-Za-z_][A-Za-z0-9_]{0,79}"
 
 
 class Shown(StrEnum):
-    """Where the control of a field is of use."""
+    """When the control of a field is useful."""
 
     ALWAYS = "always"
     RECURRENT = "recurrent"
     """For a model with recurrent layers."""
     RESTART = "restart"
-    """Where a restart leaves more than a first start."""
+    """If a restart leaves more memory than a first start."""
     SEVERAL_CARDS = "several-cards"
     """For a replica of more than one card."""
     IMAGES = "images"
@@ -117,9 +117,9 @@ class Shown(StrEnum):
 
 
 WORD: Final = r"[A-Za-z0-9_.-]+"
-"""What a text with `is_word` is."""
+"""Pattern of a text with `is_word`."""
 DRIVER_VERSION: Final = r"(?:[1-9][0-9]{2}|(?:ROCm )?[1-9][0-9]{0,3}(?:\.(?:[0-9]{1,6}|rc[0-9]{1,3})){1,4})"
-"""What a text with `is_driver_version` is: 570, 570.86.15, ROCm 7.2, 25.0.rc1."""
+"""Pattern of a text with `is_driver_version`: 570, 570.86.15, ROCm 7.2, 25.0.rc1."""
 BOUNDED: Final = frozenset((Kind.INTEGER, Kind.NUMBER, Kind.INTEGERS, Kind.COUNT))
 FlagName = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*){0,2}$")]
 Spelling = Annotated[str, Meta(pattern=r"^--?[a-z][a-z0-9_.-]*$")]
@@ -132,37 +132,37 @@ class Flag(Record, frozen=True, kw_only=True):
 
     kind: Kind
     name: str = ""
-    """As in the request and in the link; `speculative_config.method` is a field of an object."""
+    """Name in the request and in the link; `speculative_config.method` is a field of an object."""
     minimum: Limit | None = None
     maximum: Limit | None = None
     characters: Annotated[int, Meta(ge=1, le=1 << 20)] = 256
     is_word: bool = False
-    """Of letters, digits, `_`, `.` and `-` alone: it names something that the engine knows."""
+    """Letters, digits, `_`, `.` and `-` only: a name that the engine knows."""
     is_driver_version: bool = False
-    """As the driver's own tool prints it."""
+    """A version as the driver's own tool prints it."""
     choices: tuple[Word, ...] = ()
     common: tuple[Word, ...] = ()
-    """Values that a page offers first, and that a log may say."""
+    """Values that a page offers first, and that are read from logs."""
     one_of: tuple[str, ...] = ()
-    """Fields of an object, at least one of which is said."""
+    """Fields of an object of which at least one is required."""
     auto: Literal[-1] | None = None
-    """What the word `auto` stands for."""
+    """The number that the word `auto` stands for."""
     human: bool = False
-    """Also as people and the engine's parser write it: 32k, 32K."""
+    """Takes 32k and 32K too, as the engine's parser does."""
     default: object = None
-    """What stands where nothing is said; None leaves it to the engine, by release."""
+    """Default; None means the engine's own, by release."""
     cli: tuple[Spelling, ...] = ()
     """The flag of the launch command, then its other spellings."""
     needs: str = ""
-    """A switch without which the launch command does not say it."""
+    """A switch without which the launch command leaves it out."""
     launch: LaunchRule = LaunchRule.BY_KIND
     link: LinkRule = LinkRule.SET
     log: LogRule = LogRule.NEVER
     logged: tuple[Word, ...] = ()
-    """Other names of it in logs."""
+    """Its other names in logs."""
     label: str = ""
     help: str = ""
-    """What its control says besides the meaning that `texts/parameters.toml` gives; all of it for other fields."""
+    """Help of its control, in addition to the meaning in `texts/parameters.toml` if it has one there."""
     widget: Widget = Widget.NONE
     shown: Shown = Shown.ALWAYS
     vary: bool = False
@@ -171,19 +171,19 @@ class Flag(Record, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if (self.kind in BOUNDED) is not (self.minimum is not None and self.maximum is not None):
-            raise ValueError("minimum and maximum stand with numbers, and only there")
+            raise ValueError("minimum and maximum are for numbers, and required there")
         if (self.is_word or self.is_driver_version) and self.kind is not Kind.TEXT:
-            raise ValueError("is_word and is_driver_version stand with a text, and only there")
+            raise ValueError("is_word and is_driver_version are for texts")
         if (self.kind in (Kind.CHOICE, Kind.NAMES)) is not bool(self.choices):
-            raise ValueError("choices stand with a choice and with names, and only there")
+            raise ValueError("choices are for a choice and for names, and required there")
         if self.choices and not set(self.common) <= set(self.choices):
-            raise ValueError("common is some of choices")
+            raise ValueError("common must be some of choices")
         if self.widget is not Widget.NONE and not self.label:
             raise ValueError("a widget needs a label")
         if self.minimum is not None and self.maximum is not None and self.minimum > self.maximum:
             raise ValueError("minimum is above maximum")
         if self.default is not None and not self._takes(self.default):
-            raise ValueError(f"default {self.default!r} is no value of it")
+            raise ValueError(f"default {self.default!r} is not a valid value")
 
     def _takes(self, value: object) -> bool:
         """Whether `value` may be the default."""
@@ -198,7 +198,7 @@ class Flag(Record, frozen=True, kw_only=True):
 
     @property
     def parent(self) -> str:
-        """The object that it is a field of; "" for the request itself."""
+        """The object that contains it; "" for the request itself."""
         return self.name.rpartition(".")[0]
 
     @property
@@ -213,7 +213,7 @@ class Flag(Record, frozen=True, kw_only=True):
 
     @property
     def other_names(self) -> tuple[str, ...]:
-        """What commands and logs call it too.
+        """Its other names in commands and logs.
 
         Example:
             >>> FLAGS["runner"].other_names
@@ -223,7 +223,7 @@ class Flag(Record, frozen=True, kw_only=True):
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """The least and the most, whole for whole numbers. Raises TypeError for a field without them."""
+        """Minimum and maximum, whole for whole numbers. Raises TypeError for a field without bounds."""
         if self.minimum is None or self.maximum is None:
             raise TypeError(f"{self.name} has no bounds")
         if self.kind is Kind.NUMBER:
@@ -232,7 +232,7 @@ class Flag(Record, frozen=True, kw_only=True):
 
     @property
     def spelling(self) -> str:
-        """What a command says for it.
+        """Its spelling in a command.
 
         Example:
             >>> FLAGS["max_model_len"].spelling, FLAGS["cudagraph_mode"].spelling
@@ -243,7 +243,7 @@ class Flag(Record, frozen=True, kw_only=True):
 
 
 class Unused(Record, frozen=True, kw_only=True):
-    """Fields of an object that the engine knows and that change nothing that is planned."""
+    """Fields of an object that the engine knows and that do not change a plan."""
 
     source: str
     names: tuple[Word, ...]
@@ -347,7 +347,7 @@ _FACTORS: Final = {"k": 10**3, "K": 2**10, "m": 10**6, "M": 2**20, "g": 10**9, "
 
 
 def read_whole(text: str, flag: Flag) -> int | None:
-    """The number between the bounds of `flag` that a text says as its parser takes it; None where it says none.
+    """The number in `text` as the engine's parser reads it; None without one within the bounds of `flag`.
 
     Example:
         >>> from kvcore.flags import FLAGS

@@ -1,4 +1,4 @@
-"""The JSON Schema of a request, as the registry's rows say it."""
+"""The JSON Schema of a request, from the rows of the registry."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Schema = dict[str, Any]
 
 
 def request_schema() -> Schema:
-    """What a request may be, as far as a schema can say it: a model that nobody knows still is refused.
+    """The schema of a request. It cannot say everything: an unknown model passes it, and is refused later.
 
     Example:
         >>> request_schema()["properties"]["max_loras"]

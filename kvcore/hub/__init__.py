@@ -1,24 +1,25 @@
-"""The Hugging Face Hub: config.json, side files and weight sizes of a model, never its weights or its code; of a class
-that nobody reads, the headers of its weight files.
+"""The Hugging Face Hub: config.json, side files and weight sizes of a model, never its weights or its code; for a class
+without a reader, the headers of its weight files.
 
-Answers are kept for a while, in so many bytes, and asked for once at a time. What the Hub says of a model is the same
-for every visitor, so they are shared. What it has not is kept briefly: whoever asks again and again costs one question
-a minute, and a model that has just been published is found.
+Answers are the same for every visitor, so they are cached for all, bounded in time and bytes, and a model that several
+ask for is fetched once. "Not found" is cached for a minute: repeated questions cost one request a minute, and a model
+that has just been published is found soon.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import datetime
 import re
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from cachetools import TLRUCache
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -49,16 +50,16 @@ MODELSLIM: Final = "quant_model_description.json"
 MODELSLIM_LIMIT_BYTES: Final = 16 << 20
 SIDE_FILES: Final = (HF_QUANT_CONFIG, MODELSLIM, OLD_GPTQ_CONFIG)
 WEIGHTS: Final = re.compile(r"(?:pytorch_)?model(?:-\d{5}-of-\d{5})?\.safetensors")
-"""What transformers calls the files of a checkpoint; consolidated ones are copies."""
+"""Names of checkpoint files in transformers; consolidated ones are copies."""
 SENTENCE_TRANSFORMERS: Final = "modules.json"
 
 PACKED_DTYPES: Final = frozenset(("F4", "BOOL", "U8", "I8", "I16", "U16", "I32", "U32", "I64", "U64"))
-"""Of these one stored element is not one parameter: quantized checkpoints pack several into it."""
+"""Dtypes in which one element may pack several parameters of a quantized checkpoint."""
 
 KEPT_SECONDS: Final = 6 * 3600.0
 REFUSED_SECONDS: Final = 60.0
 UNREACHED_SECONDS: Final = 10.0
-"""After a time limit or a broken connection."""
+"""For a timeout or a broken connection."""
 UNREACHED: Final = frozenset(("hub-timeout", "hub-unreachable"))
 NEVER_KEPT: Final = frozenset(
     ("hub-busy", "hub-off", "hub-owner-not-allowed", "hub-offline", "hub-invalid-id")
@@ -68,15 +69,15 @@ REFUSAL_BYTES: Final = 2000
 
 
 class HubModel(Struct, frozen=True, kw_only=True):
-    """What the Hub says of a model."""
+    """A model as the Hub describes it."""
 
     id: str
     config: ModelConfig
     checkpoint: Checkpoint
     revision: str
-    """The commit that was read; "" from the local cache."""
+    """The commit; "" if it was read from the local cache."""
     fetched: datetime.datetime
-    """In UTC."""
+    """UTC."""
 
 
 def fetch_model(
@@ -126,7 +127,7 @@ def _from_hub(lookup: Lookup) -> HubModel:
 
 
 def _side_file(lookup: Lookup, name: str, commit: str) -> dict[str, Any] | None:
-    """A side file; ModelSlim's names every tensor, and is left out where it is too large even so."""
+    """A side file. ModelSlim's names every tensor and has a limit of its own; above that it is left out."""
     if name != MODELSLIM:
         return lookup.file(name, commit)
     try:
@@ -138,9 +139,9 @@ def _side_file(lookup: Lookup, name: str, commit: str) -> dict[str, Any] | None:
 
 
 def _with_headers(lookup: Lookup, model: HubModel, names: frozenset[str]) -> HubModel:
-    """The model with the headers of its weight files, by which a class is planned that nobody reads.
+    """The model with the headers of its weight files, from which a class without a reader is planned.
 
-    Raises HubError where they cannot be read and the config alone is not enough either.
+    Raises HubError if they cannot be read and the config alone is not enough.
     """
     weights = sorted(filter(WEIGHTS.fullmatch, names))
     if not weights:
@@ -161,7 +162,7 @@ def _with_headers(lookup: Lookup, model: HubModel, names: frozenset[str]) -> Hub
 
 
 def _from_cache(model: str, revision: str | None) -> HubModel:
-    """What the local Hub cache has, for servers that are offline on purpose."""
+    """The model in the local Hub cache, for servers that are offline on purpose."""
     from huggingface_hub import try_to_load_from_cache
 
     files: dict[str, dict[str, Any] | None] = {}
@@ -210,7 +211,7 @@ def _file_names(facts: Mapping[str, Any]) -> frozenset[str]:
 
 
 def _counted(safetensors: Any) -> Checkpoint:
-    """Sizes from the elements by dtype that the Hub counted in the headers of the weight files."""
+    """Sizes from the numbers of elements by dtype, which the Hub counts in the headers of the weight files."""
     counts = safetensors.get("parameters") if isinstance(safetensors, dict) else None
     if not isinstance(counts, dict) or not all(type(count) is int and count > 0 for count in counts.values()):
         return Checkpoint()
@@ -223,7 +224,7 @@ def _counted(safetensors: Any) -> Checkpoint:
 
 @dataclass(slots=True)
 class Answer:
-    """What the Hub said, and until when it counts; being asked for while `is_ready` is not set."""
+    """An answer of the Hub and the time until which it is valid; pending until `is_ready` is set."""
 
     model: HubModel | None = None
     error: HubError | None = None
@@ -234,7 +235,7 @@ class Answer:
     def given(self) -> HubModel:
         """The model. Raises the HubError."""
         if self.error is not None:
-            # A new one each time: what was raised refers to the frames of whoever it was raised to.
+            # A new one each time: a raised error refers to the frames of its caller.
             facts = {name: text for name, text in self.error.params.items() if name != "value"}
             raise HubError(self.error.code, field=self.error.field, value=self.error.value, **facts)
         assert self.model is not None
@@ -242,7 +243,7 @@ class Answer:
 
 
 class Lookups:
-    """Answers of the Hub, for all who ask."""
+    """Cached answers of the Hub, at most `most_bytes` of them."""
 
     def __init__(
         self,
@@ -250,43 +251,41 @@ class Lookups:
         most_bytes: int = MAX_BYTES,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._fetch, self._most_bytes, self._clock = fetch, most_bytes, clock
+        self._fetch, self._clock = fetch, clock
         self._lock = threading.Lock()
-        self._answers: OrderedDict[str, Answer] = OrderedDict()
-        self._going: dict[str, Answer] = {}
-        self.bytes = 0
+        self._answers: TLRUCache[str, Answer] = TLRUCache(
+            most_bytes, lambda _, answer, now: answer.until, clock, getsizeof=lambda answer: answer.bytes
+        )
+        self._pending: dict[str, Answer] = {}
+
+    @property
+    def bytes(self) -> int:
+        """Size of the answers."""
+        return int(self._answers.currsize)
 
     def look_up(self, model: str, *, asker: str) -> HubModel:
-        """The Hub's model of that id. Raises HubError as `fetch_model` does."""
+        """The model with that id on the Hub. Raises HubError as `fetch_model` does."""
         check_owner(model)
         with self._lock:
-            answer = self._answers.get(model)
-            if answer is not None and answer.until > self._clock():
-                self._answers.move_to_end(model)
-                return answer.given()
-            going = self._going.get(model)
-            if going is None:
-                answer = self._going[model] = Answer()
-        if going is not None:
-            going.is_ready.wait()
-            return going.given()
-        assert answer is not None
-        return self._ask(model, asker, answer)
+            answer = self._answers.get(model) or self._pending.get(model)
+            if answer is None:
+                own = self._pending[model] = Answer()
+        if answer is None:
+            return self._ask(model, asker, own)
+        answer.is_ready.wait()
+        return answer.given()
 
     def clear(self) -> None:
-        """Forgets every answer."""
+        """Removes every answer."""
         with self._lock:
             self._answers.clear()
-            self.bytes = 0
 
     def _ask(self, model: str, asker: str, answer: Answer) -> HubModel:
         try:
             answer.model = self._fetch(model, asker=asker)
             answer.until = self._clock() + KEPT_SECONDS
             config = answer.model.config
-            answer.bytes = REFUSAL_BYTES + size_of(
-                (config.text, config.raw, config.hf_quant_config, config.headers)
-            )
+            answer.bytes += size_of((config.text, config.raw, config.hf_quant_config, config.headers))
         except HubError as error:
             answer.error = error.with_traceback(None)
             error.__context__ = None
@@ -297,21 +296,13 @@ class Lookups:
             answer.error = HubError("hub-unreachable", field="model", value=model, reason="internal error")
             raise
         finally:
-            self._keep(model, answer)
+            with self._lock:
+                del self._pending[model]
+                with contextlib.suppress(ValueError):  # larger than the whole cache
+                    self._answers[model] = answer
             answer.is_ready.set()
         return answer.given()
 
-    def _keep(self, model: str, answer: Answer) -> None:
-        with self._lock:
-            del self._going[model]
-            old = self._answers.pop(model, None)
-            self.bytes -= old.bytes if old is not None else 0
-            if answer.until and answer.bytes <= self._most_bytes:
-                self._answers[model] = answer
-                self.bytes += answer.bytes
-            while self.bytes > self._most_bytes:
-                self.bytes -= self._answers.popitem(last=False)[1].bytes
-
 
 LOOKUPS: Final = Lookups()
-"""Of the process."""
+"""The cache of this process."""

@@ -1,4 +1,4 @@
-"""Beginnings of files on the Hub, read while they arrive: the size in an index, the header of a file of weights."""
+"""Readers of the beginning of a file while it arrives: the size in an index, the header of a weight file."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from typing import Final
 from kvcore.base.units import MIB
 
 HEADER_LIMIT_BYTES: Final = 8 * MIB
-"""Of one safetensors file's header."""
+"""Largest header of one safetensors file."""
 FIRST_BYTES: Final = 128 << 10
-"""What is asked of a safetensors file at first: most headers end within it."""
+"""Size of the first request for a safetensors file: most headers are shorter."""
 LENGTH_BYTES: Final = 8
-"""Of the header's length, before the header."""
+"""Size of the length field in front of the header."""
 KEY: Final = b"metadata"
 MAX_BYTES: Final = 1 << 16
-"""Of an index: of the object with the size, and of one text."""
+"""Largest metadata object of an index, and largest string."""
 MAX_SPACES: Final = 64
 MAX_OBJECTS: Final = 10_000
-"""An index has two, and what is in its metadata."""
+"""Most objects in an index: it has two, and those within its metadata."""
 _TOKEN: Final = re.compile(rb'"([^"\\]*(?:\\.[^"\\]*)*)"(\s{0,%d}:)?|["{}\[\]]' % MAX_SPACES, re.DOTALL)
 
 _TEXTS: Final = re.compile(rb'(?:[^"{}\[\]]++|"[^"\\]*+(?:\\.[^"\\]*+)*+")*+', re.DOTALL)
-"""Whatever has no bracket: all names of the weights at once."""
+"""Everything without a bracket: all names of the weights at once."""
 
 
 class HeaderReader:
-    """Takes the beginning of a safetensors file, until its header is complete.
+    """Reads a safetensors file until its header is complete.
 
     Source: the safetensors format, README.md: eight bytes with the header's length, then its JSON (0.6).
 
@@ -42,7 +42,7 @@ class HeaderReader:
 
     @property
     def end(self) -> int:
-        """Up to where it reaches: a first guess before its length is there."""
+        """End of the header in the file; a first guess until its length has arrived."""
         return (
             LENGTH_BYTES + int.from_bytes(self.body[:LENGTH_BYTES], "little")
             if self._has_length
@@ -51,12 +51,12 @@ class HeaderReader:
 
     @property
     def is_whole(self) -> bool:
-        """Whether all of it is there."""
+        """Whether the whole header has arrived."""
         return self._has_length and len(self.body) >= self.end
 
     @property
     def text(self) -> str:
-        """The JSON."""
+        """The JSON of the header."""
         return self.body[LENGTH_BYTES : self.end].decode("utf-8", "replace")
 
     @property
@@ -64,13 +64,13 @@ class HeaderReader:
         return len(self.body) >= LENGTH_BYTES
 
     def feed(self, piece: bytes) -> bool:
-        """Takes the next piece; whether nothing more is needed."""
+        """Adds the next piece. True if no more is needed."""
         self.body += piece
         return self.is_whole or self.end > HEADER_LIMIT_BYTES
 
 
 class IndexReader:
-    """Takes an index piece by piece, until its `metadata` is complete.
+    """Reads an index piece by piece until its `metadata` is complete.
 
     Example:
         >>> reader = IndexReader()
@@ -83,20 +83,20 @@ class IndexReader:
     def __init__(self) -> None:
         self.total_size: int | None = None
         self._left = b""
-        """What began and has not ended."""
+        """A token that has begun and not ended."""
         self._depth = 0
         self._objects = 0
         self._follows_key = False
         self._metadata: bytes | None = None
 
     def feed(self, piece: bytes) -> bool:
-        """Takes the next piece; whether nothing more is needed: the size is known, or never will be."""
+        """Adds the next piece. True if no more is needed: the size is known, or cannot be."""
         text = self._left + piece
         begun, position = 0, 0
         while token := self._next(text, position):
             is_last = len(text) - token.end() <= MAX_SPACES and not text[token.end() :].strip()
             if token[0] == b'"' or (is_last and token[1] is not None and token[2] is None):
-                # A text without an end, or perhaps a key whose colon is still to come.
+                # A string without an end, or perhaps a key whose colon is still to come.
                 position = token.start()
                 break
             position = token.end()

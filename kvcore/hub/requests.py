@@ -1,10 +1,9 @@
-"""Questions to the Hugging Face Hub: about whose models, how many at once, how long, and how much is read of an answer.
+"""Requests to the Hugging Face Hub and their limits: owners, number at once, time, and bytes of an answer.
 
-What comes back is untrusted: its size, its nesting, its redirects and the time of the whole call are limited.
-The server's environment decides where to ask and as whom; HF_ENDPOINT, HF_HUB_OFFLINE and HF_TOKEN are read at
-each call.
+Answers are untrusted: size, nesting, redirects and the time of the whole call are limited. The server's environment
+sets endpoint and account; HF_ENDPOINT, HF_HUB_OFFLINE and HF_TOKEN are read at each call.
 
-KVPLANNER_HUB=off               nobody is asked
+KVPLANNER_HUB=off               no requests
 KVPLANNER_HUB=Qwen,meta-llama   models of these organisations and users only
 """
 
@@ -35,32 +34,32 @@ OFF: Final = ("off", "0", "false", "no")
 EVERYBODY: Final = ("", "on", "1", "true", "yes", "*")
 DEFAULT_ENDPOINT: Final = "https://huggingface.co"
 TIME_LIMIT_SECONDS: Final = 10.0
-"""Of the whole call."""
+"""For the whole call."""
 SIZE_LIMIT_BYTES: Final = MAX_CONFIG_BYTES
-"""Of one file."""
+"""Largest file."""
 INDEX_LIMIT_BYTES: Final = 32 * MIB
-"""Of model.safetensors.index.json, which names every tensor."""
+"""Largest model.safetensors.index.json, which names every tensor."""
 MAX_REDIRECTS: Final = 4
 MAX_AT_ONCE: Final = 16
-"""Look-ups of the process; one that ran out of time counts until its connection is closed."""
+"""Look-ups of the process; one that timed out counts until its connection is closed."""
 MAX_OF_ONE: Final = 2
 """Look-ups of one session."""
 HEADERS_LIMIT_BYTES: Final = MAX_CHARACTERS
-"""Of all of a repository's headers together."""
+"""All headers of a repository together."""
 HEADERS_AT_ONCE: Final = 8
 STORAGE_SCHEME: Final = "https"
 STORAGE_HOSTS: Final = (".hf.co", ".huggingface.co")
-"""Where the Hub keeps weight files: their requests may be redirected there, without the token."""
+"""Hosts of the Hub's weight files: requests for them may be redirected there, without the token."""
 INDEX: Final = "model.safetensors.index.json"
 LISTING: Final = "the Hub's description"
-"""What errors call the Hub's own answer about a repository."""
+"""Name of the Hub's own answer about a repository, in errors."""
 _TRUE: Final = ("1", "true", "yes", "on")
 
 Answer = TypeVar("Answer")
 
 
 def owners() -> frozenset[str] | None:
-    """Whose models may be asked about, in lower case: none when it is empty, anybody's when it is None."""
+    """Owners whose models may be looked up, in lower case; empty: none, None: all."""
     written = os.environ.get(SWITCH, "").strip().lower()
     if written in EVERYBODY:
         return None
@@ -70,12 +69,12 @@ def owners() -> frozenset[str] | None:
 
 
 def is_off() -> bool:
-    """Whether the server asks nobody."""
+    """Whether the server makes no requests."""
     return owners() == frozenset()
 
 
 def check_owner(model: str) -> None:
-    """Raises HubError `hub-off` or `hub-owner-not-allowed` for what the server does not ask about."""
+    """Raises HubError `hub-off` or `hub-owner-not-allowed` for a model that may not be looked up."""
     allowed = owners()
     if allowed is None:
         return
@@ -86,7 +85,7 @@ def check_owner(model: str) -> None:
 
 
 def is_offline() -> bool:
-    """Whether the server's environment forbids asking the Hub."""
+    """Whether the server's environment forbids requests to the Hub."""
     return os.environ.get("HF_HUB_OFFLINE", "").lower() in _TRUE
 
 
@@ -99,7 +98,7 @@ def _endpoint() -> str:
 
 
 class Lookup:
-    """One call's requests about a model: to one origin, within one deadline."""
+    """The requests of one look-up: to one origin, within one deadline."""
 
     def __init__(self, model: str, revision: str | None, time_limit_seconds: float) -> None:
         self.model, self.revision = model, revision
@@ -109,7 +108,7 @@ class Lookup:
 
     @contextmanager
     def opened(self) -> Iterator[None]:
-        """The connection that every request of the call takes."""
+        """Opens the connection for all requests of the look-up."""
         import httpx2  # here and not above: it takes longer to import than all of kvcore
 
         token = os.environ.get("HF_TOKEN", "").strip()
@@ -126,22 +125,22 @@ class Lookup:
         return HubError(code, field="model", value=self.model, **params)
 
     def timeout(self) -> HubError:
-        """The error that the time limit is over."""
+        """The error for a passed deadline."""
         return self.refused("hub-timeout", limit=f"{self.time_limit_seconds:g}")
 
     def description(self) -> dict[str, Any] | None:
-        """What the Hub says of the repository, or None where there is none."""
+        """The Hub's description of the repository; None if there is none."""
         address = f"{self._endpoint}/api/models/{self.model}"
         if self.revision is not None:
             address += "/revision/" + self.revision.replace("/", "%2F")
         return self._json(address, "")
 
     def file(self, name: str, commit: str, limit: int = SIZE_LIMIT_BYTES) -> dict[str, Any] | None:
-        """A JSON file of the repository, or None where it has none."""
+        """A JSON file of the repository; None if there is none."""
         return self._json(self._address(name, commit), name, limit)
 
     def index_size(self, commit: str) -> int | None:
-        """`metadata.total_size` of the shards' index, None without one that is usable; reads no further than that."""
+        """`metadata.total_size` of the shards' index; None if it has no usable one. Reads no further than that."""
         reader = IndexReader()
         try:
             self._take(self._address(INDEX, commit), INDEX, INDEX_LIMIT_BYTES, reader.feed)
@@ -151,7 +150,7 @@ class Lookup:
         return reader.total_size
 
     def headers(self, names: Sequence[str], commit: str) -> Headers:
-        """The headers of safetensors files, one after another; no weights are read."""
+        """The headers of safetensors files; no weights are read."""
         reader = HeadersReader()
         left = HEADERS_LIMIT_BYTES
         pool = ThreadPoolExecutor(HEADERS_AT_ONCE)
@@ -206,9 +205,9 @@ class Lookup:
         feed: Callable[[bytes], bool],
         span: tuple[int, int] | None = None,
     ) -> bool:
-        """Feeds what is at `url` until it ends or nothing more is needed; whether there is anything.
+        """Feeds the content at `url` until it ends or no more is needed. False if there is nothing.
 
-        `span` are the first and the last byte that are asked for of a file of weights, which lies in a storage.
+        `span` are the first and last byte to request of a weight file, which may lie on a storage host.
         """
         import httpx2
 
@@ -241,8 +240,8 @@ class Lookup:
         return urlsplit(url)[:2] == urlsplit(self._endpoint)[:2]
 
     def _redirected(self, url: str, location: str, *, is_weights: bool) -> str:
-        """Renamed repositories redirect on the same host, weights to the Hub's storage; nobody else is followed, least
-        with a token."""
+        """The target of a redirect: on the same host for renamed repositories, on the Hub's storage for weights. Any
+        other is refused, since the request may carry a token."""
         target = urljoin(url, location)
         parts = urlsplit(target)
         is_storage = parts.scheme == STORAGE_SCHEME and (parts.hostname or "").endswith(STORAGE_HOSTS)
@@ -251,7 +250,7 @@ class Lookup:
         return target
 
     def _is_there(self, response: httpx2.Response, name: str) -> bool:
-        # Without a token the Hub answers 401 for what does not exist and for what is private alike.
+        # Without a token the Hub answers 401 both for a missing and for a private repository.
         status, code = response.status_code, response.headers.get("x-error-code", "")
         if status in (200, 206):
             return True
@@ -286,12 +285,12 @@ def parsed(model: str, name: str, text: str, limit: int = SIZE_LIMIT_BYTES) -> d
 
 
 def malformed(model: str, name: str, reason: str) -> HubError:
-    """The error that a file is not what its name says."""
+    """The error for a file with unusable content."""
     return HubError("hub-malformed", field="model", value=model, file=name or LISTING, reason=reason)
 
 
 class InFlight:
-    """Look-ups that are going on.
+    """Counts the look-ups in flight.
 
     Example:
         >>> going = InFlight(most=2, most_of_one=1)
@@ -307,18 +306,18 @@ class InFlight:
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """Number of look-ups."""
         return self._askers.total()
 
     def enter(self, model: str, asker: str) -> None:
-        """Takes a place; "" asks for nobody in particular. Raises HubError `hub-busy`."""
+        """Counts one more for `asker`; "" has no limit of its own. Raises HubError `hub-busy`."""
         with self._lock:
             if self.count >= self._most or (asker and self._askers[asker] >= self._most_of_one):
                 raise HubError("hub-busy", field="model", value=model)
             self._askers[asker] += 1
 
     def leave(self, asker: str) -> None:
-        """Gives the place back."""
+        """Counts one less."""
         with self._lock:
             self._askers[asker] -= 1
             if not self._askers[asker]:
@@ -326,13 +325,13 @@ class InFlight:
 
 
 IN_FLIGHT: Final = InFlight()
-"""Of the process."""
+"""The look-ups of this process."""
 
 
 def within(lookup: Lookup, asker: str, call: Callable[[], Answer]) -> Answer:
-    """What `call` answers, within the time limit.
+    """The result of `call`, within the time limit.
 
-    In a thread, because looking up a host name knows no time limit; its place is free when it has really ended.
+    Runs in a thread, because resolving a host name has no timeout; its place is free when the thread has ended.
     """
     answers: list[Answer] = []
     failures: list[Exception] = []

@@ -127,9 +127,9 @@ class Check(Prose, frozen=True, kw_only=True):
     title: Text
     detail: Text
     open: Text = Text("")
-    """Said in place of `detail` where the plan leaves it open."""
+    """Shown instead of `detail` if the plan leaves it open."""
     fails: Text = Text("")
-    """Said in place of `detail` where it fails."""
+    """Shown instead of `detail` if it fails."""
 
 
 class StoryStep(Prose, frozen=True, kw_only=True):
