@@ -15,8 +15,7 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from kvcore.base.errors import WorkloadError
-from kvcore.base.toml_files import file_text
-from kvcore.tables import Amount, Count, Record, Source, convert, read_toml
+from kvcore.tables import Amount, Count, Record, Source, TableFile
 from kvcore.workload.histogram import MAX_TOKENS
 
 MAX_DIGITS: Final = 9
@@ -93,11 +92,8 @@ class RequestTables(Record, frozen=True, kw_only=True):
     estimate: Estimate
 
 
-@cache
-def tables() -> RequestTables:
-    text = file_text("kvcore.workload", "requests.toml")
-    found: RequestTables = convert(read_toml(text, "requests.toml"), RequestTables, "requests.toml")
-    return found
+tables: Final = TableFile("kvcore.workload", "requests.toml", RequestTables).load
+"""Gives the tables of requests.toml."""
 
 
 class Reading(Struct, frozen=True, kw_only=True):

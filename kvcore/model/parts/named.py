@@ -12,11 +12,10 @@ from typing import Final, TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
-from kvcore.base.toml_files import file_text
 from kvcore.model import architecture as arch
 from kvcore.model.headers import DTYPE_BITS, Tensors
 from kvcore.model.parts.blocks import Heads
-from kvcore.tables import Record, convert, read_toml
+from kvcore.tables import Record, TableFile
 
 TABLE: Final = "named.toml"
 Words: TypeAlias = tuple[str, ...]
@@ -52,7 +51,7 @@ class Names(Record, frozen=True, kw_only=True):
     window_keys: Words
 
 
-NAMES: Final = convert(read_toml(file_text(__package__, TABLE), TABLE), Names, TABLE)
+NAMES: Final = TableFile("kvcore.model.parts", TABLE, Names).load()
 _COLUMNS: Final = frozenset(
     (*NAMES.column, *NAMES.key, *NAMES.value, *NAMES.query_key_value, *NAMES.latent_up)
 )

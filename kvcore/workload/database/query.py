@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final
 from msgspec import Meta
 
 from kvcore.base.errors import WorkloadError
-from kvcore.tables import Record, Source, convert, read_toml
+from kvcore.tables import Record, Source, TableFile
 from kvcore.workload.columns import columns_of
 from kvcore.workload.database.cells import BITS, UNKNOWN
 from kvcore.workload.histogram import MAX_TOKENS
@@ -45,10 +45,8 @@ class _Tables(Record, frozen=True, kw_only=True):
 
 @cache
 def layouts() -> tuple[Layout, ...]:
-    """Tables whose lengths are no columns: layouts.toml."""
-    text = resources.files("kvcore.workload.database").joinpath("layouts.toml").read_text("utf-8")
-    tables: _Tables = convert(read_toml(text, "layouts.toml"), _Tables, "layouts.toml")
-    return tables.layouts
+    """Tables without columns for the lengths: layouts.toml."""
+    return TableFile("kvcore.workload.database", "layouts.toml", _Tables).load().layouts
 
 
 def length_columns(
