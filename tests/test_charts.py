@@ -62,7 +62,7 @@ class TestMemoryBar:
     def test_names_and_sizes_stand_on_the_parts(self) -> None:
         assert ("Weights", "61.0 GiB") in [piece.said for piece in pieces(present_plans.fits())]
 
-    def test_what_is_missing_is_hatched_and_labelled_with_its_gib(self) -> None:
+    def test_a_shortage_is_hatched_and_labelled_in_gib(self) -> None:
         plan = present_plans.too_big()
         missing = shortage(plan)
         assert missing.size == pytest.approx(-gib(plan.memory.available_kv.value))
@@ -78,7 +78,7 @@ class TestMemoryBar:
         assert under
         assert [piece.said for piece in under] == [()] * len(under)
 
-    def test_a_context_too_long_misses_what_one_request_lacks(self) -> None:
+    def test_a_context_too_long_is_short_of_what_one_request_lacks(self) -> None:
         plan = present_plans.too_long()
         missing = shortage(plan)
         assert missing.size == pytest.approx(gib(plan.cache.needed_bytes - plan.memory.available_kv.value))
@@ -157,7 +157,7 @@ class TestConcurrencyChart:
         assert zone["fillpattern"]["shape"] == "/"
         assert "not even one request fits" in notes(figure)
 
-    def test_the_band_holds_the_line(self) -> None:
+    def test_the_band_contains_the_line(self) -> None:
         figure = chart(present_plans.fits())
         band = next(trace for trace in figure["data"] if trace["name"] == "interval")
         line = next(trace for trace in figure["data"] if trace["name"] == "TP 1")

@@ -55,7 +55,7 @@ def test_all_bars_share_one_axis_and_sum_to_their_cards() -> None:
     assert figure.end >= max(line.start for bar in figure.bars for line in bar.across)
 
 
-def test_what_does_not_fit_goes_past_its_line_and_says_so() -> None:
+def test_a_deployment_that_does_not_fit_exceeds_its_line_and_says_so() -> None:
     rows = named(Varied.ACCELERATOR)
     figure = small_multiples(rows, T)
     small = next(bar for bar, (name, _) in zip(figure.bars, rows, strict=True) if name == "L4")
@@ -64,7 +64,7 @@ def test_what_does_not_fit_goes_past_its_line_and_says_so() -> None:
     assert [note.text.split()[0] for note in small.above] == ["OOM"]
 
 
-def test_what_may_start_within_the_error_is_not_called_out_of_memory() -> None:
+def test_a_start_within_the_error_is_not_called_out_of_memory() -> None:
     fields = {"accelerator": "RTX-4090-24GB", "gpu_memory_utilization": 0.75, "max_model_len": 8192}
     rows = named(Varied.TENSOR_PARALLEL, model="Qwen/Qwen3-32B", dtype="float16", **fields)
     (tight,) = (
@@ -74,7 +74,7 @@ def test_what_may_start_within_the_error_is_not_called_out_of_memory() -> None:
     assert re.fullmatch(r"\N{MINUS SIGN}0\.\d\d GiB", note.text)
 
 
-def test_labels_of_what_is_missing_stand_clear_of_names_and_sizes() -> None:
+def test_labels_of_shortages_stand_clear_of_names_and_sizes() -> None:
     # Weights of one of four H100 are 109.6 GiB: the hatching covers what lies behind the budget.
     rows = named(Varied.TENSOR_PARALLEL, model="Qwen/Qwen3-235B-A22B", tensor_parallel_size=8)
     figure = small_multiples(rows, T)

@@ -9,7 +9,7 @@ def test_each_term_is_there_once_and_in_order() -> None:
     assert names == sorted(set(names))
 
 
-def test_what_the_page_says_is_explained() -> None:
+def test_terms_of_the_pages_are_explained() -> None:
     explained = " ".join(term.name for term in GLOSSARY.values())
     said = (
         "KV cache|Weights|Activations|CUDA graphs|Budget|Block|Requests at once|Context length|TP|PP|DP|EP|MLA|GQA|"

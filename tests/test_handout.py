@@ -49,7 +49,7 @@ def test_every_route_has_its_steps(solved: bool) -> None:
         assert sheet("dense", route, solved=solved).count("<h2>") == len(route.steps)
 
 
-def test_what_a_link_calls_a_model_does_not_run() -> None:
+def test_a_model_name_from_a_link_does_not_run() -> None:
     named = plan(replace(planned("dense").scenario, model="<script>alert(1)</script>"))
     found = handout_html(named, route_of(path="20"), 0, LINKS, words(Language.ENGLISH), solved=True)
     assert "<script" not in found

@@ -72,7 +72,7 @@ def test_reasons_are_translated_with_their_numbers() -> None:
      '{"a', '{"a": "\n"}', r'{"a": "\x"}', r'{"a": "\u12"}', "{\"a\": 1,}",
      '{"a": [1,]}', "\ufeff{}"],
 )  # fmt: skip
-def test_what_is_wrong_with_a_json_is_said_in_chinese(text: str) -> None:
+def test_errors_in_json_are_named_in_chinese(text: str) -> None:
     with pytest.raises(ScenarioError) as caught:
         parse_json_object(text)
     assert caught.value.code == "invalid-json"

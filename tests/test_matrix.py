@@ -1,4 +1,4 @@
-"""What the Explore page says and draws of a sweep."""
+"""The texts and drawings of a sweep on the Explore page."""
 
 import pytest
 from msgspec.structs import replace
@@ -165,7 +165,7 @@ def test_the_head_has_the_columns_of_the_figure() -> None:
         assert names[-len(SIZES) :] == ("TP 1", "TP 2", "TP 4", "TP 8")
 
 
-def test_what_a_deployment_costs() -> None:
+def test_the_cost_of_a_deployment() -> None:
     target = Target(wanted=20, prices={"H100-80GB": 3.0, "L40S-48GB": 1.0}, max_num_seqs=25)
     h100 = (
         BY_ID["H100-80GB"],

@@ -16,7 +16,7 @@ from pages.ui.sidebar import pickers
 PAGES = Path(__file__).resolve().parents[1] / "pages"
 ARGUMENTS = ("on_change", "on_click", "on_select")
 HANDED_ON = ("on_select", "one.ask")
-"""What a function was given: it is looked at where it is given."""
+"""Arguments that pass a function on: it is checked where it is given."""
 
 
 def trees() -> list[tuple[Path, ast.Module]]:
@@ -45,7 +45,7 @@ def callbacks(tree: ast.Module) -> Iterator[ast.expr]:
 
 
 def name_of(found: ast.expr) -> str:
-    """What is called at last: `undo.take` and `partial(undo.take, scenario)` are `take`."""
+    """The function that is called in the end: `take` for `undo.take` and for `partial(undo.take, scenario)`."""
     if isinstance(found, ast.Call) and ast.unparse(found.func) == "partial":
         found = found.args[0]
     return ast.unparse(found).rpartition(".")[2]

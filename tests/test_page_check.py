@@ -55,7 +55,7 @@ def test_log_and_comparison_may_each_have_notes() -> None:
     assert [text.count("**Note**") for text in (element.value for element in app.markdown)].count(1) == 2
 
 
-def test_both_fields_may_have_what_cannot_be_read() -> None:
+def test_both_fields_may_have_an_unreadable_log() -> None:
     app = open_check()
     app.text_area(key="prerun.text").set_value("no log")
     app = paste(app, "no log either")
@@ -251,7 +251,7 @@ def written(app: AppTest) -> str:
     return "\n".join(element.value for kind in ("text", "caption", "markdown") for element in app.get(kind))
 
 
-def test_what_is_advised_suffices_and_what_the_error_measured_is_compared() -> None:
+def test_advice_suffices_and_measured_figures_are_compared() -> None:
     """131,072 tokens need 20 GiB, 10 of them as fp8: neither is in the 2.61 GiB that are left."""
     app = paste(open_check(**LLAMA), FAR_TOO_LONG)
     assert "fp8" not in next(text.value for text in app.text if text.value.startswith("Next:"))

@@ -32,7 +32,7 @@ def test_a_command_becomes_the_scenario_and_can_be_undone() -> None:
     assert "--swap-space 16" not in seen(app)
 
 
-def test_a_model_that_nobody_knows_leaves_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_model_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     app = use("vllm serve /models/nobody --max-model-len 4096", model="Qwen/Qwen3-32B")
     assert (params(app)["model"], params(app)["max_model_len"]) == ("Qwen/Qwen3-32B", "4096")
@@ -43,7 +43,7 @@ def warned(app) -> str:
     return " ".join(element.value for element in app.warning)
 
 
-def test_what_is_no_command_changes_nothing_and_says_so() -> None:
+def test_a_text_that_is_no_command_changes_nothing_and_says_so() -> None:
     app = use("vllm serve Qwen/Qwen3-8B --swap-space 16", model="Qwen/Qwen3-32B", max_model_len="8192")
     assert "--swap-space 16" in seen(app)
     before = params(app)
@@ -55,7 +55,7 @@ def test_what_is_no_command_changes_nothing_and_says_so() -> None:
     assert "start-up lines" not in seen(app).lower()
 
 
-def test_latest_is_the_newest_release_and_what_is_lent_is_named() -> None:
+def test_latest_is_the_newest_release_and_borrowed_settings_are_named() -> None:
     text = "docker run vllm/vllm-openai:{} --model Qwen/Qwen3-8B -tp 2"
     app = use(text.format("v0.11.0"), model="Qwen/Qwen3-32B", accelerator="L40S-48GB")
     assert params(app)["engine_version"] == "0.11.0"
@@ -68,7 +68,7 @@ def test_latest_is_the_newest_release_and_what_is_lent_is_named() -> None:
     assert "taken from the sidebar: accelerator, engine version" in seen(app)
 
 
-def test_a_release_that_nobody_knows_changes_nothing() -> None:
+def test_an_unknown_release_changes_nothing() -> None:
     """Its flags cannot be told, so neither the plan nor the sidebar could be drawn with it."""
     app = open_app()
     before = params(app)

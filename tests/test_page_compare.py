@@ -43,7 +43,7 @@ def test_everything_that_varies_has_a_page(locale: str, language: Language) -> N
         assert any((button.key or "").startswith("use.") for button in app.button), varied
 
 
-def test_what_is_varied_is_in_the_link() -> None:
+def test_the_varied_setting_is_in_the_link() -> None:
     app = open_page(QWEN | {"vary": "kv_cache_dtype"})
     assert app.segmented_control(key="varied").value == "kv_cache_dtype"
     app = checked(app.segmented_control(key="varied").set_value("block_size").run())

@@ -96,7 +96,7 @@ def test_no_card_left_says_so() -> None:
     assert not app.info
 
 
-def test_a_model_that_nothing_holds_still_has_a_page() -> None:
+def test_a_model_that_fits_nowhere_still_has_a_page() -> None:
     app = open_page({"model": "moonshotai/Kimi-K2-Instruct", "accelerator": "T4-16GB"})
     app = checked(app.segmented_control(key="explore_gpus").set_value(1).run())
     assert app.warning[0].value.startswith("None of these fits")
@@ -111,7 +111,7 @@ def test_a_model_that_most_cards_refuse_has_words_in_its_cells() -> None:
     assert any(text.startswith("refused") for text in texts)
 
 
-def test_a_card_with_memory_of_its_own_is_in_the_matrix() -> None:
+def test_a_card_with_given_memory_is_in_the_matrix() -> None:
     app = open_page(QWEN | {"accelerator.memory_gib": "300"})
     hover = {
         card: text
@@ -155,7 +155,7 @@ def test_prices_are_in_the_link_and_count() -> None:
     assert params(app)["prices"] == "L40S-48GB:0.4"
 
 
-def test_a_price_that_is_none_is_told() -> None:
+def test_an_invalid_price_is_reported() -> None:
     app = open_page(QWEN | {"prices": "H100-80GB:-2"})
     assert any("prices" in text.value for text in app.text)
 

@@ -28,7 +28,7 @@ AS_TEXT = {
     "TextArea.value", "TextArea.default", "Selectbox.options", "Selectbox.raw_value", "PlotlyChart.spec",
     "PageLink.query_string",
 }  # fmt: skip
-"""What Streamlit shows as it is, and never as Markdown."""
+"""Elements that Streamlit shows as they are, never as Markdown."""
 LINKS = {
     "accepted": {
         "env.A": HOSTILE, "search": HOSTILE, "find": HOSTILE,
@@ -141,7 +141,7 @@ def test_a_link_says_which_word_it_could_not_take():
     assert decoded.scenario.quantization is None
 
 
-def test_what_a_log_says_is_nowhere_read_as_markdown():
+def test_a_logs_text_is_nowhere_read_as_markdown():
     text = (SAMPLES / "start.log").read_text("utf-8").replace("Qwen/Qwen2.5-72B-Instruct", HOSTILE)
     said = f"'kv_transfer_config': {{'kv_connector': '{HOSTILE}'}}, 'quantization': '{HOSTILE}', 'x': '{HOSTILE}', "
     app = open_app(QWEN)
@@ -152,7 +152,7 @@ def test_what_a_log_says_is_nowhere_read_as_markdown():
     assert not read_as_markdown(app)
 
 
-def test_what_a_pasted_command_says_is_nowhere_read_as_markdown():
+def test_a_pasted_commands_text_is_nowhere_read_as_markdown():
     app = open_app(QWEN)
     command = f"docker run -e 'A={HOSTILE}' x vllm serve 'Qwen/{HOSTILE}' -q '{HOSTILE}' --x '{HOSTILE}'"
     checked(app.text_area(key="command_text").set_value(command).run())

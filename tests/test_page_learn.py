@@ -67,9 +67,7 @@ class TestWay:
     @pytest.mark.parametrize(
         ("asked", "nearest"), [("0", 1), ("99", 18), ("-3", 1), ("x", 1), ("٣", 1), ("9" * 5000, 18)]
     )
-    def test_a_step_that_there_is_not_is_named_and_the_nearest_stands_there(
-        self, asked: str, nearest: int
-    ) -> None:
+    def test_a_missing_step_is_named_and_the_nearest_is_shown(self, asked: str, nearest: int) -> None:
         app = open_step(asked)
         assert app.header[0].value.startswith(f"{nearest} · ")
         assert "step: " in "\n".join(text.value for text in app.text)
@@ -115,9 +113,7 @@ class TestWay:
             ({"path": "9" * 5000}, "1 · What lives in GPU memory?"),
         ],
     )
-    def test_a_lesson_or_path_that_there_is_not_goes_to_the_nearest(
-        self, given: dict[str, str], shown: str
-    ) -> None:
+    def test_a_missing_lesson_or_path_goes_to_the_nearest(self, given: dict[str, str], shown: str) -> None:
         app = open_step(given.get("step", "1"), RULE_OF_THUMB | given)
         assert app.header[0].value == shown
         named = "\n".join(text.value for text in app.text)
@@ -206,7 +202,7 @@ class TestQuestions:
         assert params(app)["score"] == "AAAAAD"
         assert not any(one.value.startswith("Right so far") for one in app.caption)
 
-    def test_each_student_has_numbers_of_his_own(self) -> None:
+    def test_each_student_has_own_numbers(self) -> None:
         one, other = (
             press(open_step(StepName.TOKEN, RULE_OF_THUMB | {"seed": seed}), "Reveal") for seed in ("1", "2")
         )
@@ -233,7 +229,7 @@ class TestAnswer:
         assert (len(stacks(app)), len(figures(app))) == (1, 1)
         assert any(trace.get("name") == "now" for trace in figures(app)[0]["data"])
 
-    def test_what_to_try_happens(self) -> None:
+    def test_the_experiment_changes_the_scenario(self) -> None:
         app = press(open_step(StepName.TOKEN, WORKED), "Reveal")
         assert "<td>KV per token</td><td>32 KiB</td><td>→</td><td><b>16 KiB</b></td>" in html(app)
         press(app, "Move it")
@@ -255,12 +251,12 @@ class TestAnswer:
 
 class TestCalm:
     @pytest.mark.parametrize("number", range(1, len(STEPS) + 1))
-    def test_what_does_not_fit_is_explained_all_the_same(self, number: int) -> None:
+    def test_a_model_that_does_not_fit_is_still_explained(self, number: int) -> None:
         app = press(open_step(number, TOO_BIG), "Reveal")
         assert app.header[0].value.startswith(f"{number} · ")
         assert app.latex or app.info or "kv-remarks" in html(app)
 
-    def test_what_the_engine_refuses_keeps_the_way(self) -> None:
+    def test_a_refused_scenario_keeps_the_way_through_the_steps(self) -> None:
         app = open_step(StepName.ACTIVATIONS, REFUSED)
         assert "The engine refuses this start" in seen(app)
         assert [button for button in app.button if (button.key or "").startswith("accepted.")]
@@ -275,7 +271,7 @@ class TestCalm:
         checked(app.run())
         assert app.header[0].value.startswith("4 · ")
 
-    def test_a_config_that_nobody_can_read_leaves_an_example(self) -> None:
+    def test_an_unreadable_config_leaves_an_example(self) -> None:
         app = open_step(
             2, {"model": "x/y", "config": '{"architectures": ["Unknown"]}', "accelerator": "H100-80GB"}
         )
@@ -283,7 +279,7 @@ class TestCalm:
         press(app, "Reveal")
         assert app.latex
 
-    def test_what_does_not_fit_is_one_click_from_a_start(self) -> None:
+    def test_a_model_that_does_not_fit_is_one_click_from_a_start(self) -> None:
         app = open_step(StepName.REQUESTS, TOO_BIG)
         fix = next(button for button in app.button if (button.key or "").startswith("fix."))
         fix.click()
@@ -311,7 +307,7 @@ class TestChinese:
         assert "Weights" not in "".join(stacks(chinese))
 
 
-def test_the_last_step_of_a_model_whose_pool_holds_no_request() -> None:
+def test_the_last_step_of_a_model_whose_pool_fits_no_request() -> None:
     app = open_step(
         StepName.LIMITS,
         {

@@ -20,7 +20,7 @@ RANGE_LINKS = 40
 RANGE_PARTS = 4
 SEED = 9
 RANDOM = re.compile(r'deferred_file_id: "\w+"')
-"""What Streamlit itself draws anew for each download."""
+"""Ids that Streamlit makes anew for each download."""
 
 
 def opened(page: str, params: dict[str, str]) -> AppTest:

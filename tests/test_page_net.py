@@ -120,7 +120,7 @@ def test_stop_and_rerun_pass_the_net() -> None:
     assert "`internal-error`" not in [caption.value for caption in app.caption]
 
 
-def test_what_was_imported_is_collected_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_imported_modules_are_frozen_once(monkeypatch: pytest.MonkeyPatch) -> None:
     gc.unfreeze()
     monkeypatch.setattr(shell, "_kept", shell._Kept())
     app = opened(QUERY).run()

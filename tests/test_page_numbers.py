@@ -26,7 +26,7 @@ QUERY = {"model": "Qwen/Qwen3-8B", "accelerator": "H100-80GB"}
         (Limits(0.01, 1, is_whole=False), 1.01, None),
     ],
 )
-def test_what_a_box_takes(limits: Limits, given: float | None, taken: float | None) -> None:
+def test_numbers_that_a_box_accepts(limits: Limits, given: float | None, taken: float | None) -> None:
     found = limits.taken(given)
     assert found == taken
     assert type(found) is type(taken)
@@ -52,7 +52,7 @@ def test_a_large_whole_number_is_taken_as_it_is() -> None:
         ("zh-CN", "未采用：2.5 不是 1 到 1,048,576 之间的整数。"),
     ],
 )
-def test_what_is_not_taken_is_said_in_the_language_of_the_page(language: str, said: str) -> None:
+def test_a_refused_number_is_explained_in_the_language_of_the_page(language: str, said: str) -> None:
     app = open_app({**QUERY, "max_num_seqs": "64", "lang": language})
     before = params(app)
     typed(app, "max_num_seqs", 2.5)

@@ -1,4 +1,4 @@
-"""What a link says to single pages."""
+"""Page parameters in a link."""
 
 import string
 
@@ -126,7 +126,7 @@ def test_every_parameter_comes_back(name: str, text: str, value: object) -> None
         ("quantity", "speed"),
     ],
 )
-def test_what_cannot_be_read_is_named_with_what_stands_there_instead(name: str, text: str) -> None:
+def test_unreadable_parameters_are_named_with_their_replacement(name: str, text: str) -> None:
     found = decode_page({name: text, "wanted" if name != "wanted" else "gpus": "2"})
     (repair,) = found.repairs
     assert (repair.field, repair.error.code in MESSAGES) == (name, True)
@@ -146,7 +146,7 @@ def test_what_cannot_be_read_is_named_with_what_stands_there_instead(name: str, 
         ("path", "9999", "90"),
     ],
 )
-def test_what_there_is_not_goes_to_the_nearest(name: str, text: str, nearest: str) -> None:
+def test_out_of_range_parameters_go_to_the_nearest(name: str, text: str, nearest: str) -> None:
     found = decode_page({name: text})
     assert text_of(found.values[name]) == nearest
     assert [repair.used for repair in found.repairs] == [nearest]

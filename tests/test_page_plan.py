@@ -52,7 +52,7 @@ class TestFits:
         (other,) = (chart.proto for chart in checked(app.run()).get("plotly_chart"))
         assert other.id != before.id
 
-    def test_what_is_folded_is_made_when_it_is_opened(self) -> None:
+    def test_folded_parts_are_built_when_opened(self) -> None:
         app = open_app(opened=False)
         keys = {widget.key for widget in app.number_input}
         assert keys == {"gpu_memory_utilization"}
@@ -169,7 +169,7 @@ class TestLink:
         before = {"model": "Qwen/Qwen3-14B", "accelerator": "L40S-48GB", "engine_version": "0.19.0"}
         assert "kernels_compiled" not in {toggle.key for toggle in open_app(before).toggle}
 
-    def test_what_was_not_usable_is_named_and_the_rest_is_planned(self) -> None:
+    def test_unusable_values_are_named_and_the_rest_is_planned(self) -> None:
         app = open_app(WORKED | {"tensor_parallel_size": "6", "max_num_seqs": "lots"})
         text = seen(app)
         assert "Part of this link could not be used" in text
@@ -178,7 +178,7 @@ class TestLink:
         assert app.segmented_control(key="tensor_parallel_size").value == 6
         assert app.number_input(key="gpu_memory_utilization").value == 0.75
 
-    def test_it_is_named_once(self) -> None:
+    def test_unusable_values_are_named_once(self) -> None:
         app = open_app(WORKED | {"max_num_seqs": "lots"})
         app.segmented_control(key="tensor_parallel_size").set_value(4)
         checked(app.run())
@@ -266,7 +266,7 @@ def test_an_engine_chosen_against_the_card_is_said_under_the_verdict() -> None:
     assert "does not run on" not in seen(app)
 
 
-def test_a_config_that_no_link_holds_is_offered_beside_it() -> None:
+def test_a_config_too_long_for_a_link_is_offered_as_a_file() -> None:
     noise = "".join(hashlib.sha256(bytes([n])).hexdigest() for n in range(200))
     app = open_app(WORKED)
     app.text_area(key="config_text").set_value(json.dumps(CONFIG | {"noise": noise}))
@@ -281,7 +281,7 @@ def test_a_config_that_no_link_holds_is_offered_beside_it() -> None:
 
 
 @pytest.mark.parametrize(("locale", "label"), [("en-US", "not named: as "), ("zh-CN", "未指明：按 ")])
-def test_a_release_that_nobody_named_is_said_and_can_be_named(locale: str, label: str) -> None:
+def test_an_assumed_release_is_stated_and_can_be_set(locale: str, label: str) -> None:
     app = open_app({"model": "Qwen/Qwen3-8B", "accelerator": "Ascend-910B4-32GB"}, locale)
     version = app.selectbox(key="engine_version")
     newest = version.options[0].removeprefix(label)

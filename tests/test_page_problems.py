@@ -23,7 +23,7 @@ def press(app: AppTest, label: str) -> AppTest:
 
 
 def said(app: AppTest) -> list[str]:
-    """What the sidebar says, errors and widgets in order, so that places can be told apart."""
+    """The texts of the sidebar, errors and widgets in order, so that places can be told apart."""
     return [
         element.value if element.type == "error" else str(element.label)
         for element in app.sidebar
@@ -58,7 +58,7 @@ def test_each_button_of_another_model_says_what_it_could_not_do() -> None:
     assert params(app)["model"] == "Qwen/Qwen3-32B"
 
 
-def test_what_worked_closes_the_popover_and_takes_the_error_back() -> None:
+def test_success_closes_the_popover_and_clears_the_error() -> None:
     app = open_app({"model": "Qwen/Qwen3-32B"})
     app.session_state[model_source.POPOVER] = True
     app.text_area(key="config_text").set_value("{oops")

@@ -10,7 +10,7 @@ LINK = {"model": "Qwen/Qwen3-8B", "accelerator": "H100-80GB", "max_model_len": "
 
 
 def on_a_new_server(tab: AppTest, link: dict[str, str]) -> AppTest:
-    """What a fresh session answers to the values of a tab that another server has drawn."""
+    """A fresh session's answer to the values of a tab that another server has drawn."""
     fresh = AppTest.from_file(APP, default_timeout=300)
     fresh.context = {"locale": "en-US"}
     for name, value in link.items():

@@ -131,7 +131,7 @@ class TestGoingLive:
         old = open_reference(query=QUERY | limits | {"engine_version": "0.6.6"})
         assert "would never fire" in old.warning[0].value
 
-    def test_what_is_ticked_is_in_the_link_and_in_the_file(self) -> None:
+    def test_ticks_are_in_the_link_and_in_the_file(self) -> None:
         app = open_reference("going-live")
         before = progress(app)
         checked(app.checkbox(key="ticked.history").check().run())
@@ -215,7 +215,7 @@ class TestGlossary:
         assert html(open_reference("glossary", query=QUERY | {"find": "ttft"})).count("<dt>") == 1
 
 
-def test_what_documents_get_wrong_has_its_heads_in_the_cells_and_a_document_once() -> None:
+def test_corrections_have_heads_in_their_cells_and_name_each_document_once() -> None:
     """A phone stacks the cells under each other and shows no head of the table."""
     table = next(
         part for part in html(open_reference(section="parameters")).split("<table>") if "data-head" in part

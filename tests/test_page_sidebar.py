@@ -60,7 +60,7 @@ class TestEntries:
         assert app.select_slider(key="max_model_len.slider").value == int(tokens)
 
     @pytest.mark.parametrize("typed", ["1e30", "-5", "0", "32 kB", "[x](http://a.b)", ""])
-    def test_what_is_no_length_keeps_the_old_one_and_says_so(self, typed: str) -> None:
+    def test_an_invalid_length_keeps_the_old_one_and_says_so(self, typed: str) -> None:
         app = open_app({"model": "Qwen/Qwen3-8B", "accelerator": "H100-80GB", "max_model_len": "8192"})
         app.text_input(key="max_model_len").set_value(typed)
         checked(app.run())
@@ -71,7 +71,7 @@ class TestEntries:
         assert not [text.value for text in app.text if "still using" in text.value]
 
     @pytest.mark.parametrize("given", [5.0, -1.0, 0.0])
-    def test_what_is_no_share_keeps_the_old_one_and_says_so(self, given: float) -> None:
+    def test_an_invalid_share_keeps_the_old_one_and_says_so(self, given: float) -> None:
         app = open_app({"model": "Qwen/Qwen3-8B", "gpu_memory_utilization": "0.85"})
         app.number_input(key="gpu_memory_utilization").set_value(given)
         checked(app.run())
@@ -81,7 +81,7 @@ class TestEntries:
 
 
 class TestModels:
-    def test_another_model_keeps_the_rest_and_what_cannot_stay_follows(self) -> None:
+    def test_another_model_keeps_the_rest_and_adjusts_what_depends_on_it(self) -> None:
         app = open_app(WORKED)
         app.text_area(key="config_text").set_value(json.dumps(CONFIG))
         next(button for button in app.button if button.label == "Use this config").click()
@@ -119,7 +119,7 @@ class TestModels:
         assert "The model was not changed." in seen(app)
         assert metrics(app) == before
 
-    def test_a_class_that_nobody_reads_is_planned_with_the_headers_of_its_files(self) -> None:
+    def test_an_unknown_class_is_planned_with_the_headers_of_its_files(self) -> None:
         unread = {key: CONFIG[key] for key in ("num_attention_heads", "head_dim", "max_position_embeddings")}
         unread |= {"architectures": ["UnreadForCausalLM"], "model_type": "unread", "new_key": 1}
         app = open_app(WORKED)
@@ -155,7 +155,7 @@ class TestModels:
         app = open_app({"model": "Qwen/Qwen2.5-14B", "accelerator": "H100-80GB"})  # 40 heads
         assert app.segmented_control(key="tensor_parallel_size").options == ["1", "2", "4", "8"]
 
-    def test_what_the_engine_refuses_is_said_in_its_words_and_the_controls_stay(self) -> None:
+    def test_a_refusal_is_shown_in_the_engines_words_and_the_controls_stay(self) -> None:
         app = open_app({"model": "Qwen/Qwen3-32B", "accelerator": "V100-PCIe-16GB", "dtype": "bfloat16"})
         assert app.error[0].value == "**The engine refuses this start**"
         assert app.selectbox(key="accelerator").value == "V100-PCIe-16GB"
@@ -168,7 +168,7 @@ class TestModels:
         assert app.number_input(key="gpu_memory_utilization").value == share
         assert "The engine refuses this start" not in seen(app)
 
-    def test_what_this_is_stands_at_the_top_until_something_is_changed(self) -> None:
+    def test_the_introduction_is_shown_until_the_scenario_changes(self) -> None:
         app = open_app()
         assert app.caption[0].value.startswith("Will this model fit on these GPUs")
         app.selectbox(key="model").set_value("Qwen/Qwen3-14B")
@@ -292,7 +292,7 @@ class TestSurroundings:
         "max_model_len": "8192",
     }
 
-    def test_they_are_said_in_the_sidebar_and_unsaid_again(self) -> None:
+    def test_they_are_set_and_cleared_in_the_sidebar(self) -> None:
         app = open_app(self.PARAMS | {"tensor_parallel_size": "2"})
         assert app.selectbox(key="surroundings.link").value == "unknown"
         checked(app.selectbox(key="surroundings.link").select("pcie").run())
@@ -310,7 +310,7 @@ class TestSurroundings:
         assert not {"surroundings.link", "surroundings.driver"} & params(app).keys()
 
     @pytest.mark.parametrize("text", ["580\u0000", "abc", "auto"])
-    def test_a_driver_that_cannot_be_is_refused_next_to_its_field(self, text: str) -> None:
+    def test_an_invalid_driver_is_refused_next_to_its_field(self, text: str) -> None:
         app = open_app(self.PARAMS)
         checked(app.text_input(key="surroundings.driver").set_value(text).run())
         assert "This setting was not changed." in seen(app)
@@ -369,7 +369,7 @@ class TestGraphs:
         assert "should be consistent with the max value of cudagraph_capture_sizes" in seen(app)
 
 
-def test_the_engine_follows_the_card_with_a_word_and_a_way_back() -> None:
+def test_the_engine_follows_the_card_with_a_note_and_an_undo() -> None:
     app = open_app(WORKED)
     app.selectbox(key="accelerator").set_value("Ascend-910B3-64GB")
     checked(app.run())
@@ -457,7 +457,7 @@ class TestAdditionalConfig:
             ("zh-CN", '{"enable_fused_mc2": 9}', "invalid-value", "additional_config.enable_fused_mc2"),
         ],
     )
-    def test_what_cannot_be_taken_is_said_there_and_stays_to_be_corrected(
+    def test_a_refused_text_is_explained_there_and_stays_to_be_corrected(
         self, locale: str, typed: str, code: str, said: str
     ) -> None:
         app = open_app(self.PARAMS, locale)
@@ -474,9 +474,7 @@ class TestAdditionalConfig:
         ("locale", "said"),
         [("en-US", "enable_flashcomm1: read by"), ("zh-CN", "读取 enable_flashcomm1 的版本")],
     )
-    def test_a_key_that_the_release_does_not_read_is_said_with_those_that_do(
-        self, locale: str, said: str
-    ) -> None:
+    def test_an_unread_key_is_listed_with_the_releases_that_read_it(self, locale: str, said: str) -> None:
         asked = {"engine_version": "0.18.0", "additional_config": '{"enable_flashcomm1":true}'}
         app = open_app({**self.PARAMS, **asked}, locale)
         assert app.text_area(key=self.REST).value == '{"enable_flashcomm1": true}'

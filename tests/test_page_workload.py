@@ -162,7 +162,7 @@ def test_typed_percentiles() -> None:
         ("newer.log", b"Received request a: params: SamplingParams(max_tokens=5)\n", "request-log-no-length"),
     ],
 )
-def test_what_cannot_be_read_gets_a_code_and_a_next_step(name: str, content: bytes, code: str) -> None:
+def test_an_unreadable_log_gets_a_code_and_a_next_step(name: str, content: bytes, code: str) -> None:
     app = upload(open_workload(), name, content)
     assert f"`{code}`" in seen(app)
     assert "Next: " in seen(app)
@@ -284,7 +284,7 @@ BENCH_SENTINEL = "SENTINEL-bench-77"
 
 
 def bench_result(**changes: Any) -> bytes:
-    """What vllm bench serve saves of 40 requests whose steps take 10 ms and 20 µs a token."""
+    """The file that vllm bench serve saves of 40 requests whose steps take 10 ms and 20 µs a token."""
     gaps = [[0.01 + 2e-5] * 20 for _ in range(40)]
     found = {"start_times": [at * 0.5 for at in range(40)], "input_lens": [1000] * 40, "ttfts": [0.05] * 40,
              "itls": gaps, "generated_texts": [BENCH_SENTINEL] * 40} | changes  # fmt: skip
@@ -381,12 +381,12 @@ class TestArrivals:
         assert metrics(app)["GPUs"] != "—"
         assert "workload.arrivals.plan" not in keys(app)
 
-    def test_what_is_typed_is_in_the_link(self) -> None:
+    def test_typed_values_are_in_the_link(self) -> None:
         app = open_workload(**WORKED)
         checked(app.number_input(key="workload.arrivals").set_value(0.25).run())
         assert params(app)["arrivals"] == "0.25"
 
-    def test_answers_faster_than_the_memory_are_said(self) -> None:
+    def test_answers_faster_than_the_memory_are_reported(self) -> None:
         app = open_workload(**{**FIFTY, "speed": "5000"})
         assert "the memory bandwidth allows at most" in app.warning[0].value
         app = press(app, "workload.arrivals.bound")

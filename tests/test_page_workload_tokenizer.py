@@ -39,7 +39,7 @@ def test_a_log_of_texts_counts_by_its_tokenizer(locale: str, before: str, after:
     assert kept.source == "again.jsonl"
 
 
-def test_what_is_no_tokenizer_leaves_the_log_as_it_was() -> None:
+def test_an_invalid_tokenizer_leaves_the_log_as_it_was() -> None:
     app = upload(open_workload(), "log.jsonl", LOG)
     known = app.session_state["workload.kept"]
     app = count(app, b"{}")

@@ -62,7 +62,7 @@ def test_an_accelerator_that_left_the_catalogue_is_named() -> None:
     ["banana", "&&&&", "=", "%ZZ", "x" * 4000, "a=1&" * 500, "\x00", "🙂" * 50, "pin.1=v%3D1", "lang=zh"],
     ids=str.__len__,
 )
-def test_what_is_no_scenario_is_left_out_and_named(text: str) -> None:
+def test_a_pin_without_a_scenario_is_left_out_and_named(text: str) -> None:
     (pin,) = decode_pins({"pin.1": text})
     assert pin.scenario is None
     (repair,) = pin.repairs
@@ -99,7 +99,7 @@ def test_a_config_too_long_for_a_link_cannot_be_pinned() -> None:
     assert not link.fits_in_link(long)
 
 
-def test_what_has_no_value_is_read_in_a_pin_as_in_a_link() -> None:
+def test_a_parameter_without_a_value_is_read_in_a_pin_as_in_a_link() -> None:
     params = {"model": "Qwen/Qwen3-8B", "accelerator": "H100-80GB", "env.VLLM_USE_V1": "", "max_num_seqs": ""}
     (pin,) = decode_pins({"pin.1": link.query_string(params)})
     opened = link.decode(params)

@@ -140,7 +140,7 @@ LLAMA = {
 }
 
 
-def test_what_is_missing_has_no_second_minus() -> None:
+def test_a_shortage_has_no_second_minus() -> None:
     plan = present_plans.request(**LLAMA, gpu_memory_utilization=0.99)
     (said,) = re.findall(r">([^<>]+) missing</text>", memory_svg(plan, words(Language.ENGLISH)))
     assert re.fullmatch(r"\d+\.\d\d GiB", said)

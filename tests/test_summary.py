@@ -64,7 +64,7 @@ def test_a_tight_plan_says_so() -> None:
     assert "within the estimate's error. Shorten the context" in sentence.text
 
 
-def test_what_comes_after_the_cache_is_named_with_what_may_be_missing() -> None:
+def test_memory_taken_after_the_cache_is_named_with_the_possible_shortage() -> None:
     """Not with what stays unused: 2 GiB next to 51 MiB that are taken do not say why it is tight."""
     plan = present_plans.request(
         model="deepseek-ai/DeepSeek-V3.1",
@@ -90,7 +90,7 @@ def test_the_worked_example_in_four_cards() -> None:
     assert shown["Requests at once"].note.startswith("per replica")
 
 
-def test_what_is_not_there_is_a_dash_with_a_reason() -> None:
+def test_a_missing_figure_is_a_dash_with_a_reason() -> None:
     shown = cards(present_plans.too_big())
     for name in ("Requests at once", "KV cache tokens", "Longest request"):
         assert shown[name].value == DASH
@@ -170,7 +170,7 @@ def test_with_replicas_the_figure_is_of_each() -> None:
     assert "on each of 2 replicas; " in text
 
 
-def test_a_cache_that_holds_fewer_than_max_num_seqs_is_the_bound() -> None:
+def test_a_cache_with_room_for_fewer_than_max_num_seqs_is_the_bound() -> None:
     plan = present_plans.rule_of_thumb()
     assert summary.waiting_seats(plan) is None
     assert summary.requests_at_once(plan) == 20

@@ -29,7 +29,7 @@ def test_every_source_is_named_and_used() -> None:
     assert set(SOURCES) == used == set(Source)
 
 
-def test_what_is_shown_is_text_and_names_are_not() -> None:
+def test_shown_fields_are_texts_and_names_are_not() -> None:
     shown = list(PARAMETERS.shown)
     assert PARAMETERS["--max-model-len"].meaning in shown
     assert not {"max_model_len", "lengths", "--max-model-len"} & set(shown)

@@ -81,7 +81,7 @@ class TestSentence:
         ("version", "words_"),
         [("0.19.0", "refuses"), ("0.33.0", "stops the answer"), ("0.30.0", "up to vLLM 0.28")],
     )
-    def test_what_happens_to_the_rest_is_the_versions_own(self, version: str, words_: str) -> None:
+    def test_requests_over_the_limit_end_as_in_that_version(self, version: str, words_: str) -> None:
         plan = present_plans.request(engine_version=version)
         assert words_ in left_out_note(limit_choice(plan.scenario, SERVICE, 2048), EN)
 
@@ -134,7 +134,7 @@ class TestHistogram:
         assert [shape["x0"] for shape in chart["layout"]["shapes"]] == [1792, 8192]
         assert [trace["name"] for trace in chart["data"]] == ["needed", "taken"]
 
-    def test_what_a_limit_leaves_out_is_hatched(self) -> None:
+    def test_requests_over_a_limit_are_hatched(self) -> None:
         chart = length_histogram(SERVICE, 1600, marked_limits(1600, 1792, 8192, EN), EN)
         out = next(trace for trace in chart["data"] if trace["name"] == "ignored")
         assert min(x for x in out["x"] if x is not None) == 1600
