@@ -6,7 +6,7 @@ from kvcore.base.numbers import error_percent
 from kvcore.charts import accuracy_figures as words
 from kvcore.evidence import accuracy
 from pages.ui.accuracy import tables
-from pages.ui.shared import figure, notes, shell, state
+from pages.ui.shared import elements, notes, shell, state
 
 shell.guard()
 t = state.plain_translator()
@@ -111,7 +111,7 @@ if without and (alone := accuracy.of_one_source(published, check)) and check in 
     st.caption(
         t("{count} {count:single-source start is|single-source starts are} excluded.", count=str(alone))
     )
-figure.chart(
+elements.chart(
     words.scatter(starts, check, t),
     "accuracy_scatter",
     t("Predicted against measured: {quantity}", quantity=t(words.CHECK_LABELS[check])),

@@ -15,8 +15,8 @@ from kvcore.explain import numbers as figures
 from kvcore.planning import Verdict
 from kvcore.workload.limits import is_above_model
 from pages.ui.plan import groups, numbers, share
-from pages.ui.shared import cards, drawings, figure, notes, shell, state, undo
-from pages.ui.shared.fold import fold
+from pages.ui.shared import drawings, elements, notes, shell, state, undo
+from pages.ui.shared.elements import fold
 
 shell.guard()
 t = state.translator()
@@ -42,7 +42,7 @@ undo.offer(t)
 drawings.memory(plan, sentence.text, t)
 
 curve = concurrency_curve(plan, charts.curve_lengths(plan))
-cards.row("plan", summary.cards(plan, curve, t))
+elements.card_row("plan", summary.cards(plan, curve, t))
 
 left, right = st.columns([5, 3], gap="medium")
 right.html(drawings.head(t("One request")) + drawings.request(plan, t) + groups.drawing(plan, t))
@@ -60,7 +60,7 @@ if is_opened:
 with left:
     st.html(drawings.head(t("Requests at once by context length")))
     curves = tensor_parallel_curves(plan, curve.lengths, curve)
-    figure.chart(
+    elements.chart(
         charts.with_length_marks(charts.concurrency_chart(plan, curves, t), groups.chart_marks(plan)),
         "concurrency",
         t("Requests that fit at once, by context length and tensor parallel size"),

@@ -20,7 +20,7 @@ from kvcore.charts.accuracy_figures import (
     surroundings_text,
 )
 from kvcore.evidence.accuracy import FITTED, Accuracy, Check, PublishedStart
-from pages.ui.shared import html_table
+from pages.ui.shared import elements
 
 
 def errors(rows: Sequence[ErrorRow], first: str, t: Words) -> None:
@@ -73,9 +73,9 @@ def stated(rows: Sequence[Sequence[str]], t: Words) -> None:
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     body = "".join(
-        f"<tr><td>{escape(label)}</td>" + html_table.figures(*values) + "</tr>" for label, *values in rows
+        f"<tr><td>{escape(label)}</td>" + elements.figure_cells(*values) + "</tr>" for label, *values in rows
     )
-    html_table.show(head, body)
+    elements.table(head, body)
 
 
 def addresses(record: Accuracy) -> None:

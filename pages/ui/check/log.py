@@ -19,7 +19,7 @@ from kvcore.charts.comparison import FIGURE_LABELS, reading_text
 from kvcore.evidence.log.reader import StartupLog, read_log
 from kvcore.evidence.recognized import Recognized
 from pages.ui.check import taken
-from pages.ui.shared import html_table, labels, net, state
+from pages.ui.shared import elements, labels, net, state
 from pages.ui.sidebar import model_source
 
 SAMPLES = Path(__file__).parents[1] / "samples"
@@ -196,7 +196,7 @@ def found(kept: KeptLog, log: StartupLog, t: Words) -> None:
             f'<td class="kv-source">{escape(line.line[:LONGEST_SHOWN_LINE])}</td></tr>'
             for line in log.flag_lines
         )
-        html_table.show(head, body)
+        elements.table(head, body)
 
 
 SAME = "check.same_model"

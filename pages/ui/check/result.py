@@ -28,7 +28,7 @@ from kvcore.evidence.recognized import Recognized, contradictions, with_logged_s
 from kvcore.planning import Plan, Verdict
 from kvcore.scenario import Measured, Scenario
 from pages.ui.check import taken
-from pages.ui.shared import drawings, html_table, notes, state
+from pages.ui.shared import drawings, elements, notes, state
 
 PHASES = {
     "configuration": msg("while the flags were checked, before any memory was taken"),
@@ -212,7 +212,7 @@ def comparison(compared: Comparison, planned: Plan, t: Words) -> None:
         f"<td>{'<br>'.join(escape(cause) for cause in row.causes)}</td></tr>"
         for row in part_rows(compared, t)
     )
-    html_table.show(head, body)
+    elements.table(head, body)
     if lines := figure_sentences(compared, t):
         st.text("\n".join(lines))
     notes.notices(compared.notices, t)

@@ -24,8 +24,8 @@ from kvcore.charts.comparison import (
 from kvcore.charts.memory_bar import difference_name, small_multiples
 from kvcore.planning import Plan
 from kvcore.scenario import Scenario
-from pages.ui.shared import drawings, html_table, state
-from pages.ui.shared.html_table import two_lines
+from pages.ui.shared import drawings, elements, state
+from pages.ui.shared.elements import two_lines
 
 LIMITED_COLUMNS = (6, 7)
 """Columns that count running requests, which max_num_seqs may limit."""
@@ -78,7 +78,7 @@ def show(named: Sequence[tuple[str, Variant]], key: str, t: Words, short_names: 
             + "".join(f'<td class="kv-figure">{figure}</td>' for figure in figures)
             + "</tr>"
         )
-    html_table.show(head, rows, "kv-compare")
+    elements.table(head, rows, "kv-compare")
 
 
 SHORTER = (8, 2, 1)

@@ -40,7 +40,7 @@ from kvcore.charts.plotting import Figure
 from kvcore.controls import offers
 from kvcore.scenario import Scenario
 from pages.ui.explore import explored, machines, prices
-from pages.ui.shared import figure, labels, net, notes, numbers, state, undo
+from pages.ui.shared import elements, labels, net, notes, numbers, state, undo
 from pages.ui.shared.parameters import GPU_LIMITS
 
 MATRIX = "explore_matrix"
@@ -132,7 +132,7 @@ def show(t: Words) -> None:
             )
         )
     st.html(seen.head)
-    figure.selectable(
+    elements.selectable(
         seen.figure,
         MATRIX,
         t("Requests at once by accelerator and tensor parallel size; the table below says the same"),

@@ -11,7 +11,7 @@ import streamlit as st
 from kvcore import catalogue
 from kvcore.base.words import Words
 from pages.ui.shared import net, numbers, state
-from pages.ui.shared.fold import fold
+from pages.ui.shared.elements import fold
 from pages.ui.shared.parameters import LARGEST_PRICE
 
 PRICED = "explore_priced"

@@ -17,7 +17,7 @@ from kvcore.charts import summary
 from kvcore.course import Equation, Step, StepName
 from kvcore.course.lesson import prose
 from kvcore.explain.numbers import GRADES, SCOPES
-from pages.ui.shared import drawings, figure
+from pages.ui.shared import drawings, elements
 
 
 def memory(step: Step, is_revealed: bool, t: Words) -> None:
@@ -82,7 +82,7 @@ def curve(step: Step, t: Words) -> None:
     if step.name is not StepName.REQUESTS or step.content.missing:
         return
     lengths = charts.curve_lengths(plan)
-    figure.chart(
+    elements.chart(
         charts.concurrency_chart(plan, [concurrency_curve(plan, lengths)], t),
         "learn_curve",
         t("Requests that fit at once, by context length") + ": " + summary.verdict_sentence(plan, t).text,

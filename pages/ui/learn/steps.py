@@ -21,7 +21,7 @@ from kvcore.planning import Plan, plan
 from kvcore.texts import SYLLABUS
 from kvcore.wire import link
 from pages.ui.learn import check, guess, look
-from pages.ui.shared import net, notes, numbers, share_link, shell, state, undo
+from pages.ui.shared import elements, net, notes, numbers, share_link, shell, state, undo
 from pages.ui.shared.parameters import LARGEST_SEED
 
 PARAMETER = "step"
@@ -252,14 +252,12 @@ def class_sheets(plan: Plan, t: Words) -> None:
             ("handout", t("Handout (HTML, to print)"), False),
             ("teacher", t("Teacher’s sheet (HTML, to print)"), True),
         ):
-            st.download_button(
+            elements.download(
                 label,
-                data=lambda solved=solved: handout_html(plan, chosen, seed, links, t, solved=solved),  # type: ignore[misc]
-                file_name=f"kv-{name}.html",
-                mime="text/html",
-                icon=":material/print:",
-                on_click="ignore",
+                f"kv-{name}.html",
+                lambda solved=solved: handout_html(plan, chosen, seed, links, t, solved=solved),  # type: ignore[misc]
                 key=f"learn.{name}",
+                icon=":material/print:",
             )
 
 

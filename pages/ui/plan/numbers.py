@@ -14,8 +14,8 @@ from kvcore.contract.result import planned_result
 from kvcore.controls.in_force import OverrideStep
 from kvcore.explain.numbers import NumberRow, numbers_csv
 from kvcore.planning import Plan
-from pages.ui.shared import html_table
-from pages.ui.shared.html_table import two_lines
+from pages.ui.shared import elements
+from pages.ui.shared.elements import two_lines
 
 
 def table(rows: Sequence[NumberRow], t: Words) -> None:
@@ -37,7 +37,7 @@ def table(rows: Sequence[NumberRow], t: Words) -> None:
         "</tr>"
         for row in rows
     )
-    html_table.show(head, body)
+    elements.table(head, body)
 
 
 def override_table(steps: Sequence[OverrideStep], t: Words) -> None:
@@ -54,24 +54,16 @@ def override_table(steps: Sequence[OverrideStep], t: Words) -> None:
             f'<td class="kv-figure">{count(step.tokens_before)} → {count(step.tokens_after)}</td></tr>'
             for step in steps
         )
-        html_table.show(head, body)
+        elements.table(head, body)
         st.caption(t("Each line adds to the one before; the last figure is the plan above."))
 
 
 def downloads(plan: Plan, t: Words) -> None:
     """Downloads of the plan for a spreadsheet and for a script, made when asked for."""
     with st.container(horizontal=True):
-        st.download_button(
-            t("Download CSV"),
-            data=lambda: numbers_csv(plan, t).encode("utf-8-sig"),
-            file_name="kv-plan.csv",
-            mime="text/csv",
-            on_click="ignore",
-        )
-        st.download_button(
+        elements.download(t("Download CSV"), "kv-plan.csv", lambda: numbers_csv(plan, t).encode("utf-8-sig"))
+        elements.download(
             t("Download JSON"),
-            data=lambda: json.dumps(planned_result(plan), ensure_ascii=False, indent=2).encode(),
-            file_name="kv-plan.json",
-            mime="application/json",
-            on_click="ignore",
+            "kv-plan.json",
+            lambda: json.dumps(planned_result(plan), ensure_ascii=False, indent=2).encode(),
         )

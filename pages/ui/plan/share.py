@@ -18,8 +18,8 @@ from kvcore.deploy.launch_files import CONTAINERS, FILE_NAMES, Artefact, artefac
 from kvcore.deploy.server_start import has_image, machine_variables, no_image
 from kvcore.planning import Plan
 from kvcore.texts import LABELS as TEXTS
-from pages.ui.shared import net, notes, share_link, state
-from pages.ui.shared.fold import fold
+from pages.ui.shared import elements, net, notes, share_link, state
+from pages.ui.shared.elements import fold
 
 EXPORTS = TEXTS["exports"]
 VISIBLE = "ASCEND_RT_VISIBLE_DEVICES"
@@ -85,24 +85,21 @@ def panel(plan: Plan, t: Words) -> None:
             _explained(plan, t)
         st.code(text, language=CODE_LANGUAGES.get(form))
         if form in NAMES_OF_FILES:
-            st.download_button(
+            elements.download(
                 t("Download {name}", name=NAMES_OF_FILES[form]),
-                data=text,
-                file_name=NAMES_OF_FILES[form],
-                mime="text/plain",
-                on_click="ignore",
+                NAMES_OF_FILES[form],
+                text,
                 key="share_download",
+                mime="text/plain",
             )
         # The report is written when it is asked for, outside a page's run: the address is known only here.
         address = share_link.address("")
-        st.download_button(
+        elements.download(
             t("Printable report (one page, HTML)"),
-            data=lambda: report_html(plan, address, t),
-            file_name="kv-plan.html",
-            mime="text/html",
-            icon=":material/print:",
-            on_click="ignore",
+            "kv-plan.html",
+            lambda: report_html(plan, address, t),
             key="share_report",
+            icon=":material/print:",
         )
 
 

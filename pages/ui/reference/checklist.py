@@ -7,7 +7,7 @@ import streamlit as st
 from kvcore.base.words import Words
 from kvcore.deploy.going_live import Item, Load, Thresholds, Tick, checklist, checklist_markdown, is_done
 from kvcore.planning import Plan
-from pages.ui.shared import net, state
+from pages.ui.shared import elements, net, state
 
 TICKED = "ticked"
 ICONS = {Tick.ANSWERED: ":material/check_circle:", Tick.FAILS: ":material/cancel:"}
@@ -32,12 +32,10 @@ def panel(plan: Plan, load: Load, limits: Thresholds, t: Words) -> None:
             else:
                 st.markdown(f"{ICONS[item.tick]} **{item.title}** · {words[item.tick]}")
             st.caption(item.detail)
-    st.download_button(
+    elements.download(
         t("Download {name}", name="checklist.md"),
-        data=checklist_markdown(plan, items, ticked, load, limits, t),
-        file_name="checklist.md",
-        mime="text/markdown",
-        on_click="ignore",
+        "checklist.md",
+        checklist_markdown(plan, items, ticked, load, limits, t),
         key="download_checklist",
         icon=":material/download:",
     )

@@ -26,7 +26,7 @@ from kvcore.deploy.going_live import (
 )
 from kvcore.planning import Plan
 from pages.ui.reference import alert_limits, checklist
-from pages.ui.shared import cards, numbers
+from pages.ui.shared import elements, numbers
 from pages.ui.shared.numbers import Limits
 
 ROLES = (
@@ -103,7 +103,7 @@ def _throughput(plan: Plan, load: Load, t: Words) -> None:
         (t("Time per output token (TPOT)"), f"≥ {all_of_them.seconds_per_token * 1000:.1f} ms",
          t("with {count} {count:request|requests}, lower bound", count=count(load.requests))),
     )  # fmt: skip
-    cards.show(
+    elements.card_grid(
         st.grid(3, min_column_width=190),
         (Card(label=label, value=value, note=note) for label, value, note in found_cards),
     )
@@ -157,14 +157,8 @@ def _monitoring(plan: Plan, load: Load, t: Words) -> None:
         )
         st.code(board, language="json", height=260)
     with st.container(horizontal=True):
-        for name, text, mime in (
-            ("vllm-alerts.yaml", rules, "text/plain"),
-            ("vllm-dashboard.json", board, "application/json"),
-        ):
-            st.download_button(
-                t("Download {name}", name=name), data=text, file_name=name, mime=mime, on_click="ignore",
-                key=f"download_{name}",
-            )  # fmt: skip
+        for name, text in (("vllm-alerts.yaml", rules), ("vllm-dashboard.json", board)):
+            elements.download(t("Download {name}", name=name), name, text, key=f"download_{name}")
 
 
 def show_first_request(plan: Plan, load: Load, t: Words) -> None:
@@ -198,12 +192,10 @@ def show_memory_check(plan: Plan, load: Load, t: Words) -> None:
     )
     st.code(memory_check_commands(plan, load), language="bash", wrap_lines=True)
     with st.container(horizontal=True):
-        st.download_button(
+        elements.download(
             t("Download {name}", name=SCRIPT),
-            data=memory_check(),
-            file_name=SCRIPT,
-            mime="text/x-python",
-            on_click="ignore",
+            SCRIPT,
+            memory_check(),
             key="download_memory_check",
             icon=":material/download:",
         )

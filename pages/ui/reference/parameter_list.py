@@ -31,7 +31,7 @@ from kvcore.explain.reference import (
 from kvcore.planning import Plan
 from kvcore.texts import CORRECTIONS, GLOSSARY, PARAMETERS, SOURCES, Document, Parameter
 from kvcore.wire import link
-from pages.ui.shared import html_table, net, state, undo
+from pages.ui.shared import elements, net, state, undo
 
 
 def parameters(plan: Plan | None, t: Words) -> None:
@@ -173,7 +173,7 @@ def _corrections(plan: Plan, t: Words) -> None:
             f'<td data-head="{escape(heads[2])}">{escape(truth(one, known, t))}</td></tr>'
         )
         before = one.source
-    html_table.show(heads, rows, "kv-corrections")
+    elements.table(heads, rows, "kv-corrections")
     with st.container(horizontal=True):
         for key, label, example in (
             (

@@ -21,7 +21,7 @@ from kvcore.charts.stories import (
 from kvcore.texts import SOURCES, Source, StoryPage, StoryStep
 from kvcore.wire import link
 from pages.ui.learn import look
-from pages.ui.shared import html_table, net, shell, state
+from pages.ui.shared import elements, net, shell, state
 from pages.ui.shared.parameters import PARAMETERS, decode_page, encode_page
 
 STORY, STEP, CHOICE = "story", "story_step", "reference_story"
@@ -117,7 +117,7 @@ def _table(rows: Sequence[StoryRow], t: Words) -> str:
         f'<td class="kv-figure"><b>{escape(row.engine)}</b></td></tr>'
         for row in rows
     )
-    return html_table.html(head, cells, "kv-story")
+    return elements.table_html(head, cells, "kv-story")
 
 
 def _formula(row: StoryRow) -> str:

@@ -14,7 +14,7 @@ from kvcore.base.words import Words
 from kvcore.charts.plan_report import MAX_QR_CHARACTERS, NOT_CARRIED, qr_image
 from kvcore.planning import Plan
 from kvcore.wire import link
-from pages.ui.shared import net, state
+from pages.ui.shared import elements, net, state
 
 LARGE, CODE = "share.large", "share.code"
 LONGEST_LINK = 8000
@@ -107,11 +107,9 @@ def config_to_send(key: str, t: Words) -> None:
     if link.carries_configs(scenario):
         return
     st.warning(t(NOT_CARRIED), icon=":material/link_off:")
-    st.download_button(
+    elements.download(
         t("Download {name}", name="config.json"),
-        data=json.dumps(scenario.config.raw, indent=2),
-        file_name="config.json",
-        mime="application/json",
-        on_click="ignore",
+        "config.json",
+        json.dumps(scenario.config.raw, indent=2),
         key=key,
     )

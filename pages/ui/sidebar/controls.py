@@ -20,9 +20,9 @@ from kvcore.flags import FLAGS, Flag, Kind, Shown, Widget, fields_of
 from kvcore.planning import Plan
 from kvcore.scenario import AUTO, value_of
 from pages.ui.shared import labels, net, numbers, problems, state
-from pages.ui.shared.fold import fold
+from pages.ui.shared.elements import fold
 from pages.ui.shared.state import seed, set_field
-from pages.ui.sidebar import additional_controls, graph_controls, limit_controls, pickers
+from pages.ui.sidebar import additional_controls, limit_controls, pickers
 
 
 def scenario(planned: Plan | KvPlannerError, t: Words) -> None:
@@ -270,8 +270,8 @@ _OWN: Final[Mapping[str, Callable[[Plan | None, Words], None]]] = {
     "engine": _engine,
     "engine_version": _engine_version,
     "kv_cache_dtype": _every_kv_cache_dtype,
-    "max_cudagraph_capture_size": graph_controls.largest,
-    "cudagraph_mode": graph_controls.mode,
+    "max_cudagraph_capture_size": limit_controls.largest_graph,
+    "cudagraph_mode": limit_controls.graph_mode,
     "mamba_cache_mode": _mamba_cache_mode,
     "mamba_cache_dtype": lambda plan, t: _mamba_dtype("mamba_cache_dtype", t),
     "mamba_ssm_cache_dtype": lambda plan, t: _mamba_dtype("mamba_ssm_cache_dtype", t),

@@ -14,7 +14,7 @@ from kvcore.base.words import Words
 from kvcore.catalogue.accelerators import Interconnect
 from kvcore.charts import catalogue_rows, summary
 from kvcore.charts.matrix import VENDOR_NAMES
-from pages.ui.shared import fold, net, numbers, problems, state
+from pages.ui.shared import elements, net, numbers, problems, state
 from pages.ui.sidebar import command_source, model_source
 
 PICKED = "_picked"
@@ -82,7 +82,7 @@ def model(t: Words) -> None:
     facts = catalogue_rows.model_facts(scenario.config, scenario.checkpoint, license_name, t)
     with st.container(key="model_facts", gap=None):
         st.caption(facts)
-        box, is_opened = fold.other_ways(t("Another model"), MODEL_SOURCES)
+        box, is_opened = elements.other_ways(t("Another model"), MODEL_SOURCES)
         if is_opened:
             with box:
                 _all_models(t, shown)
@@ -117,7 +117,7 @@ def accelerator(t: Words) -> None:
     with st.container(key="accelerator_facts", gap=None):
         if card is not None:
             st.caption(catalogue_rows.accelerator_facts(card, t))
-        box, is_opened = fold.other_ways(t("Another accelerator"), CARD_SOURCES)
+        box, is_opened = elements.other_ways(t("Another accelerator"), CARD_SOURCES)
         if is_opened:
             with box:
                 _all_cards(t)

@@ -16,7 +16,7 @@ from kvcore.evidence.carry import carried_over
 from kvcore.flags import FLAGS
 from kvcore.planning import Plan
 from kvcore.workload.limits import Arrivals, Fleet, fleet_for
-from pages.ui.shared import cards, numbers, shell, state, undo
+from pages.ui.shared import elements, numbers, shell, state, undo
 from pages.ui.shared.numbers import Limits
 from pages.ui.shared.parameters import ANSWER_SPEED, ARRIVALS, FIRST_TOKEN_SECONDS
 
@@ -109,7 +109,7 @@ def _figures(arrivals: Arrivals, fleet: Fleet | None, t: Words) -> None:
         ),
         Card(label=t("GPUs"), value=gpus, note=replicas),
     )  # fmt: skip
-    cards.show(st.grid(len(figures), min_column_width=190), figures)
+    elements.card_grid(st.grid(len(figures), min_column_width=190), figures)
     st.caption(
         t(
             "Little's law: requests at once = arrivals per second × seconds in the system. It applies to the mean of "

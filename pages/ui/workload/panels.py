@@ -21,7 +21,7 @@ from kvcore.planning import Plan
 from kvcore.workload.histogram import MAX_TOKENS
 from kvcore.workload.limits import Conversation, LimitChoice, prefix_sharing, steady_of
 from kvcore.workload.mix import Mix
-from pages.ui.shared import cards, html_table, numbers, undo
+from pages.ui.shared import elements, numbers, undo
 from pages.ui.workload.result import Choices
 
 TURNS = (1, 2, 3, 5, 8, 12, 20)
@@ -34,7 +34,7 @@ def steady(plan: Plan, choice: LimitChoice, t: Words) -> None:
     if not figures or choice.steady is None:
         return
     st.subheader(t("Your requests in the steady state"), anchor=False)
-    cards.show(st.grid(len(figures), min_column_width=190), figures)
+    elements.card_grid(st.grid(len(figures), min_column_width=190), figures)
     seats, wanted = plan.resolved.max_num_seqs, choice.steady.most_seats()
     if wanted is not None and wanted < seats:
         st.text(
@@ -85,10 +85,10 @@ def conversation(mix: Mix, choice: LimitChoice, t: Words) -> None:
         t("Limit {tokens}", tokens=count(choice.limit_tokens)),
     )
     body = "".join(
-        f"<tr>{html_table.figures(row.turn, row.taken, row.new, row.requests)}<td>{escape(row.fits)}</td></tr>"
+        f"<tr>{elements.figure_cells(row.turn, row.taken, row.new, row.requests)}<td>{escape(row.fits)}</td></tr>"
         for row in turn_rows(chat, choice, TURNS, t)
     )
-    html_table.show(head, body)
+    elements.table(head, body)
     st.caption(
         t(
             "New to the cache: prompt tokens that prefix caching does not find, while nothing was evicted. Dropping "
@@ -117,13 +117,15 @@ def prefix(mix: Mix, choice: LimitChoice, t: Words) -> None:
         (t("At once, with sharing"), count(int(found.requests_with)),
          t("{requests} without", requests=count(int(found.requests_without)))),
     )  # fmt: skip
-    cards.show(grid, (Card(label=label, value=value, note=note) for label, value, note in found_cards))
+    elements.card_grid(
+        grid, (Card(label=label, value=value, note=note) for label, value, note in found_cards)
+    )
     st.text(prefix_sentence(found, t))
     shared = steady_of(choice.plan, mix, found.shared_tokens) if found.shared_blocks else None
     if shared is not None and choice.plan.resolved.enable_prefix_caching:
         figures = steady_figures(replace(choice, steady=shared), t)
         st.caption(t("Your requests in the steady state, with this prefix stored once:"))
-        cards.show(st.grid(len(figures), min_column_width=190), figures)
+        elements.card_grid(st.grid(len(figures), min_column_width=190), figures)
     if not choice.plan.resolved.enable_prefix_caching:
         st.warning(
             t("Prefix caching is off in this scenario: {flag} turns it on.", flag="--enable-prefix-caching"),

@@ -30,7 +30,7 @@ from kvcore.replay.series import Replay, most_rate, replaying, sped_up
 from kvcore.replay.settings import settings_of
 from kvcore.replay.trace import TraceRequest, random_arrivals, read_trace
 from kvcore.workload.mix import Mix
-from pages.ui.shared import cards, figure, html_table, labels, net, notes, numbers, state
+from pages.ui.shared import elements, labels, net, notes, numbers, state
 from pages.ui.shared.numbers import Limits
 from pages.ui.workload import clocks
 
@@ -180,8 +180,8 @@ def _show(what: str, found: Any, trace: tuple[TraceRequest, ...], t: Words) -> N
 
 def _replay(found: Replay, t: Words) -> None:
     figures = replay_cards(found, t)
-    cards.show(st.grid(len(figures), min_column_width=150), figures)
-    figure.chart(
+    elements.card_grid(st.grid(len(figures), min_column_width=150), figures)
+    elements.chart(
         replay_chart(found, t),
         "workload_replay",
         t("KV use, running and waiting requests over time; at most {share} of the blocks are in use",
@@ -205,7 +205,7 @@ def _reuse(planned: Plan, trace: tuple[TraceRequest, ...], t: Words) -> None:
         return
     st.markdown(f"**{t('Prefix hits by cache size')}**")
     said = reuse_sentence(found, engine, gib, t)
-    figure.chart(reuse_chart(found, engine, gib, t), "workload_reuse", said)
+    elements.chart(reuse_chart(found, engine, gib, t), "workload_reuse", said)
     st.text(said)
 
 
@@ -237,8 +237,8 @@ def _comparison(field: str, rows: Compared, t: Words) -> None:
             cells = (name, share_text(found.peak_usage, t), concurrency_text(found.mean_running),
                      count(found.preemptions), share_text(found.hit_rate, t) if found.has_looked_up else DASH,
                      f"{found.seconds:,.0f}")  # fmt: skip
-        body += "<tr>" + html_table.figures(*cells) + "</tr>"
-    html_table.show(head, body)
+        body += "<tr>" + elements.figure_cells(*cells) + "</tr>"
+    elements.table(head, body)
     if field == REPLICAS:
         st.caption(
             t("Replicas take the requests in turn, so that each has to store a shared prefix for itself.")

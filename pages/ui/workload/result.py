@@ -28,7 +28,7 @@ from kvcore.planning import Plan
 from kvcore.workload.histogram import MAX_LENGTH
 from kvcore.workload.limits import LimitChoice, limit_choices
 from kvcore.workload.mix import ROUND_TO, Mix
-from pages.ui.shared import figure, html_table, net, notes, numbers, shell, state, undo
+from pages.ui.shared import elements, net, notes, numbers, shell, state, undo
 from pages.ui.workload.source import TRIED
 
 Choices: TypeAlias = MappingProxyType[int, LimitChoice]
@@ -89,7 +89,7 @@ def histogram(plan: Plan, mix: Mix, limit: int, choice: LimitChoice, t: Words) -
     st.subheader(t("How long the requests are"), anchor=False)
     limits = marked_limits(limit, wanted, now, t)
     out = share_text(choice.share_left_out, t)
-    figure.chart(
+    elements.chart(
         length_histogram(mix, limit, limits, t),
         "workload_histogram",
         t("Histogram of request lengths; {share} of the requests need more than {limit} tokens", share=out,
@@ -132,7 +132,7 @@ def histogram(plan: Plan, mix: Mix, limit: int, choice: LimitChoice, t: Words) -
 def lengths_only(mix: Mix, t: Words) -> None:
     """The histogram where nothing can be planned."""
     wanted = mix.recommended_max_model_len
-    figure.chart(
+    elements.chart(
         length_histogram(mix, wanted, marked_limits(wanted, wanted, wanted, t), t),
         "workload_histogram",
         t("How long the requests are"),
@@ -186,10 +186,10 @@ def table(plan: Plan, mix: Mix, choices: Choices, limit: int, t: Words) -> None:
         cells = (row.left_out, row.worst_case, row.at_mean, row.preempted)
         body += (
             f'<tr><td class="kv-figure">{escape(row.limit)} <span class="kv-soft">{escape(marks)}</span></td>'
-            + html_table.figures(*cells)
+            + elements.figure_cells(*cells)
             + f"<td>{escape(row.verdict)}</td></tr>"
         )
-    html_table.show(head, body)
+    elements.table(head, body)
     st.caption(
         t(
             "Per replica. Preemptions a request: with max_num_seqs requests running all the time, how often one "
@@ -198,19 +198,7 @@ def table(plan: Plan, mix: Mix, choices: Choices, limit: int, t: Words) -> None:
         )
     )
     with st.container(horizontal=True):
-        st.download_button(
-            t("Table as CSV"),
-            data=lambda: choices_csv(ordered),
-            file_name="limits.csv",
-            mime="text/csv",
-            on_click="ignore",
-            key="workload.csv",
-        )
-        st.download_button(
-            t("Histogram as CSV"),
-            data=lambda: histogram_csv(mix),
-            file_name="lengths.csv",
-            mime="text/csv",
-            on_click="ignore",
-            key="workload.histogram_csv",
+        elements.download(t("Table as CSV"), "limits.csv", lambda: choices_csv(ordered), key="workload.csv")
+        elements.download(
+            t("Histogram as CSV"), "lengths.csv", lambda: histogram_csv(mix), key="workload.histogram_csv"
         )
