@@ -7,7 +7,6 @@ import io
 import json
 import logging
 import random
-import re
 import tracemalloc
 from collections import Counter
 from typing import Any
@@ -28,7 +27,6 @@ from kvcore.workload.logs import read_apart, read_request_logs
 from kvcore.workload.opening import parquet_rows
 from kvcore.workload.records import RequestLog, read_logs_here
 from kvcore.workload.requests import Reading, UnusableLineError
-from kvcore.workload.shapes import json_pieces
 from pages.ui.shared.parameters import PARAMETERS
 
 MEETING = (1 << 61) - 1
@@ -262,38 +260,31 @@ class TestLayouts:
         ]
 
     @staticmethod
-    def compiled(monkeypatch: pytest.MonkeyPatch, data: bytes) -> list[int]:
-        """Characters of each pattern that a log has compiled."""
-        found: list[int] = []
-        whole = re.compile
+    def made(monkeypatch: pytest.MonkeyPatch, data: bytes) -> int:
+        """How many types are made for a log."""
+        found: list[str] = []
+        whole = layouts.defstruct
 
-        def counting(pattern: str, *given: Any) -> re.Pattern[str]:
-            found.append(len(pattern))
-            return whole(pattern, *given)
+        def counting(name: str, *given: Any, **named: Any) -> Any:
+            found.append(name)
+            return whole(name, *given, **named)
 
-        monkeypatch.setattr(layouts.re, "compile", counting)
+        monkeypatch.setattr(layouts, "defstruct", counting)
         assert log(data).traffic.requests
-        return found
+        return len(found)
 
-    def test_many_layouts_are_compiled_within_one_budget(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        found = self.compiled(monkeypatch, b"".join(self.lines(16, 2)))
-        assert sum(found) < 2.1 * layouts.MAX_PATTERN_CHARACTERS
+    def test_the_layouts_of_a_log_are_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        assert self.made(monkeypatch, b"".join(self.lines(64, 2))) == layouts.MAX_LAYOUTS
 
-    def test_further_layouts_wait_for_the_next_slice(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        small = [b'{"prompt_tokens": 5, "a%d": 1}\n' % kind for kind in range(6)] * 50
-        found = self.compiled(monkeypatch, b"".join(small))
-        assert len(found) == 6 + 1
-        monkeypatch.setattr(opening, "SLICE_BYTES", 4000)
-        assert len(self.compiled(monkeypatch, b"".join(small))) == 6 + 2
+    def test_objects_of_a_layout_are_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        many = {"us" + "_" * number + "age": {"x": 1} for number in range(layouts.MAX_LAYERS)}
+        line = json.dumps({"prompt_tokens": 5} | many).encode() + b"\n"
+        assert self.made(monkeypatch, line * 3) == 0
 
-    def test_what_was_learned_is_not_learned_again(self) -> None:
-        learned = layouts.Layouts(
-            lambda text: json_pieces(text, Reading()),
-            lambda text: next(iter(json_requests(text.encode()))),
-            "",
-        )
+    def test_a_layout_is_learned_once(self) -> None:
+        learned = layouts.Layouts(layouts.JsonForm(Reading()))
         for _ in range(20):
-            learned.learn('{"prompt_tokens": 5}')
+            learned.learn(b'{"prompt_tokens": 5}')
         assert len(learned._layouts) == 1
 
 

@@ -25,10 +25,9 @@ from kvcore.workload.histogram import (
     error_of,
     rounded_up,
 )
-from kvcore.workload.layouts import Rows
 from kvcore.workload.mix import workload_report
 from kvcore.workload.records import RequestLog
-from kvcore.workload.requests import Request
+from kvcore.workload.requests import Request, Rows
 from kvcore.workload.traffic import (
     MAX_LINK_CHARACTERS,
     Traffic,

@@ -11,8 +11,7 @@ from operator import add
 from typing import Final
 
 from kvcore.workload.histogram import EXACT_BITS, CellSums, LengthHistogram, cells_of, error_of
-from kvcore.workload.layouts import Rows
-from kvcore.workload.requests import Request
+from kvcore.workload.requests import Request, Rows
 from kvcore.workload.traffic import MAX_CELLS, Traffic, added, needed_tokens
 
 MAX_FRESH: Final = 1 << 17

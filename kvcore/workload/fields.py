@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import codecs
 import json
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -159,7 +158,6 @@ def _says_something(key: str) -> bool:
 
 def forget_names() -> None:
     """Names of a stranger's fields stay no longer than the reading of the log."""
-    re.purge()  # what is known of layouts (shapes.py) has their names
     names_with.cache_clear()
     plain_name.cache_clear()
     _says_something.cache_clear()

@@ -1,333 +1,405 @@
-"""Lines of a layout that was seen before, many at a time: one pattern for a line, and what each value in it is for.
+"""Lines with the fields of a line seen before, decoded by type: the fast way through a log.
 
-A layout is learned by asking the general reader: each value of a line is changed alone, and what the answer then says
-is what the value is for. What differs from every known layout is read by the general reader.
+The general reader (fields.py) looks for every field by its many names. But the lines of a log are alike, so the layout
+of a line is learned once: a type with exactly its fields, each value of the type and in the range that the general
+reader takes. What a value is for is learned by asking the general reader, which reads the record again with that value
+changed. A line that does not decode, and so may mean something else, is left to the general reader.
 """
 
 from __future__ import annotations
 
 import random
-import re
-from collections.abc import Callable, Iterator, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any, Final
 
-from kvcore.workload.fields import MAX_SECONDS, MAX_SESSION_CHARACTERS, seconds_of
+import msgspec
+from msgspec import defstruct
+
+from kvcore.workload.columns import Columns, row_request
+from kvcore.workload.fields import (
+    MAX_LAYERS,
+    MAX_SECONDS,
+    MAX_SESSION_CHARACTERS,
+    parsed_json,
+    record_requests,
+    seconds_of,
+)
 from kvcore.workload.histogram import MAX_TOKENS
-from kvcore.workload.requests import Request, UnusableLineError
-from kvcore.workload.shapes import POSITIVE, Kind, NoShapeError, Piece
+from kvcore.workload.opening import Lines
+from kvcore.workload.requests import Reading, Request, Rows, UnusableLineError, plain_name
+from kvcore.workload.value_types import Kind, NoLayoutError, Roles, Value, any_value, depth_of, nothing_inside
 
 MAX_LAYOUTS: Final = 8
 MAX_TRIES: Final = 16
-"""Lines of which one log's layouts are learned."""
+"""Lines of one log from which layouts are learned; the general reader reads each a hundred times at most."""
 MAX_CHARACTERS: Final = 4096
+"""Of a line that is learned from."""
 MAX_VALUES: Final = 24
-MAX_PATTERN_CHARACTERS: Final = 1 << 14
-"""Of all layouts of one log, those that were not kept among them: a character takes some microseconds to compile."""
+"""Values of a line that may count."""
 MAX_LINE_BYTES: Final = 1 << 16
-"""A longer line is read alone."""
+"""A longer line is left to the general reader."""
 CHECKS: Final = 3
 _MILLISECONDS_BELOW: Final = 1e8
 
-Read = Callable[[str], Request]
-"""The general reader: a line's one request. Raises UnusableLineError."""
+Fields = dict[str, tuple[Any, Any]]
+"""By attribute: the key in the record, and a Value, a type, or the Fields of an object."""
 
 
-class Rows(NamedTuple):
-    """Requests, a column for each of what a request says; None where none of them says it."""
+class Layout:
+    """A type of records, and what its values are for."""
 
-    prompts: Sequence[int]
-    answers: Sequence[int] | None
-    asked: Sequence[int] | None
-    cached_tokens: int
-    sessions: Sequence[str] | None
-    seconds: tuple[float, float] | None
-    """The first and the last."""
-    blocks: Sequence[Sequence[str]] | None
+    def __init__(
+        self, values: Sequence[Value], decode: Callable[[Any], Any], says: Mapping[str, list[Value]]
+    ) -> None:
+        self._decode = decode
+        self._fixed = [(value.get, value.value) for value in values if value.is_compared]
+        self._prompt, self._answer, self._cached = (
+            says.get(name, []) for name in ("prompt_tokens", "completion_tokens", "cached_tokens")
+        )
+        self._sums = [
+            ([part.get for part in parts], int(parts is self._prompt))
+            for parts in (self._prompt, self._answer, self._cached)
+            if len(parts) > 1
+        ]
+        self._asked, self._session, self._seconds, self._blocks = (
+            _only(says.get(name, [])) for name in ("max_tokens", "session", "seconds", "blocks")
+        )
+        self.are_milliseconds = False
 
+        self.record = self._checked if self._fixed or self._sums else decode
+        """Decodes a record. Raises ValueError or msgspec.DecodeError for data of another layout."""
 
-class Lines:
-    """The lines of a file, taken one by one or several at a time."""
-
-    def __init__(self, slices: Iterator[list[bytes]], lines: list[bytes], number: int) -> None:
-        self._slices = slices
-        self.slice = lines
-        self.at = 0
-        """Of the next line in its slice."""
-        self.number = number
-        """Of the next line in its file."""
-
-    def more(self) -> bool:
-        """Whether there is a next line."""
-        while self.at >= len(self.slice):
-            found = next(self._slices, None)
-            if found is None:
-                return False
-            self.slice, self.at = found, 0
-        return True
-
-    def take(self, lines: int = 1) -> bytes:
-        """The next line; further lines of its slice with it, which are not given."""
-        found = self.slice[self.at]
-        self.at, self.number = self.at + lines, self.number + lines
+    def _checked(self, data: Any) -> Any:
+        found = self._decode(data)
+        for get, value in self._fixed:
+            if get(found) != value:
+                raise ValueError
+        for parts, least in self._sums:
+            if not least <= sum([int(get(found)) for get in parts]) <= MAX_TOKENS:
+                raise ValueError
         return found
 
-    def rest(self) -> bytes:
-        """All lines that are left."""
-        parts = [b"".join(self.slice[self.at :]), *map(b"".join, self._slices)]
-        self.at = len(self.slice)
-        return b"".join(parts)
-
-
-class _Layout(NamedTuple):
-    """A pattern, and which of its groups are which."""
-
-    pattern: str
-    groups: int
-    prompt: tuple[int, ...]
-    answer: tuple[int, ...] | None
-    cached: tuple[int, ...]
-    asked: int | None
-    session: int | None
-    seconds: tuple[int, str, bool] | None
-    """The group, what stands behind the time in every line, and whether it counts milliseconds."""
-    blocks: int | None
-
-    def rows(self, found: Sequence[Sequence[str]], first: int = 0) -> Rows | None:
-        """The requests of lines, by their groups from `first` on; None where one of them is not plain."""
-        columns = list(zip(*found, strict=True))
-
-        def sums(groups: tuple[int, ...]) -> list[int]:
-            parts = [map(int, columns[first + group]) for group in groups]
-            return list(map(sum, zip(*parts, strict=True))) if len(parts) > 1 else list(parts[0])
-
-        prompts = sums(self.prompt)
-        answers = sums(self.answer) if self.answer is not None else None
-        cached = sums(self.cached) if self.cached else [0]
-        if min(prompts) < 1 or max(*prompts, *(answers or ()), *cached) > MAX_TOKENS:
-            return None
-        seconds = None
-        if self.seconds is not None:
-            group, behind, are_milliseconds = self.seconds
-            seconds = _first_and_last(columns[first + group], behind, are_milliseconds)
-            if seconds is None:
-                return None
+    def rows(self, records: Sequence[Any]) -> Rows:
+        """The requests of decoded records."""
+        sessions = None if self._session is None else self._session.column(records)
+        blocks = None if self._blocks is None else self._blocks.column(records)
         return Rows(
-            prompts,
-            answers,
-            list(map(int, columns[first + self.asked])) if self.asked is not None else None,
-            sum(cached),
-            [one[:MAX_SESSION_CHARACTERS] for one in columns[first + self.session]]
-            if self.session is not None
-            else None,
-            seconds,
-            [tuple(one.replace(" ", "").split(",")) if one else () for one in columns[first + self.blocks]]
-            if self.blocks is not None
-            else None,
+            _sums(self._prompt, records),
+            _sums(self._answer, records) if self._answer else None,
+            None if self._asked is None else self._asked.column(records),
+            sum(_sums(self._cached, records)) if self._cached else 0,
+            None if sessions is None else [str(one)[:MAX_SESSION_CHARACTERS] for one in sessions],
+            None if self._seconds is None else self._first_and_last(self._seconds, records),
+            None if blocks is None else [tuple(map(str, one)) for one in blocks],
         )
 
+    def _first_and_last(self, value: Value, records: Sequence[Any]) -> tuple[float, float]:
+        times = value.column(records)
+        if value.is_date:
+            # The texts are in the order of the times, but for what follows: "5Z" stands behind "5.5Z".
+            bare = [time.removesuffix(value.zone) for time in times]
+            times = [min(bare) + value.zone, max(bare) + value.zone]
+        elif (last := max(map(float, times))) <= MAX_SECONDS:
+            # Beyond, times may be in different units, and a larger number an earlier time.
+            times = [min(map(float, times)), last]
+        found = [one for one in map(seconds_of, times) if one is not None]
+        first, last = min(found), max(found)
+        if self.are_milliseconds:
+            first, last = (one / 1e3 if one < _MILLISECONDS_BELOW else one for one in (first, last))
+        return first, last
 
-def _first_and_last(times: Sequence[str], behind: str, are_milliseconds: bool) -> tuple[float, float] | None:
-    """Of numbers, or of dates that are written alike, whose texts are in the order of the times."""
-    ends: Sequence[str | float]
-    if "-" in times[0]:
-        ends = min(times) + behind, max(times) + behind
-    else:
-        ends = numbers = list(map(float, times))
-        if max(numbers) <= MAX_SECONDS:
-            ends = min(numbers), max(numbers)
-        # In different units a larger number may be an earlier time.
-    found = [one for one in map(seconds_of, ends) if one is not None]
-    if not found:
-        return None
-    first, last = (
-        one / 1e3 if are_milliseconds and one < _MILLISECONDS_BELOW else one
-        for one in (min(found), max(found))
-    )
-    return first, last
+
+def _only(values: Sequence[Value]) -> Value | None:
+    if len(values) > 1:
+        raise NoLayoutError
+    return values[0] if values else None
+
+
+def _sums(parts: Sequence[Value], records: Sequence[Any]) -> list[int]:
+    columns = [part.column(records) for part in parts]
+    return columns[0] if len(columns) == 1 else list(map(sum, zip(*columns, strict=True)))
 
 
 class Layouts:
     """The layouts of one log, learned from its own lines."""
 
-    def __init__(self, pieces_of: Callable[[str], list[Piece]], read: Read, behind: str) -> None:
-        self._pieces_of, self._read, self._behind = pieces_of, read, behind
-        self._layouts: list[tuple[int, _Layout]] = []
-        self._pattern: re.Pattern[str] | None = None
-        self._compiled = 0
-        """Layouts in the pattern."""
-        self._each: list[re.Pattern[str]] = []
+    def __init__(self, form: JsonForm | RowForm) -> None:
+        self._form = form
+        self._layouts: list[Layout] = []
         self._tries = 0
-        self._left = MAX_PATTERN_CHARACTERS
 
-    def learn(self, text: str) -> None:
-        """Takes the layout of a line that the general reader has read as one request, if it can be known."""
-        if len(text) > MAX_CHARACTERS or self._tries == MAX_TRIES or len(self._layouts) == MAX_LAYOUTS:
+    def learn(self, line: bytes) -> None:
+        """Learns the layout of a line that the general reader has read as one request, if it can be known."""
+        if len(line) > MAX_CHARACTERS or self._tries == MAX_TRIES or len(self._layouts) == MAX_LAYOUTS:
             return
-        if any(one.fullmatch(text) for one in self._each):
+        try:
+            data = self._form.taken(line)
+        except ValueError:
+            return
+        if any(self._records(one, [line], 0) for one in self._layouts):
             return
         self._tries += 1
         try:
-            pieces = self._pieces_of(text)
-            layout = _learned(pieces, self._read)
-            self._left -= len(layout.pattern)
-            if self._left < 0:
-                return
-            self._each.append(_checked(layout, pieces, self._read))
-        except (NoShapeError, UnusableLineError):
+            self._layouts.append(self._learned(data))
+        except (
+            NoLayoutError,
+            UnusableLineError,
+            ValueError,
+            TypeError,
+            OverflowError,
+            RecursionError,
+            msgspec.DecodeError,
+        ):
             return
-        start = sum(known.groups for _, known in self._layouts)
-        self._layouts.append((start, layout))
 
-    def _compile(self) -> None:
-        """Takes what was learned into the pattern."""
-        self._compiled = len(self._layouts)
-        every = "".join(rf"{known.pattern}{self._behind}(?:\n|\Z)|" for _, known in self._layouts)
-        # The last group: with fewer than two, `findall` gives no tuples.
-        self._pattern = re.compile(rf"(?:{every}[^\n]*+(?:\n|\Z))()")
+    def _learned(self, data: Any) -> Layout:
+        record = self._form.record(data)
+        fields = self._form.fields(record)
+        values = list(_values(fields))
+        base = self._form.request(record)
+        if base.by_text or len(values) > MAX_VALUES:
+            raise NoLayoutError
+        changing = [value for value in values if not value.is_fixed]
+        says: dict[str, list[Value]] = {}
+        are_milliseconds = False
+        for value in changing:
+            found = self._form.request(_changed(record, value.path, value.other()))
+            for name in _SAID[value.kind]:
+                if getattr(found, name) != getattr(base, name):
+                    says.setdefault(name, []).append(value)
+            if value.kind is Kind.SECONDS and not value.is_date:
+                are_milliseconds |= found.seconds not in (base.seconds, float(value.other()))
+            if value.kind is Kind.COUNT and not self._may_be_none(record, value):
+                value.least = 1
+        if "prompt_tokens" not in says:
+            raise NoLayoutError
+        layout = Layout(values, self._form.decoder(fields), says)
+        layout.are_milliseconds = are_milliseconds
+        self._check(layout, record, changing)
+        return layout
 
-    def read(
-        self,
-        lines: Lines,
-        decode: Callable[[list[bytes]], str],
-        alone: Callable[[], bool],
-        add: Callable[[Rows], None],
-    ) -> None:
-        """Reads all lines: those of known layouts with `add`, each other with `alone`, which takes it from `lines`, and
-        says whether the lines behind it belong to it whatever they look like."""
+    def _may_be_none(self, record: Any, value: Value) -> bool:
+        """Whether a count of 0 is one less than a count of 1, and nothing else."""
+        try:
+            none, one = (
+                self._form.request(_changed(record, value.path, value.of(count))) for count in (0, 1)
+            )
+        except UnusableLineError:
+            return False
+        counts = ("prompt_tokens", "completion_tokens", "cached_tokens")
+        steps = {(getattr(one, name) or 0) - (getattr(none, name) or 0) for name in counts}
+        return steps <= {0, 1} and one._replace(**{name: getattr(none, name) for name in counts}) == none
+
+    def _check(self, layout: Layout, record: Any, values: Sequence[Value]) -> None:
+        """Raises NoLayoutError where the layout says anything else than the general reader, in any order of fields."""
+        chosen = random.Random(1)
+        for _ in range(CHECKS):
+            for value in values:
+                if value.kind in (Kind.COUNT, Kind.ASKED):
+                    record = _changed(record, value.path, value.of(chosen.randint(1, 9999)))
+            rows = layout.rows([layout.record(self._form.data(record))])
+            for same in (record, _turned(record)):
+                if _request_of(rows) != self._form.request(same):
+                    raise NoLayoutError
+
+    def read(self, lines: Lines, alone: Callable[[], bool], add: Callable[[Rows], None]) -> None:
+        """Reads all lines: those of known layouts with `add`, each other with `alone`, which takes it from `lines` and
+        returns whether the next line belongs to it whatever it looks like."""
         is_open = False
-        slice_, pattern, first = None, None, 0
-        rows: list[tuple[str, ...]] = []
         while lines.more():
-            if lines.slice is not slice_ or (self._layouts and pattern is None):
-                # The first layout at once, further ones with the next slice: each of them has all patterns compiled.
-                if self._compiled < len(self._layouts):
-                    self._compile()
-                slice_, pattern, first = lines.slice, self._pattern, lines.at
-                rows = self._rows(slice_[first:], decode)
-            at = lines.at - first
-            known = None if is_open or not rows else self._known(rows[at])
-            if known is None:
+            rows, number = (None, 0) if is_open else self._run(lines.slice, lines.at)
+            if rows is None:
                 is_open = alone()
-                continue
-            start, layout = known
-            group, end = start + layout.prompt[0], at + 1
-            while end < len(rows) and rows[end][group]:
-                end += 1
-            found = layout.rows(rows[at:end], start)
-            if found is not None:
-                add(found)
-                lines.take(end - at)
-                continue
-            for _ in range(end - at):
-                alone()
+            else:
+                add(rows)
+                lines.take(number)
 
-    def _rows(self, lines: list[bytes], decode: Callable[[list[bytes]], str]) -> list[tuple[str, ...]]:
-        """The groups of each line; nothing where lines are no lines of a text."""
-        if self._pattern is None or max(map(len, lines)) > MAX_LINE_BYTES:
-            return []
-        found: list[tuple[str, ...]] = self._pattern.findall(decode(lines))
-        return found[:-1] if len(found) == len(lines) + 1 else []
+    def _records(self, layout: Layout, lines: list[bytes], at: int) -> list[Any]:
+        """The records of lines from `at` on, until the first that is of another layout."""
+        found: list[Any] = []
+        add, decode, taken = found.append, layout.record, self._form.taken
+        with suppress(ValueError, msgspec.DecodeError):
+            for place in range(at, len(lines)):
+                add(decode(taken(lines[place])))
+        return found
 
-    def _known(self, row: tuple[str, ...]) -> tuple[int, _Layout] | None:
-        return next((one for one in self._layouts[: self._compiled] if row[one[0] + one[1].prompt[0]]), None)
+    def _run(self, lines: list[bytes], at: int) -> tuple[Rows | None, int]:
+        """The requests of lines from `at` on, as many as are of one layout."""
+        for place, layout in enumerate(self._layouts):
+            if records := self._records(layout, lines, at):
+                # The layout that was found last is tried first.
+                self._layouts.insert(0, self._layouts.pop(place))
+                return layout.rows(records), len(records)
+        return None, 0
 
 
-def _learned(pieces: list[Piece], read: Read) -> _Layout:
-    """Raises NoShapeError, or UnusableLineError where a change makes a line that cannot be used."""
-    base = read("".join(piece.text for piece in pieces))
-    at = [place for place, piece in enumerate(pieces) if piece.kind is not None]
-    if base.by_text or len(at) > MAX_VALUES:
-        raise NoShapeError
+_SAID: Final[Mapping[Kind, Sequence[str]]] = {
+    Kind.COUNT: ("prompt_tokens", "completion_tokens", "cached_tokens", "max_tokens"),
+    Kind.ASKED: ("prompt_tokens", "completion_tokens", "cached_tokens", "max_tokens"),
+    Kind.SESSION: ("session",),
+    Kind.SECONDS: ("seconds",),
+    Kind.BLOCKS: ("blocks",),
+    Kind.STATE: (),
+}
+"""Fields of a request that a value of each kind may decide."""
 
-    def changed(place: int, text: str) -> Request:
-        return read("".join(text if one == place else piece.text for one, piece in enumerate(pieces)))
 
-    prompt: list[int] = []
-    answer: list[int] = []
-    cached: list[int] = []
-    asked = session = seconds = blocks = None
-    patterns = [piece.pattern for piece in pieces]
-    for group, place in enumerate(at):
-        piece = pieces[place]
-        if piece.kind in (Kind.COUNT, Kind.ASKED):
-            found = changed(place, str(int(piece.text) + 1))
-            for groups, new, old in (
-                (prompt, found.prompt_tokens, base.prompt_tokens),
-                (answer, found.completion_tokens or 0, base.completion_tokens or 0),
-                (cached, found.cached_tokens, base.cached_tokens),
-            ):
-                if new != old:
-                    groups.append(group)
-            if found.max_tokens != base.max_tokens:
-                asked = group
-            if piece.kind is Kind.COUNT and not _may_be_none(changed, place):
-                patterns[place] = POSITIVE
-        elif piece.kind is Kind.SESSION:
-            if changed(place, _other(piece.text)).session != base.session:
-                session = group
-        elif piece.kind is Kind.SECONDS:
-            is_date = "-" in piece.text
-            other = _other(piece.text) if is_date else "5" if piece.text != "5" else "7"
-            found = changed(place, other)
-            if seconds is None and found.seconds != base.seconds:
-                behind = re.match('[^",;\t]*', pieces[place + 1].text) if place + 1 < len(pieces) else None
-                tail = behind[0] if behind is not None and is_date else ""
-                seconds = group, tail, not is_date and found.seconds != float(other)
-        elif piece.kind is Kind.BLOCKS and changed(place, "1, 2, 3").blocks == ("1", "2", "3"):
-            blocks = group
-    if not prompt:
-        raise NoShapeError
-    return _Layout(
-        pattern="".join(patterns),
-        groups=len(at),
-        prompt=tuple(prompt),
-        answer=tuple(answer) if answer else None,
-        cached=tuple(cached),
-        asked=asked,
-        session=session,
-        seconds=seconds,
-        blocks=blocks,
+def _request_of(rows: Rows) -> Request:
+    """The request of the first row."""
+    return Request(
+        rows.prompts[0],
+        rows.answers[0] if rows.answers is not None else None,
+        rows.asked[0] if rows.asked is not None else None,
+        cached_tokens=rows.cached_tokens,
+        session=rows.sessions[0] if rows.sessions is not None else None,
+        seconds=rows.seconds[0] if rows.seconds is not None else None,
+        blocks=tuple(rows.blocks[0]) if rows.blocks is not None else (),
     )
 
 
-def _may_be_none(changed: Callable[[int, str], Request], place: int) -> bool:
-    """Whether a count of 0 is one less than a count of 1, and nothing else."""
-    try:
-        none, one = changed(place, "0"), changed(place, "1")
-    except UnusableLineError:
-        return False
-    counts = ("prompt_tokens", "completion_tokens", "cached_tokens")
-    steps = {(getattr(one, name) or 0) - (getattr(none, name) or 0) for name in counts}
-    return steps <= {0, 1} and one._replace(**{n: getattr(none, n) for n in counts}) == none
+def _values(fields: Fields) -> Iterator[Value]:
+    for _, inner in fields.values():
+        if isinstance(inner, Value):
+            yield inner
+        elif isinstance(inner, dict):
+            yield from _values(inner)
 
 
-def _other(text: str) -> str:
-    """Another text of the same form, also of a date."""
-    return ("3" if text.startswith("2") else "2") + text[1:]
-
-
-def _checked(layout: _Layout, pieces: list[Piece], read: Read) -> re.Pattern[str]:
-    """The pattern of a layout. Raises NoShapeError where the layout does not say what the general reader says."""
-    pattern, chosen = re.compile(layout.pattern), random.Random(1)
-    for _ in range(CHECKS):
-        text = "".join(
-            str(chosen.randint(1, 9999)) if piece.kind in (Kind.COUNT, Kind.ASKED) else piece.text
-            for piece in pieces
+def _type_of(fields: Fields, *, is_row: bool = False) -> Any:
+    """A type with these fields and no others."""
+    types = [
+        (
+            name,
+            inner.type if isinstance(inner, Value) else _type_of(inner) if isinstance(inner, dict) else inner,
         )
-        found, said = pattern.fullmatch(text), read(text)
-        rows = layout.rows([found.groups()]) if found is not None else None
-        if (
-            rows is None
-            or Request(
-                rows.prompts[0],
-                rows.answers[0] if rows.answers is not None else None,
-                rows.asked[0] if rows.asked is not None else None,
-                cached_tokens=rows.cached_tokens,
-                session=rows.sessions[0] if rows.sessions is not None else None,
-                seconds=rows.seconds[0] if rows.seconds is not None else None,
-                blocks=tuple(rows.blocks[0]) if rows.blocks is not None else (),
-            )
-            != said
-        ):
-            raise NoShapeError
-    return pattern
+        for name, (_, inner) in fields.items()
+    ]
+    keys = None if is_row else {name: key for name, (key, _) in fields.items()}
+    return defstruct("Record", types, rename=keys, array_like=is_row, forbid_unknown_fields=True, gc=False)
+
+
+def _changed(record: Any, path: tuple[Any, ...], value: Any) -> Any:
+    """A copy of a record with another value at `path`."""
+    copy = record.copy()
+    copy[path[0]] = value if len(path) == 1 else _changed(record[path[0]], path[1:], value)
+    return copy
+
+
+def _turned(record: Any) -> Any:
+    """The record with its fields in the other order, in objects within it too; a row as it is."""
+    if not isinstance(record, dict):
+        return record
+    return {key: _turned(value) for key, value in reversed(record.items())}
+
+
+class JsonForm:
+    """Lines with one JSON object each, which may have a comma behind it."""
+
+    def __init__(self, reading: Reading) -> None:
+        self._reading, self._roles = reading, Roles(reading)
+        self._objects = 0
+
+    def taken(self, line: bytes) -> bytes:
+        """What is decoded of a line. Raises ValueError for one that is left to the general reader."""
+        if len(line) > MAX_LINE_BYTES:
+            raise ValueError
+        if line.endswith((b"}\n", b"}")):
+            return line
+        text = line.strip()
+        return text[:-1] if text.endswith(b"},") else text
+
+    def record(self, data: bytes) -> Any:
+        """The record of a decodable line. Raises ValueError."""
+        record = parsed_json(data.decode())
+        if not isinstance(record, dict):
+            raise NoLayoutError
+        return record
+
+    def data(self, record: Any) -> bytes:
+        """A record as it is decoded."""
+        return msgspec.json.encode(record)
+
+    def request(self, record: Any) -> Request:
+        """The one request of a record by the general reader. Raises UnusableLineError, NoLayoutError."""
+        found = list(record_requests(record, self._reading))
+        if len(found) != 1:
+            raise NoLayoutError
+        return found[0]
+
+    def decoder(self, fields: Fields) -> Callable[[Any], Any]:
+        """Decodes data with exactly these fields."""
+        return msgspec.json.Decoder(_type_of(fields)).decode
+
+    def fields(self, record: Any) -> Fields:
+        """The fields of a record. Raises NoLayoutError."""
+        self._objects = 0
+        return self._object(record, (), "", is_usage=False)
+
+    def _object(
+        self, record: Mapping[str, Any], path: tuple[str, ...], within: str, *, is_usage: bool
+    ) -> Fields:
+        fields: Fields = {}
+        self._objects += 1
+        if self._objects > MAX_LAYERS:
+            raise NoLayoutError
+        for number, (key, value) in enumerate(record.items()):
+            name, attribute, here = plain_name(key), f"f{number}", (*path, key)
+            kind = self._roles.kind(name, is_usage)
+            inner: Any
+            if name in self._roles.inside and isinstance(value, dict):
+                is_inner = is_usage or name in self._roles.usage
+                inner = self._object(value, here, f"{within}{attribute}.", is_usage=is_inner)
+            elif name in self._roles.inside:
+                inner = nothing_inside(value)
+            elif kind is not None:
+                inner = Value(here, within + attribute, kind, value)
+            else:
+                inner = any_value(depth_of(value))
+            fields[attribute] = key, inner
+        return fields
+
+
+class RowForm:
+    """Rows of a table; those with a quote are left to the csv module."""
+
+    def __init__(self, columns: Columns, encoding: str, reading: Reading) -> None:
+        self._columns, self._encoding, self._reading = columns, encoding, reading
+        self._roles = Roles(reading)
+
+    def taken(self, line: bytes) -> list[str]:
+        """The cells of a row. Raises ValueError for one that is left to the general reader."""
+        text = line.decode(self._encoding, "replace").rstrip("\r\n")
+        if len(line) > MAX_LINE_BYTES or '"' in text or "\r" in text or "\0" in text:
+            raise ValueError
+        return text.split(self._columns.delimiter)
+
+    def record(self, data: list[str]) -> Any:
+        """The cells."""
+        return data
+
+    def data(self, record: Any) -> Any:
+        """The cells."""
+        return record
+
+    def request(self, record: Any) -> Request:
+        """The request of a row by the general reader. Raises UnusableLineError."""
+        return row_request(record, self._columns, self._reading)
+
+    def decoder(self, fields: Fields) -> Callable[[Any], Any]:
+        """Decodes rows with exactly these columns."""
+        return partial(msgspec.convert, type=_type_of(fields, is_row=True), strict=False)
+
+    def fields(self, record: Any) -> Fields:
+        """The columns of a row. Raises NoLayoutError."""
+        names, fields = self._columns.names, Fields()
+        for number, cell in enumerate(record):
+            name = plain_name(names[number]) if number < len(names) else ""
+            inner: Any = str
+            if name in self._roles.inside:
+                inner = nothing_inside(cell)
+            elif (kind := self._roles.kind(name)) is not None:
+                inner = Value((number,), f"f{number}", kind, cell, is_cell=True)
+            fields[f"f{number}"] = number, inner
+        return fields

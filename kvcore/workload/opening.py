@@ -52,6 +52,39 @@ def slices_of(source: Iterable[bytes]) -> Iterator[list[bytes]]:
     return _bounded_slices(io.BufferedReader(cast(Any, _Raw(cast(BinaryIO, source)))))
 
 
+class Lines:
+    """The lines of a file, taken one by one or several at a time."""
+
+    def __init__(self, slices: Iterator[list[bytes]], lines: list[bytes], number: int) -> None:
+        self._slices = slices
+        self.slice = lines
+        self.at = 0
+        """Place of the next line in its slice."""
+        self.number = number
+        """Number of the next line in its file."""
+
+    def more(self) -> bool:
+        """Whether there is a next line."""
+        while self.at >= len(self.slice):
+            found = next(self._slices, None)
+            if found is None:
+                return False
+            self.slice, self.at = found, 0
+        return True
+
+    def take(self, lines: int = 1) -> bytes:
+        """Returns the next line, and passes over so many lines of its slice."""
+        found = self.slice[self.at]
+        self.at, self.number = self.at + lines, self.number + lines
+        return found
+
+    def rest(self) -> bytes:
+        """All lines that are left."""
+        parts = [b"".join(self.slice[self.at :]), *map(b"".join, self._slices)]
+        self.at = len(self.slice)
+        return b"".join(parts)
+
+
 def _slices_of_lines(lines: Iterator[bytes]) -> Iterator[list[bytes]]:
     found: list[bytes] = []
     size = 0

@@ -29,17 +29,15 @@ from kvcore.workload.columns import (
 from kvcore.workload.database.cells import is_cells, read_cells_csv
 from kvcore.workload.fields import READING, forget_names, json_requests, record_requests
 from kvcore.workload.histogram import MAX_TOKENS
-from kvcore.workload.layouts import Layouts, Lines, Rows
-from kvcore.workload.opening import MAX_LINE_BYTES, is_parquet, parquet_rows, slices_of
-from kvcore.workload.requests import Reading, Request, Unusable, UnusableLineError, tables
-from kvcore.workload.shapes import json_pieces, row_pieces
+from kvcore.workload.layouts import JsonForm, Layouts, RowForm
+from kvcore.workload.opening import MAX_LINE_BYTES, Lines, is_parquet, parquet_rows, slices_of
+from kvcore.workload.requests import Reading, Request, Rows, Unusable, UnusableLineError, tables
 from kvcore.workload.streams import EngineLines, Records, Streams
 from kvcore.workload.traffic import MARK, Traffic, read_traffic
 
 SHOWN_BAD_LINES: Final = 5
 SHOWN_COLUMNS: Final = 8
 PROGRESS_BYTES: Final = 1 << 20
-_QUOTE: Final = b'"'
 
 Progress = Callable[[int], None]
 """Called with how many bytes were read."""
@@ -270,23 +268,11 @@ class _Table:
     def __init__(self, lines: Lines, columns: Columns, encoding: str, tally: _Tally) -> None:
         self._lines, self._columns, self._encoding, self._tally = lines, columns, encoding, tally
         self._reader = csv.reader(self._rows(), delimiter=columns.delimiter, strict=True)
-        self._layouts = Layouts(
-            lambda text: row_pieces(text, columns, tally.reading),
-            lambda text: row_request(
-                next(csv.reader([text], delimiter=columns.delimiter)), columns, tally.reading
-            ),
-            "\r?",
-        )
+        self._layouts = Layouts(RowForm(columns, encoding, tally.reading))
 
     def read(self) -> None:
         """All of them."""
-        self._layouts.read(self._lines, self._decoded, self._alone, self._tally.add_rows)
-
-    def _decoded(self, lines: list[bytes]) -> str:
-        if self._encoding == "utf-8":
-            return _text_of(lines)
-        # A row at a time: a character that is cut at the end of a row takes nothing from the next.
-        return "".join(line.decode(self._encoding, "replace") for line in lines)
+        self._layouts.read(self._lines, self._alone, self._tally.add_rows)
 
     def _rows(self) -> Iterator[str]:
         """As text; one that no table has is counted as unusable and left empty."""
@@ -313,8 +299,7 @@ class _Table:
             except Exception as error:
                 self._tally.lose(error, number)
             else:
-                if _QUOTE not in first:
-                    self._layouts.learn(first.decode(self._encoding, "replace").rstrip("\r\n"))
+                self._layouts.learn(first)
         return False
 
 
@@ -324,18 +309,14 @@ class _Log:
     def __init__(self, lines: Lines, tally: _Tally) -> None:
         self._lines, self._tally, self._first = lines, tally, lines.number
         self._engine, self._streams, self._records = EngineLines(), Streams(), Records()
-        self._layouts = Layouts(
-            lambda text: json_pieces(text, tally.reading),
-            lambda text: next(iter(json_requests(text.encode(), tally.reading))),
-            ",?+[ \t\r]*+",
-        )
+        self._layouts = Layouts(JsonForm(tally.reading))
         self._others: list[int] = []
         self._other_count = 0
 
     def read(self) -> None:
         """All of them."""
         tally = self._tally
-        self._layouts.read(self._lines, _text_of, self._alone, tally.add_rows)
+        self._layouts.read(self._lines, self._alone, tally.add_rows)
         for number, text in self._records.rest():
             self._take(number, text)
         for request in self._engine.rest():
@@ -353,7 +334,7 @@ class _Log:
         was_open = self._records.is_open
         for start, text in self._records.take(number, line):
             if self._take(start, text) and not was_open:
-                self._layouts.learn(text.decode("utf-8", "replace"))
+                self._layouts.learn(text)
         return self._records.is_open
 
     def _take(self, number: int, text: bytes) -> bool:
@@ -385,7 +366,3 @@ class _Log:
             if len(self._others) < SHOWN_BAD_LINES:
                 self._others.append(number)
         return False
-
-
-def _text_of(lines: list[bytes]) -> str:
-    return b"".join(lines).decode("utf-8", "replace")

@@ -180,6 +180,20 @@ class Request(NamedTuple):
     """Whether the prompt was counted from its text, by a tokenizer or by the approximation."""
 
 
+class Rows(NamedTuple):
+    """Requests in columns, one for each thing that a request says; None: no request says it."""
+
+    prompts: Sequence[int]
+    answers: Sequence[int] | None
+    asked: Sequence[int] | None
+    cached_tokens: int
+    """The sum over all requests."""
+    sessions: Sequence[str] | None
+    seconds: tuple[float, float] | None
+    """The first and the last time."""
+    blocks: Sequence[Sequence[str]] | None
+
+
 def checked_tokens(value: object, least: int = 0) -> int:
     """A token count of a log: a whole number from `least` to 2**24, also as text or as 900.0.
 
