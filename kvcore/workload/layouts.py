@@ -97,7 +97,7 @@ class Layout:
 
     def _first_and_last(self, value: Value, records: Sequence[Any]) -> tuple[float, float]:
         times = value.column(records)
-        if value.is_date:
+        if value.date is not None:
             # The texts are in the order of the times, but for what follows: "5Z" stands behind "5.5Z".
             bare = [time.removesuffix(value.zone) for time in times]
             times = [min(bare) + value.zone, max(bare) + value.zone]
@@ -169,7 +169,7 @@ class Layouts:
             for name in _SAID[value.kind]:
                 if getattr(found, name) != getattr(base, name):
                     says.setdefault(name, []).append(value)
-            if value.kind is Kind.SECONDS and not value.is_date:
+            if value.kind is Kind.SECONDS and value.date is None:
                 are_milliseconds |= found.seconds not in (base.seconds, float(value.other()))
             if value.kind is Kind.COUNT and not self._may_be_none(record, value):
                 value.least = 1

@@ -62,8 +62,8 @@ class Value:
         """From a decoded record."""
         self.is_fixed = _is_fixed(value, kind)
         """Whether every record of the layout has this value."""
-        self.zone = ""
-        """What follows the time in a date."""
+        self.date = _DATE.fullmatch(value) if kind is Kind.SECONDS and isinstance(value, str) else None
+        """A time written as a date."""
         self.least = 1 if kind is Kind.ASKED else 0
         """Smallest count."""
         self._is_cell = is_cell
@@ -82,10 +82,9 @@ class Value:
             return _BLOCKS
         if kind is Kind.SECONDS and isinstance(value, int | float):
             return _SECONDS
+        if self.date is not None:
+            return Annotated[str, Meta(pattern=f"^{_DAY}{self.date[1]}{_CLOCK}{re.escape(self.zone)}\\Z")]
         if kind is Kind.SECONDS and isinstance(value, str):
-            if (date := _DATE.fullmatch(value)) is not None:
-                self.zone = date[3] or ""
-                return Annotated[str, Meta(pattern=f"^{_DAY}{date[1]}{_CLOCK}{re.escape(self.zone)}\\Z")]
             return Annotated[str, Meta(pattern=_SECONDS_TEXT)]
         if kind in (Kind.COUNT, Kind.ASKED) and isinstance(value, str | int):
             if isinstance(value, int) or self._is_cell:
@@ -99,9 +98,9 @@ class Value:
         return self.is_fixed and isinstance(self.value, bool | float | list | dict)
 
     @property
-    def is_date(self) -> bool:
-        """Whether it is a time written as a date."""
-        return isinstance(self.value, str) and "-" in self.value
+    def zone(self) -> str:
+        """The time zone behind a date."""
+        return "" if self.date is None else self.date[3] or ""
 
     def other(self) -> Any:
         """A value of the same type that means another request."""
@@ -110,7 +109,7 @@ class Value:
                 return self.of(int(self.value) + 1)
             case Kind.BLOCKS:
                 return [1, 2, 3] if self.value != [1, 2, 3] else [3, 2, 1]
-            case Kind.SECONDS if not self.is_date:
+            case Kind.SECONDS if self.date is None:
                 return self.of(5 if float(self.value) != 5 else 7)
             case _:
                 text = str(self.value)
