@@ -16,7 +16,7 @@ from kvcore.model.architecture import Architecture, CacheState, FullAttention, L
 def flags(engine_version: str = "0.32.0", **changes: Any) -> Resolved:
     """Resolved flags of a plain start, with `changes`."""
     values: dict[str, Any] = {
-        "engine": find_engine("vllm"),
+        "engine": "vllm",
         "engine_version": engine_version,
         "version": Version(engine_version),
         "is_v0": False,
@@ -41,7 +41,8 @@ def flags(engine_version: str = "0.32.0", **changes: Any) -> Resolved:
         "cudagraph_capture_sizes": (),
         "cudagraph_modes": (),
     }
-    return Resolved(**(values | changes))
+    chosen = values | changes
+    return Resolved(**{**chosen, "engine": find_engine(chosen["engine"])})
 
 
 def full(layers: int, page: int = 65_536, block_size: int = 16, **changes: Any) -> LayerSpec:

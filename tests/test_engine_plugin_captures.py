@@ -8,8 +8,8 @@ import pytest
 
 from kvcore import catalogue
 from kvcore.base.errors import EngineRefusalError
-from kvcore.engine.graph_rules import sampled_sizes
 from kvcore.engine.protocol import Resolved
+from kvcore.engines.vllm_ascend.captures import sampled_sizes
 from kvcore.memory.graphs import captured_graphs, cuda_graph_bytes, graph_count
 from tests.engine_examples import ASCEND, LLAMA_8B, QWEN3_14B, QWEN3_30B_A3B, resolved_of, setting_for
 

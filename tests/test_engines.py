@@ -30,10 +30,6 @@ vendors = ["intel"]
 "1.0" = "0.11.0"
 "2.0" = "0.19.0"
 
-[attention]
-backend = "MADE_UP"
-block_size = 32
-
 [launch]
 program = ["made-up", "start"]
 images = [{ vendor = "intel", name = "example.org/made-up" }]
@@ -73,6 +69,7 @@ from msgspec.structs import replace
 from kvcore.base.quantity import Quantity, Unit
 from kvcore.engine.facts import EngineFacts
 from kvcore.engines.vllm.engine import VllmEngine
+from kvcore.engines.vllm.start import Attention
 from kvcore.tables import TableFile
 
 FACTS = TableFile("kvcore.engines.made_up", "engine.toml", EngineFacts)
@@ -81,6 +78,7 @@ FACTS = TableFile("kvcore.engines.made_up", "engine.toml", EngineFacts)
 class MadeUpEngine(VllmEngine):
     name = "made-up"
     follows_vllm = False
+    attention = Attention("MADE_UP", 32)
 
     @property
     def facts(self):
@@ -120,7 +118,6 @@ def test_an_engine_that_is_not_known_is_refused_with_those_that_are() -> None:
         (PLAIN + '[cache.keeps_windows]\nsource = "x"\n"0.0" = "soon"\n', "x.toml cache keeps_windows 0.0"),
         (PLAIN + '[cache.keeps_windows]\nsource = "x"\n"0.9.1" = false\n', "x.toml cache keeps_windows"),
         (PLAIN + '[releases]\n"1.0" = 0.19\n', "x.toml releases 1.0"),
-        (PLAIN + "[attention]\nblock_size = 16\n", "x.toml attention"),
     ],
 )
 def test_what_an_engine_file_must_not_say_is_named_with_its_place(text: str, where: str) -> None:

@@ -69,7 +69,6 @@ OWN_NAMES = {
     "kvcore.contract.assumed": {"_cases"},
     "kvcore.deploy.launch": {"_unset"},
     "kvcore.deploy.templates": {"templates"},
-    "kvcore.engine.protocol": {"_function"},
     "kvcore.engines.registry": {"format_refusals"},
     "kvcore.engines.vllm.availability": {"_changing_fields"},
     "kvcore.evidence.accuracy": {"load_accuracy"},

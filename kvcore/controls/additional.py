@@ -33,7 +33,9 @@ def is_taken_apart(scenario: Scenario) -> bool:
         >>> [is_taken_apart(scenario_from_request({**asked, "engine": name})) for name in ("vllm", "vllm-ascend")]
         [False, True]
     """
-    return bool(engine_of(scenario).facts.additional.reads) or scenario.additional_config is not None
+    engine = engine_of(scenario)
+    reads = any(engine.additional_keys(host) for _, host in engine.releases())
+    return reads or scenario.additional_config is not None
 
 
 def rows_of(scenario: Scenario) -> tuple[Flag, ...]:
@@ -46,9 +48,8 @@ def rows_of(scenario: Scenario) -> tuple[Flag, ...]:
         ['dynamic_eplb', 'lmhead_tp_size']
     """
     engine = engine_of(scenario)
-    rules, version = engine.facts.additional, engine.planned_release(scenario).version
-    keys = rules.keys(version)
-    left_out = () if version >= rules.scheduler_switch_since else (SCHEDULER,)
+    keys = engine.additional_keys(engine.planned_release(scenario).version)
+    left_out = () if SCHEDULER.partition(".")[2] in keys else (SCHEDULER,)
     return tuple(flag for flag in _ROWS if flag.name.split(".")[1] in keys and flag.name not in left_out)
 
 
@@ -62,8 +63,7 @@ def readers_of(scenario: Scenario, key: str) -> tuple[str, ...]:
         (('0.11.0', '0.9.1'), ())
     """
     engine = engine_of(scenario)
-    rules = engine.facts.additional
-    return tuple(str(own) for own, host in reversed(engine.releases()) if key in rules.keys(host))
+    return tuple(str(own) for own, host in reversed(engine.releases()) if key in engine.additional_keys(host))
 
 
 def with_key(scenario: Scenario, field: str, value: object) -> Scenario:

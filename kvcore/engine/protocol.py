@@ -275,6 +275,10 @@ class Engine(ABC):
     exchanged_tokens: ClassVar[int]
     """Tokens that a rank may send at once where experts are whole, unless a variable says otherwise."""
 
+    def additional_keys(self, version: Version) -> frozenset[str]:
+        """Keys of `--additional-config` that `version` reads, with dots those of an object in it."""
+        return frozenset()
+
     @abstractmethod
     def unread_keys(self, scenario: Scenario) -> tuple[str, ...]:
         """Keys of `--additional-config` that the planned release passes over."""
@@ -324,6 +328,9 @@ class Engine(ABC):
     @abstractmethod
     def adaptable(self, config: ModelConfig, version: Version) -> Adaptable:
         """What LoRA adapters may adapt in a model."""
+
+    checks_weight_shapes: ClassVar[bool] = True
+    """Blocks and groups of quantized weights that tensor parallelism would cut stop the start."""
 
     # Memory
 
@@ -404,6 +411,12 @@ class Engine(ABC):
         """The variables by which it is given the memory of a card on `version`; None where it looks itself."""
         variables = self.facts.memory_variables
         return variables if variables is not None and version < variables.below else None
+
+    @property
+    def last_with_variables(self) -> Version:
+        """The newest of its own releases that is given the memory of a card."""
+        releases = reversed(self.facts.releases.items())
+        return next(own for own, host in releases if self.variables_in(host) is not None)
 
     def measures_memory_in(self, version: Version) -> bool:
         """Whether it looks at the card at start: free memory, and a profile run that its log takes apart."""

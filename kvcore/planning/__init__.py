@@ -284,7 +284,7 @@ def lay_out(scenario: Scenario, begun: Begun, resolved: Resolved) -> Layout:
     if block_size != resolved.block_size:
         resolved = replace(resolved, block_size=block_size)
     resolved.engine.check_block(resolved)
-    if resolved.engine.facts.refusals.checks_weight_shapes:
+    if resolved.engine.checks_weight_shapes:
         check_weight_shapes(architecture, quantization, parallel, resolved.switches)
     stages = range(parallel.pipeline_parallel_size)
     speculative = scenario.speculative_config

@@ -21,7 +21,6 @@ from kvcore.engine.switches import (
     V1Engine,
 )
 from kvcore.engines.vllm.classes import CLASSES
-from kvcore.engines.vllm.platforms import platform_block_size
 from kvcore.engines.vllm.start import Start
 from kvcore.engines.vllm.versions import VLLM, BackendRow
 from kvcore.model.architecture import Architecture
@@ -105,7 +104,7 @@ def kv_storage_dtype(start: Start, dtype: str) -> str:
 
 
 def _sparse_default(start: Start, dtype: str) -> str:
-    if start.engine.facts.attention is not None:
+    if start.engine.attention is not None:
         return dtype  # vllm_ascend/platform.py:check_and_update_config (0.11.0, 0.23.0): that of the model
     major = start.card.number // 10
     match start.switches.sparse_fp8_layout:
@@ -194,10 +193,10 @@ def check_block_size(start: Start) -> None:
 
 def backend_of(start: Start, kv_cache_dtype: str, *, fixed: bool = False) -> tuple[str, int]:
     """The attention backend and the block size, before hybrid alignment; `fixed`: prefixes are cached, prompts cut."""
-    asked, own = start.scenario.block_size, start.engine.facts.attention
+    asked, own = start.scenario.block_size, start.engine.own_block_size(start, fixed)
     forced = backend_to_ask_for(start.architecture)
-    if own is not None:
-        return forced or own.backend, platform_block_size(start, own, fixed)
+    if own is not None and start.engine.attention is not None:
+        return forced or start.engine.attention.backend, own
     is_turboquant = kv_cache_dtype.startswith(TURBOQUANT)
     attention = AttentionKind.TURBOQUANT if is_turboquant else start.traits.attention
     is_narrow = kv_cache_dtype.startswith(("fp8", "nvfp4"))

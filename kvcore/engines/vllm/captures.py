@@ -19,7 +19,6 @@ from kvcore.engine.switches import (
     GraphSizeFlag,
     GraphSizes,
 )
-from kvcore.engines.vllm.plugin_captures import limited_sizes, own_largest, parallel_sizes, plugin_modes
 from kvcore.engines.vllm.start import Start
 from kvcore.flags import FLAGS
 from kvcore.scenario import CudagraphMode, Runner, Scenario
@@ -229,19 +228,19 @@ def captures(start: Start, resolved: Resolved) -> Captures:
     scenario, asked = start.scenario, start.scenario.cudagraph_mode
     if scenario.enforce_eager or (asked is CudagraphMode.NONE and not start.is_v0):
         return Captures(notices=_without_graphs(scenario))
-    modes, mixed_full = plugin_modes(*_modes(asked, start, resolved), asked, start)
+    modes, mixed_full = start.engine.graph_modes(*_modes(asked, start, resolved), asked, start)
     if not modes:
         return Captures(notices=_unread_by_v0(scenario) if start.is_v0 else _not_kept(asked, modes))
     if "FULL" in modes and not _takes_drafts(start, resolved):
         modes, mixed_full = MODES[CudagraphMode.PIECEWISE], False
     notices: list[Notice] = []
-    sizes = _sizes(start, resolved, notices)
-    sizes = parallel_sizes(sizes, start)
-    is_set = bool(_given(scenario, LARGEST, "cudagraph_capture_sizes")) or start.graphs.of_requests
+    sizes = start.engine.divided_sizes(_sizes(start, resolved, notices), start)
+    is_set = bool(_given(scenario, LARGEST, "cudagraph_capture_sizes"))
+    is_set = is_set or start.engine.captures_requests(start.version)
     if is_set and "FULL" in modes:
         sizes = _rounded(sizes, start, resolved)
     if modes == MODES[CudagraphMode.PIECEWISE]:
-        sizes = limited_sizes(sizes, start, resolved)
+        sizes = start.engine.limited_sizes(sizes, start, resolved)
     captured = Captures(sizes=sizes, modes=modes if sizes else (), mixed_full=mixed_full and bool(sizes))
     if start.is_v0:
         notices += _unread_by_v0(scenario)
@@ -294,7 +293,7 @@ def _sizes(start: Start, resolved: Resolved, notices: list[Notice]) -> tuple[int
     given, asked = start.scenario.cudagraph_capture_sizes, start.scenario.max_cudagraph_capture_size
     if given is not None:
         return _listed(given, asked, start, resolved, notices)
-    switches, largest = start.switches, asked or own_largest(start, resolved)
+    switches, largest = start.switches, asked or start.engine.largest_graph(start, resolved)
     limit = switches.gpt_oss_graph_limit if start.architecture.model_type == GPT_OSS else 0
     if largest is None or start.is_v0:
         return _by_default(start, resolved, limit)
@@ -361,7 +360,8 @@ def _rounded(sizes: tuple[int, ...], start: Start, resolved: Resolved) -> tuple[
     query, rule = resolved.num_speculative_tokens + 1, start.switches.graph_rounding
     by_v2 = rule is GraphRounding.REFUSED_V1 and resolved.use_v2_model_runner
     rounds = rule is not GraphRounding.NONE and not start.is_v0 and not by_v2
-    takes_drafts = resolved.attention_backend in UNIFORM_BACKENDS or start.graphs.of_requests
+    is_uniform_backend = resolved.attention_backend in UNIFORM_BACKENDS
+    takes_drafts = is_uniform_backend or start.engine.captures_requests(start.version)
     is_uniform = takes_drafts and not start.traits.recurrent
     if query == 1 or not sizes or not rounds or not is_uniform:
         return sizes

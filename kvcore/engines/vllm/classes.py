@@ -11,9 +11,9 @@ from packaging.version import Version
 
 from kvcore.base.errors import EngineRefusalError
 from kvcore.base.kept import kept
-from kvcore.engine.protocol import Engine
 from kvcore.engine.records import Adaptable, End, LoraLimits
 from kvcore.engine.switches import AttentionBackend
+from kvcore.engines.vllm.start import VllmPlatform
 from kvcore.model.architecture import Architecture
 from kvcore.model.config import ModelConfig
 from kvcore.tables import (
@@ -232,7 +232,7 @@ def known_absences() -> Mapping[str, tuple[Absence, ...]]:
     return CLASSES.load().registry.absences
 
 
-def check_architectures(names: tuple[str, ...], engine: Engine, version: Version) -> None:
+def check_architectures(names: tuple[str, ...], engine: VllmPlatform, version: Version) -> None:
     """Raises EngineRefusalError where `version` surely has none of the model classes `names` of a config.
 
     `architecture-not-in-release` for the first of them that it does not have yet, `architecture-gone-from-release` for
@@ -249,7 +249,7 @@ def check_architectures(names: tuple[str, ...], engine: Engine, version: Version
     raise EngineRefusalError(code, "engine_version", names[0], version=version, **facts)
 
 
-def absence_of(names: tuple[str, ...], engine: Engine, version: Version) -> Absence | None:
+def absence_of(names: tuple[str, ...], engine: VllmPlatform, version: Version) -> Absence | None:
     """Why `version` has none of `names`, of the first of them; None where it has one, or that is not known.
 
     Example:
@@ -259,7 +259,7 @@ def absence_of(names: tuple[str, ...], engine: Engine, version: Version) -> Abse
         <Version('0.17.1')>
         >>> absence_of(names, vllm, Version("0.19.1"))
     """
-    if version < engine.facts.refusals.model_classes_since:
+    if not engine.lists_classes(version):
         return None
     absences = known_absences()
     found = [

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 from packaging.version import Version
 
+from kvcore.base.errors import Notice, notice, shorten
 from kvcore.engine.protocol import Engine
 from kvcore.engine.records import Role, Transfer
 from kvcore.engine.switches import ConnectorGroups
+from kvcore.engines.vllm.start import Start
 from kvcore.scenario import Scenario
 
 
@@ -44,3 +47,12 @@ def keeps_groups(engine: Engine, scenario: Scenario, version: Version, rule: Con
     rows = engine.facts.connectors_with_groups
     is_known = any(said.connector in row.names for row in rows if row.covers(version))
     return rule is ConnectorGroups.BY_CONNECTOR and is_known
+
+
+def connector_notices(start: Start) -> Iterator[Notice]:
+    """`kv-connector-joins-groups` where layers of several kinds lose their own groups to a connector."""
+    connector, traits = transfer_of(start.scenario).connector, start.traits
+    if connector is None or start.scenario.disable_hybrid_kv_cache_manager or not traits.is_mixed:
+        return
+    if not keeps_groups(start.engine, start.scenario, start.version, start.switches.connector_groups):
+        yield notice("kv-connector-joins-groups", "kv_transfer_config", connector=shorten(connector))

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
 from typing import Final
 
 from msgspec.structs import replace
+from packaging.version import Version
 
-from kvcore.base.errors import EngineRefusalError, Notice, notice
+from kvcore.base.errors import EngineRefusalError, Notice, notice, shorten
 from kvcore.engine.cards import CardView
+from kvcore.engine.facts import ADDITIONAL
 from kvcore.engine.protocol import Engine, Resolved
 from kvcore.engine.switches import HybridPrefixCaching
 from kvcore.engines.vllm.availability import check_availability
@@ -19,9 +23,8 @@ from kvcore.engines.vllm.backends import (
 )
 from kvcore.engines.vllm.captures import captures
 from kvcore.engines.vllm.classes import check_architectures
-from kvcore.engines.vllm.connectors import keeps_groups
+from kvcore.engines.vllm.connectors import connector_notices, keeps_groups
 from kvcore.engines.vllm.exchange import EXCHANGED_TOKENS, exchanges_batches
-from kvcore.engines.vllm.platforms import check_chip, check_platform, counts_in_flight, platform_notices
 from kvcore.engines.vllm.recurrent import (
     check_state_flags,
     mamba_cache_mode,
@@ -44,17 +47,18 @@ from kvcore.engines.vllm.runner import (
     uses_v2_runner,
     v0_tokens,
 )
-from kvcore.engines.vllm.start import Start
+from kvcore.engines.vllm.start import Start, VllmPlatform
 from kvcore.engines.vllm.storage import check_quantization, storage_of
 from kvcore.engines.vllm.versions import planned_release
 from kvcore.model.architecture import Architecture
+from kvcore.model.quantization.modelslim import METHOD as MODELSLIM
 from kvcore.model.rope import default_max_model_len, derived_max_model_len
 from kvcore.scenario import AUTO, Runner, Scenario
 
 TORCH_NAMES: Final = {"half": "float16", "float": "float32"}
 
 
-def resolve(engine: Engine, scenario: Scenario, architecture: Architecture, card: CardView) -> Resolved:
+def resolve(engine: VllmPlatform, scenario: Scenario, architecture: Architecture, card: CardView) -> Resolved:
     """Every flag as the engine version of `scenario` would resolve it for `vllm serve` on `card`.
 
     Raises EngineRefusalError for what the engine refuses before it looks at memory, in its words; ScenarioError for
@@ -78,13 +82,12 @@ def resolve(engine: Engine, scenario: Scenario, architecture: Architecture, card
         scheduling=scheduling,
         is_v0=runs_v0(scenario, card, switches, scheduling),
     )
-    check_chip(start)
+    engine.check_card(start)
     traits = start.traits
     notices = [*release.notices, *_card_notices(start), *runner_notices(start)]
     if release.is_exact:
         check_architectures(scenario.config.architectures, engine, version)
-    if release.is_exact or engine.facts.refusals.platform:
-        # Most releases of a plug-in are candidates, and the table says what they list.
+    if engine.checks_format(release):
         notices += check_quantization(start)
     if release.is_exact:
         check_sparse_attention(start)
@@ -110,11 +113,11 @@ def resolve(engine: Engine, scenario: Scenario, architecture: Architecture, card
         speculates=speculates,
         max_model_len=max_model_len,
     )
-    check_platform(start, prefix_caching=prefix_caching, method=method)
+    engine.check(start, prefix_caching=prefix_caching, method=method)
     row_dtype, state_dtype = state_dtypes(start, dtype)
     notices += state_notices(start, mode)
     backend, block_size = backend_of(start, kv_cache_dtype, fixed=prefix_caching or chunked)
-    notices += platform_notices(start, block_size)
+    notices += _platform_notices(start, block_size)
     resolved = Resolved(
         engine=engine,
         engine_version=str(version),
@@ -141,7 +144,7 @@ def resolve(engine: Engine, scenario: Scenario, architecture: Architecture, card
         hybrid_kv_cache_manager=_hybrid_manager(start, method),
         mamba_cache_mode=mode,
         on_310p=card.is_310p,
-        counts_in_flight=counts_in_flight(start),
+        counts_in_flight=engine.counts_in_flight(start),
         state_export_tokens=state_export_tokens(start, mode),
         mamba_block_size=scenario.mamba_block_size,
         mamba_cache_dtype=row_dtype,
@@ -171,6 +174,33 @@ def _card_notices(start: Start) -> tuple[Notice, ...]:
         return ()
     facts = {"engine": engine.name, "name": card.label, "other": card.served_by}
     return (notice("engine-not-on-card", "engine", **facts),)
+
+
+def _platform_notices(start: Start, block_size: int) -> Iterator[Notice]:
+    """What the platform says of the flags; `modelslim-checkpoint-assumed` for weights that nothing says the storage of;
+    `additional-config-not-read` for keys that the release passes over; `npu-needs-float16` on an Ascend 310P, whose
+    kernels have no bfloat16."""
+    engine, scenario = start.engine, start.scenario
+    yield from engine.notices(start, block_size)
+    is_modelslim = start.quantization.method == scenario.quantization == MODELSLIM
+    if is_modelslim and scenario.config.hf_quant_config is None:
+        model = shorten(scenario.model.rsplit("/", 1)[-1])
+        yield notice("modelslim-checkpoint-assumed", "quantization", model=model)
+    if unread := unread_keys(engine, scenario, start.version):
+        release = f"{engine.name} {scenario.engine_version or start.version}"
+        yield notice("additional-config-not-read", ADDITIONAL, release=release, keys=", ".join(unread))
+    yield from engine.additional_notices(start)
+    yield from connector_notices(start)
+    if start.card.is_310p and scenario.dtype == AUTO and start.architecture.dtype == "bfloat16":
+        yield notice("npu-needs-float16", "dtype", name=start.card.label)
+
+
+def unread_keys(engine: Engine, scenario: Scenario, version: Version) -> tuple[str, ...]:
+    """Keys of `--additional-config` that the release passes over: for vLLM, which leaves them to plug-ins, all."""
+    if scenario.additional_config is None:
+        return ()
+    known = engine.additional_keys(version)
+    return tuple(name for name in json.loads(scenario.additional_config) if name not in known)
 
 
 def _dtype(start: Start, notices: list[Notice]) -> str:
@@ -233,7 +263,8 @@ def _chunked_prefill(start: Start, max_model_len: int) -> bool:
 def _cuts_prompts(start: Start) -> bool:
     """Source: vllm_ascend/platform.py:NPUPlatform.check_and_update_config (0.9.1, 0.10.2rc1)."""
     architecture = start.architecture
-    return start.kept.cuts_prompts or start.is_v0 or architecture.is_mla or architecture.is_multimodal
+    is_other = start.is_v0 or architecture.is_mla or architecture.is_multimodal
+    return is_other or start.engine.cuts_prompts(start)
 
 
 def _batch(start: Start, chunked: bool, max_model_len: int) -> tuple[int, int]:

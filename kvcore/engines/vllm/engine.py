@@ -11,22 +11,21 @@ from kvcore.base.errors import Notice
 from kvcore.base.quantity import Quantity
 from kvcore.engine.cards import CardView, without_card
 from kvcore.engine.facts import EngineFacts
-from kvcore.engine.protocol import Engine, Resolved, Setting
+from kvcore.engine.protocol import Resolved, Setting
 from kvcore.engine.rank_memory import RankMemory
 from kvcore.engine.records import Adaptable, End, FormerFlag, LoadGenerator, Metric, Release, Transfer
 from kvcore.engine.switches import AttentionBackend, Switches
 from kvcore.engines.vllm import classes, versions
-from kvcore.engines.vllm.additional import additional_of
 from kvcore.engines.vllm.availability import benchmark_program, exported_metrics, former_flag, is_available
 from kvcore.engines.vllm.backends import backend_to_ask_for
 from kvcore.engines.vllm.connectors import transfer_of
-from kvcore.engines.vllm.defaults import resolve
+from kvcore.engines.vllm.defaults import resolve, unread_keys
 from kvcore.engines.vllm.draft import draft_notices, read_draft
 from kvcore.engines.vllm.exchange import EXCHANGED_TOKENS, exchange_of, gathers_tokens
 from kvcore.engines.vllm.recurrent import check_aligned_block
 from kvcore.engines.vllm.runner import runner_flag
-from kvcore.engines.vllm.storage import storage_of
-from kvcore.engines.vllm.stored import stored_architecture
+from kvcore.engines.vllm.start import VllmPlatform
+from kvcore.engines.vllm.storage import is_listed, storage_of
 from kvcore.memory.budget import profiled_memory
 from kvcore.model.architecture import Architecture
 from kvcore.model.config import ModelConfig
@@ -38,7 +37,7 @@ from kvcore.tables import TableFile
 FACTS: Final = TableFile("kvcore.engines", "vllm/engine.toml", EngineFacts)
 
 
-class VllmEngine(Engine):
+class VllmEngine(VllmPlatform):
     """vLLM itself."""
 
     __slots__ = ()
@@ -98,13 +97,16 @@ class VllmEngine(Engine):
         return gathers_tokens(scenario)
 
     def unread_keys(self, scenario: Scenario) -> tuple[str, ...]:
-        return additional_of(self, scenario, self.planned_release(scenario).version).unread
+        return unread_keys(self, scenario, self.planned_release(scenario).version)
+
+    def takes_format(self, method: str, card: CardView, version: Version) -> bool:
+        return is_listed(method, card, version)
 
     def storage(self, scenario: Scenario) -> Quantization:
         return storage_of(self, scenario)
 
     def stored_architecture(self, scenario: Scenario, architecture: Architecture) -> Architecture:
-        return stored_architecture(self, scenario, architecture)
+        return architecture
 
     def draft(
         self,

@@ -11,15 +11,12 @@ from packaging.version import Version
 from kvcore.base.errors import EngineRefusalError, ModelError, Notice, notice
 from kvcore.base.kept import kept
 from kvcore.catalogue.accelerators import Vendor
-from kvcore.engine.cards import CardView, Chip, chip_of
-from kvcore.engine.protocol import Engine
-from kvcore.engines.vllm.plugin_storage import AskedRow, SchemeRow, check_asked, check_schemes, has_blocks
-from kvcore.engines.vllm.start import Start
+from kvcore.engine.cards import CardView
+from kvcore.engines.vllm.start import Start, VllmPlatform
 from kvcore.model.architecture import Module, Parameter, elements
 from kvcore.model.config import ModelConfig
 from kvcore.model.families import read_architecture
 from kvcore.model.quantization import NOT_QUANTIZED, Quantization, agree, read_quantization
-from kvcore.model.quantization.compressed import COMPRESSED_TENSORS
 from kvcore.model.quantization.gguf import METHOD, MIXTURES, file_type, gguf, gguf_of_rate, names_gguf
 from kvcore.model.quantization.modelslim import METHOD as MODELSLIM
 from kvcore.scenario import Scenario
@@ -28,15 +25,11 @@ from kvcore.tables import CapabilityNumber, Record, Reviewed, Source, TableFile,
 RATES: Final = (1.5, 9.0)
 """Bits a weight of GGUF files, from IQ1_S to Q8_0: another size is that of another checkpoint."""
 
-FP8: Final = "fp8"
 FLOAT32_BYTES: Final = 4
 """Of what GGUF does not quantize."""
 
-UNPACKED: Final = Quantization(method="fp8", detail="kept in 16 bits once loaded")
-"""FP8 blocks that loading resolves. Source: `WeightRules.unpacks_blocks`."""
 
-
-def storage_of(engine: Engine, scenario: Scenario) -> Quantization:
+def storage_of(engine: VllmPlatform, scenario: Scenario) -> Quantization:
     """The storage format of the weights.
 
     GGUF where the flag, the config or the model's name says so: of the file type in the name, or at the average rate
@@ -50,36 +43,12 @@ def storage_of(engine: Engine, scenario: Scenario) -> Quantization:
     config, asked = scenario.config, scenario.quantization
     is_gguf = asked == METHOD or (asked is None and (names_gguf(scenario.model) or declares_gguf(config)))
     if not is_gguf:
-        found = read_quantization(config, asked)
-        return (
-            Quantization()
-            if found.method == FP8 and _unpacks_fp8(engine, scenario)
-            else _as_kept(engine, scenario, found)
-        )
+        return engine.loaded(scenario, read_quantization(config, asked))
     named = file_type(scenario.model)
     known = _gguf(config, named if named in MIXTURES.load().files else "", scenario.checkpoint.total_size)
     if known is None:
         raise ModelError("gguf-type-unknown", field="model", value=scenario.model[:200])
     return known
-
-
-def _as_kept(engine: Engine, scenario: Scenario, stored: Quantization) -> Quantization:
-    """`stored`, or `UNPACKED` where the engine keeps FP8 blocks in 16 bits."""
-    if stored.method != UNPACKED.method or not has_blocks(scenario.config):
-        return stored
-    rules = engine.facts.weights.at(engine.planned_release(scenario).version)
-    is_a5 = scenario.accelerator is not None and chip_of(scenario.accelerator) is Chip.A5
-    return UNPACKED if rules.unpacks_blocks and not is_a5 else stored
-
-
-def _unpacks_fp8(engine: Engine, scenario: Scenario) -> bool:
-    """Whether the engine loads the model's FP8 checkpoints in 16 bits.
-
-    Source: vllm_ascend/patch/platform/patch_minimax_m2_config.py:_disable_fp8, patch/worker/patch_minimax_m2.py
-    (0.17.0rc1, 0.18.0, 0.23.0, 0.25.1rc1).
-    """
-    rules = engine.facts.weights.at(engine.planned_release(scenario).version)
-    return bool(rules.unpacks_fp8_of) and scenario.config.root.get("model_type") == rules.unpacks_fp8_of
 
 
 @kept
@@ -122,16 +91,12 @@ class MethodPlugin(Record, frozen=True, kw_only=True):
     source: Source
 
 
-class Platform(Record, frozen=True, kw_only=True):
+class PlatformFormats(Record, frozen=True, kw_only=True):
     """What one kind of card takes from the release `since` on: methods, and which release brought each."""
 
     source: Source
     since: Version
     methods: Mapping[Method, Version]
-    asks: tuple[AskedRow, ...] = ()
-    """What its own methods of these formats ask for."""
-    schemes: tuple[SchemeRow, ...] = ()
-    """Its own methods for config groups of compressed-tensors; empty: those of vLLM."""
 
     def takes(self, method: str, version: Version) -> bool:
         """Whether it takes the method, or another name of it."""
@@ -148,7 +113,7 @@ class QuantizationMethods(Reviewed, frozen=True, kw_only=True):
     capability: Mapping[Method, Timeline[CapabilityNumber]]
     """The least major × 10 + minor, by the release that asks it first."""
     plugin: Mapping[Method, MethodPlugin]
-    platform: Mapping[Annotated[str, one_of(("rocm", "xpu", "ascend"))], Platform]
+    platform: Mapping[Annotated[str, one_of(("rocm", "xpu"))], PlatformFormats]
 
     def least_capability(self, method: str, version: Version) -> int:
         """Major × 10 + minor; 0 where nothing is known.
@@ -170,7 +135,7 @@ def check_quantization(start: Start) -> tuple[Notice, ...]:
     A card of unknown compute capability, and an engine whose list is not known, take everything.
 
     Raises EngineRefusalError `quantization-not-in-release`, `quantization-not-on-platform`,
-    `quantization-not-on-card`, or as `check_asked` and `check_schemes`.
+    `quantization-not-on-card`, or as the check of a plug-in.
 
     Source: vllm/config/model.py:ModelConfig._verify_quantization, vllm/platforms/interface.py:
     Platform.verify_quantization, vllm/config/vllm.py:VllmConfig._get_quantization_config (0.8.5, 0.33.0).
@@ -185,25 +150,19 @@ def check_quantization(start: Start) -> tuple[Notice, ...]:
             raise EngineRefusalError(
                 "quantization-not-in-release", "quantization", method=name, version=version, since=since
             )
-    own = _platform(start.engine, card)
-    platform = known.platform.get(own)
-    is_elsewhere = method == MODELSLIM and own != MODELSLIM
-    if is_elsewhere or (platform is not None and not platform.takes(method, version)):
+    if not start.engine.takes_format(method, card, version):
         raise EngineRefusalError(
             "quantization-not-on-platform", "quantization", method=method, name=card.label
         )
-    if platform is not None:
-        check_asked(start, platform.asks, method)
-        if method == COMPRESSED_TENSORS:
-            check_schemes(start, platform.schemes)
+    start.engine.check_format(start)
     least = known.least_capability(method, version)
     is_known = card.vendor is Vendor.NVIDIA and card.compute_capability is not None
     if is_known and card.number < least:
         raise EngineRefusalError(
             "quantization-not-on-card", "quantization", method=method, least=least, capability=card.number
         )
-    if start.quantization is UNPACKED:
-        return (notice("fp8-kept-in-16-bits", "quantization"),)
+    if notices := start.engine.format_notices(start):
+        return notices
     plugin = known.plugin.get(method)
     if plugin is None or version < plugin.since:
         return ()
@@ -211,10 +170,13 @@ def check_quantization(start: Start) -> tuple[Notice, ...]:
     return (notice("quantization-needs-package", "quantization", **facts),)
 
 
-def _platform(engine: Engine, card: CardView) -> str:
-    own = engine.facts.refusals.platform
-    if own:
-        return own
-    if card.vendor is Vendor.INTEL:
-        return "" if card.is_gaudi else "xpu"
-    return "rocm" if card.vendor is Vendor.AMD else ""
+def is_listed(method: str, card: CardView, version: Version) -> bool:
+    """Whether vLLM's platform for `card` lists a storage format; every one where its list is not known.
+
+    Source: vllm/platforms/interface.py:Platform.verify_quantization (0.8.5, 0.33.0).
+    """
+    name = "rocm" if card.vendor is Vendor.AMD else ""
+    if card.vendor is Vendor.INTEL and not card.is_gaudi:
+        name = "xpu"
+    formats = METHODS.load().platform.get(name)
+    return method != MODELSLIM and (formats is None or formats.takes(method, version))

@@ -114,7 +114,7 @@ def planned_release(engine: Engine, scenario: Scenario) -> Release:
     Source: vllm/envs.py:VLLM_USE_V1 (0.8.5); vllm/worker removed (0.11.0).
     """
     if scenario.engine_version is None and reads_variables(engine, scenario.env):
-        return find_release(engine, str(last_with_variables(engine)))
+        return find_release(engine, str(engine.last_with_variables))
     if scenario.engine_version is not None or engine.facts.releases:
         return find_release(engine, scenario.engine_version)
     return _assumed_release(scenario.config, scenario.env.get("VLLM_USE_V1") == "0")
@@ -124,12 +124,6 @@ def reads_variables(engine: Engine, env: Mapping[str, str]) -> bool:
     """Whether `env` has a variable by which some release of `engine` is given the memory of a card."""
     variables = engine.facts.memory_variables
     return variables is not None and any(name in env for name in variables.names)
-
-
-def last_with_variables(engine: Engine) -> Version:
-    """The newest of its own releases that is given the memory of a card."""
-    releases = reversed(engine.facts.releases.items())
-    return next(own for own, host in releases if engine.variables_in(host) is not None)
 
 
 @kept
@@ -252,7 +246,7 @@ def assumed_version(engine: Engine, scenario: Scenario) -> str:
     """
     own = engine.facts.releases
     if own and reads_variables(engine, scenario.env):
-        return str(last_with_variables(engine))
+        return str(engine.last_with_variables)
     if own:
         # One name for it everywhere: plans, images and files name the release that a post-release repairs.
         newest = next(reversed(own))

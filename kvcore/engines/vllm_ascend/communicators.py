@@ -13,8 +13,8 @@ from kvcore.base.units import GIB, MIB
 from kvcore.engine.overheads import Text, Variable
 from kvcore.engine.protocol import Setting
 from kvcore.engine.records import Taken
-from kvcore.engines.vllm.additional import Additional
 from kvcore.engines.vllm.versions import vllm_release
+from kvcore.engines.vllm_ascend.additional import Additional
 from kvcore.memory.weights import Rank, expert_ranks
 from kvcore.model.architecture import Experts
 from kvcore.tables import NEVER, Amount, Count, Record, Source

@@ -8,20 +8,43 @@ from typing import ClassVar, Final
 from msgspec.structs import replace
 from packaging.version import Version
 
+from kvcore.base.errors import EngineRefusalError, Notice, notice
 from kvcore.base.units import GIB
+from kvcore.engine.cards import CardView, Chip, chip_of
+from kvcore.engine.facts import ADDITIONAL, SWITCH, CompressedBlocks
 from kvcore.engine.overheads import Budget, Text
-from kvcore.engine.protocol import Setting
+from kvcore.engine.protocol import Resolved, Setting
 from kvcore.engine.records import TakenLater
-from kvcore.engines.vllm.additional import additional_of
-from kvcore.engines.vllm.versions import vllm_release
+from kvcore.engine.switches import AttentionKind
+from kvcore.engine.traits import traits_of
+from kvcore.engines.vllm.start import Attention, OwnScheduler, Start
+from kvcore.engines.vllm.versions import parse_version, vllm_release
+from kvcore.engines.vllm_ascend.additional import NOTHING, Additional, AdditionalRules, read_additional
+from kvcore.engines.vllm_ascend.captures import limited_sizes
 from kvcore.engines.vllm_ascend.communicators import BALANCING_IN_PROFILE, NpuRank, moved_expert_bytes
+from kvcore.engines.vllm_ascend.formats import (
+    UNPACKED,
+    AscendFormats,
+    check_asked,
+    check_schemes,
+    has_blocks,
+)
 from kvcore.engines.vllm_ascend.npu import NpuEngine, NpuFacts
 from kvcore.engines.vllm_ascend.profile import kept_stream_bytes
+from kvcore.engines.vllm_ascend.refusals import Asked, check_combinations, check_states
+from kvcore.engines.vllm_ascend.stored import Storing, stored
 from kvcore.model.architecture import Architecture
+from kvcore.model.quantization import Quantization
+from kvcore.model.quantization.compressed import COMPRESSED_TENSORS
+from kvcore.scenario import CudagraphMode, Scenario
 from kvcore.tables import Amount, ReleaseRange, Source, TableFile
 
 DEVICE_310P: Final = "310P"
 """A part of the names of Ascend 310P, whose worker is one of its own."""
+FORMER_VARIABLE: Final = "VLLM_ASCEND_ENABLE_FLASHCOMM"
+"""FlashComm's other name, which earlier releases read as well."""
+SCHEDULER_KEY: Final = "ascend_scheduler_config"
+LARGEST_GRAPH: Final = 512
 BUDGET_SOURCE: Final = (
     "vllm_ascend/worker/worker_v1.py, worker.py:NPUWorker.determine_available_memory "
     "(0.8.5rc1 growth; 0.9.1 to 0.17.0rc1 all; 0.18.0, 0.25.1rc1 parts)"
@@ -58,6 +81,8 @@ class AscendFacts(NpuFacts, frozen=True, kw_only=True):
 
     masks: tuple[Mask, ...]
     """The first that matches; without one, attention masks take nothing to speak of."""
+    additional: AdditionalRules
+    formats: AscendFormats
 
 
 FACTS: Final = TableFile("kvcore.engines", "vllm_ascend/engine.toml", AscendFacts)
@@ -83,9 +108,229 @@ class AscendEngine(NpuEngine):
     Source: vllm_ascend/models/deepseek_v4.py:DeepseekV4Model (0.20.2rc1, 0.23.0).
     """
 
+    attention: ClassVar[Attention] = Attention("ASCEND", 128)
+
     @property
     def facts(self) -> AscendFacts:
         return FACTS.load()
+
+    def additional(self, scenario: Scenario, version: Version) -> Additional:
+        text = scenario.additional_config
+        return NOTHING if text is None else read_additional(text, self.facts.additional, version)
+
+    def additional_keys(self, version: Version) -> frozenset[str]:
+        """An object of the scheduler has a switch of its own from 0.9 on."""
+        keys = self.facts.additional.keys(version)
+        has_switch = version >= self.facts.additional.scheduler_switch_since
+        return keys | {f"{SCHEDULER_KEY}.{SWITCH}"} if has_switch and SCHEDULER_KEY in keys else keys
+
+    def cuts_tokens(self, scenario: Scenario, version: Version) -> bool:
+        """Whether FlashComm is asked for, and there are ranks to cut over.
+
+        A key of `--additional-config` counts before the variable, which had another name up to 0.19; from 0.12 on whole
+        shared experts ask for it too.
+
+        Source: vllm_ascend/utils.py:enable_sp (0.11.0, 0.19.1rc1: both variables; 0.20.2rc1, 0.23.0: the first),
+        ascend_config.py:AscendConfig (0.11.0 without; 0.12.0rc1, 0.13.0, 0.23.0: enable_shared_expert_dp).
+
+        Example:
+            >>> from kvcore.wire.request import scenario_from_request
+            >>> asked = {"model": "Qwen/Qwen3-8B", "engine": "vllm-ascend", "tensor_parallel_size": 2}
+            >>> scenario = scenario_from_request({**asked, "env": {FORMER_VARIABLE: "1"}})
+            >>> [AscendEngine().cuts_tokens(scenario, Version(version)) for version in ("0.18.0", "0.23.0")]
+            [True, False]
+        """
+        if scenario.parallel.tensor_parallel_size == 1:
+            return False
+        additional = self.additional(scenario, version)
+        is_asked = additional.enable_flashcomm1
+        if is_asked is None:
+            is_former = version < vllm_release("0.20.1") and scenario.env.get(FORMER_VARIABLE) == "1"
+            is_asked = is_former or super().cuts_tokens(scenario, version)
+        is_implied = version >= vllm_release("0.12.0") and _keeps_shared_experts(scenario, additional)
+        return is_asked or is_implied
+
+    # Flags
+
+    def lists_classes(self, version: Version) -> bool:
+        """Source: vllm_ascend/models/__init__.py:register_model (0.11.0, 0.13.0, 0.18.0, 0.23.0): its own classes are
+        in vLLM as well."""
+        return version >= vllm_release("0.11.0")
+
+    def takes_format(self, method: str, card: CardView, version: Version) -> bool:
+        return self.facts.formats.takes(method, version)
+
+    def check_format(self, start: Start) -> None:
+        check_asked(start, self.facts.formats.asks)
+        if start.quantization.method == COMPRESSED_TENSORS:
+            check_schemes(start, self.facts.formats.schemes)
+
+    def format_notices(self, start: Start) -> tuple[Notice, ...]:
+        is_unpacked = start.quantization is UNPACKED
+        return (notice("fp8-kept-in-16-bits", "quantization"),) if is_unpacked else ()
+
+    def loaded(self, scenario: Scenario, stored: Quantization) -> Quantization:
+        """FP8 checkpoints of MiniMax-M2 are loaded in 16 bits from 0.17 on; those with a scale for each block are
+        kept in 16 bits once they are loaded from 0.27 on, but on Ascend 950.
+
+        Source: vllm_ascend/patch/platform/patch_minimax_m2_config.py:_disable_fp8, patch/worker/patch_minimax_m2.py
+        (0.17.0rc1, 0.18.0, 0.23.0, 0.25.1rc1; not in 0.16.0rc1), quantization/methods/w8a8/fp8_block.py (0.27.1rc1,
+        0.30.0rc2: on every other Ascend generation the resolved matrix is kept in the model dtype).
+        """
+        if stored.method != UNPACKED.method:
+            return stored
+        version = self.planned_release(scenario).version
+        is_minimax = scenario.config.root.get("model_type") == "minimax_m2"
+        if is_minimax and version >= vllm_release("0.17.0"):
+            return Quantization()
+        if version < vllm_release("0.27.0") or not has_blocks(scenario.config):
+            return stored
+        is_a5 = scenario.accelerator is not None and chip_of(scenario.accelerator) is Chip.A5
+        return stored if is_a5 else UNPACKED
+
+    def check_card(self, start: Start) -> None:
+        """Raises EngineRefusalError `npu-chip-unsupported` on Ascend 910 and 910 Pro B.
+
+        Source: docs/source/faqs.md (0.7.3, 0.11.0, 0.23.0, 0.25.1rc1: NOT supported yet: Ascend 910, Ascend 910 Pro B),
+        utils.py:check_ascend_device_type (0.13.0, 0.23.0: Can not support soc_version).
+        """
+        if start.card.chip is Chip.FIRST_910:
+            facts = {"name": start.card.label}
+            raise EngineRefusalError("npu-chip-unsupported", "accelerator", facts["name"], **facts)
+
+    def check(self, start: Start, *, prefix_caching: bool, method: str) -> None:
+        """Raises EngineRefusalError for what a release does not take together, and for a key of `--additional-config`
+        that it does not read where it stops for one."""
+        scenario, version = start.scenario, start.version
+        additional = self.additional(scenario, version)
+        check_combinations(
+            Asked(
+                start=start,
+                additional=additional,
+                cuts_tokens=self.cuts_tokens(scenario, version),
+                prefix_caching=prefix_caching,
+                block_size=self.attention.block_size,
+            )
+        )
+        if additional.unread and version >= self.facts.additional.refuses_unread_since:
+            raise EngineRefusalError("npu-refuses-unknown-key", ADDITIONAL, additional.unread[0])
+        check_states(start, prefix_caching=prefix_caching, method=method)
+
+    def additional_notices(self, start: Start) -> Iterator[Notice]:
+        """`additional-config-unsized` for keys that move memory by what no source sizes."""
+        additional = self.additional(start.scenario, start.version)
+        if additional.unsized:
+            keys, gib = ", ".join(additional.unsized), f"{additional.unsized_gib:g}"
+            yield notice("additional-config-unsized", ADDITIONAL, keys=keys, gib=gib)
+
+    def scheduler(self, scenario: Scenario, version: Version) -> OwnScheduler | None:
+        return self.additional(scenario, version).scheduler
+
+    def cuts_prompts(self, start: Start) -> bool:
+        """Source: vllm_ascend/platform.py:NPUPlatform.check_and_update_config (0.9.1, 0.10.2rc1: Non-MLA LLMs forcibly
+        disable the chunked prefill feature; 0.9.2rc1, 0.10.1rc1, 0.11.0 without)."""
+        version = start.version
+        is_first = vllm_release("0.9.1") <= version < vllm_release("0.9.2")
+        return not (is_first or vllm_release("0.10.2") <= version < vllm_release("0.11.0"))
+
+    def counts_in_flight(self, start: Start) -> bool:
+        """In 0.23 itself, not in its candidates.
+
+        Source: vllm_ascend/patch/platform/patch_async_swa_kv_lifetime.py (0.23.0; not in 0.22.1rc1, 0.23.0rc1,
+        0.24.0rc1).
+        """
+        asked = start.scenario.engine_version
+        is_release = asked is None or not parse_version(asked).is_prerelease
+        return is_release and vllm_release("0.23.0") <= start.version < vllm_release("0.24.0")
+
+    def own_block_size(self, start: Start, fixed: bool) -> int:
+        """128 tokens where nothing is asked, or where the platform takes no other: where prefixes are cached or prompts
+        cut, but for V0 and hybrid models.
+
+        Source: vllm_ascend/utils.py:refresh_block_size (0.13.0, 0.20.2rc1, 0.23.0), platform.py:NPUPlatform.
+        check_and_update_config (0.9.1, 0.11.0).
+        """
+        asked, blocks = start.scenario.block_size, self.compressed_blocks(start.version)
+        if asked is None:
+            return self.attention.block_size
+        if start.traits.attention is AttentionKind.COMPRESSED and blocks is not None:
+            return asked if asked in blocks.sizes else blocks.sizes[0]
+        takes_any = start.is_v0 or start.traits.is_hybrid
+        return self.attention.block_size if fixed and not takes_any else asked
+
+    def graph_modes(
+        self, modes: tuple[str, ...], mixed_full: bool, asked: CudagraphMode | None, start: Start
+    ) -> tuple[tuple[str, ...], bool]:
+        """No graphs in V0; none of mixed batches in full before 0.12; decode batches in full next to piecewise ones
+        from 0.21 on.
+
+        Source: vllm_ascend/worker/worker.py:NPUWorker (0.7.3, 0.9.1: model capture is not supported), platform.py:
+        NPUPlatform.check_and_update_config (0.11.0: FULL is not support on NPU; 0.12.0rc1, 0.13.0, 0.18.0 take it;
+        0.11.0, 0.13.0, 0.18.0, 0.20.2rc1: FULL_AND_PIECEWISE becomes PIECEWISE; 0.21.0rc1, 0.23.0 without),
+        attention/ attention_v1.py, mla_v1.py, sfa_v1.py, dsa_v1.py:get_cudagraph_support (0.13.0, 0.18.0, 0.23.0).
+        """
+        if start.is_v0:
+            return (), False
+        if asked is CudagraphMode.FULL and not start.is_pooling and start.version < vllm_release("0.12.0"):
+            return (), False
+        found, mixed = super().graph_modes(modes, mixed_full, asked, start)
+        is_joined = len(found) > 1 and start.version < vllm_release("0.21.0")
+        return (("PIECEWISE",), False) if is_joined else (found, mixed)
+
+    def captures_requests(self, version: Version) -> bool:
+        """Source: vllm_ascend/platform.py:NPUPlatform._get_default_max_cudagraph_capture_size (0.18.0, 0.23.0,
+        0.25.1rc1; not in 0.17.0rc1)."""
+        return version >= vllm_release("0.18.0")
+
+    def largest_graph(self, start: Start, resolved: Resolved) -> int | None:
+        """min(max_num_seqs × tokens of a request, 512). Source: that of `captures_requests`."""
+        if start.is_v0 or not self.captures_requests(start.version):
+            return None
+        return min(resolved.max_num_seqs * (1 + resolved.num_speculative_tokens), LARGEST_GRAPH)
+
+    def limited_sizes(self, sizes: tuple[int, ...], start: Start, resolved: Resolved) -> tuple[int, ...]:
+        additional = self.additional(start.scenario, start.version)
+        return limited_sizes(sizes, start, resolved, overlaps_experts=additional.overlaps_experts)
+
+    # Weights
+
+    def stored_architecture(self, scenario: Scenario, architecture: Architecture) -> Architecture:
+        """`architecture` with shared experts whole or cut, redundant experts, keys of an indexer in 8 bits, and single
+        modules cut over data parallel ranks.
+
+        Shared experts: vLLM stores them whole where experts are sharded over tensor and data parallel ranks.
+        vllm-ascend switches that off: whole with FlashComm or `enable_shared_expert_dp` alone, where their names have
+        the piece that the release looks for, and cut otherwise.
+
+        Source: vllm_ascend/platform.py:NPUPlatform.check_and_update_config (0.11.0rc0, 0.23.0: all2all_backend
+        flashinfer_all2allv), ops/linear_op.py:get_parallel_op (0.11.0, 0.15.0rc1: shared_experts; 0.16.0rc1, 0.23.0:
+        shared_expert too), utils.py:shared_expert_dp_enabled (0.11.0, 0.18.0, 0.23.0).
+        """
+        version = self.planned_release(scenario).version
+        additional, parallel = self.additional(scenario, version), scenario.parallel
+        is_cut, piece = self.cuts_tokens(scenario, version), ""
+        if architecture.moe is not None and version >= vllm_release("0.11.0"):
+            piece = "shared_expert" if version >= vllm_release("0.16.0") else "shared_experts"
+        storing = Storing(
+            tensor_ranks=parallel.tensor_parallel_size if additional.ranks.asked else 1,
+            shared_piece=piece,
+            has_whole_shared=bool(piece) and (is_cut or _keeps_shared_experts(scenario, additional)),
+            has_whole_queries=is_cut and _cuts_context(architecture, additional, version),
+            redundant_experts=additional.redundant_experts if parallel.enable_expert_parallel else 0,
+            packs_index_keys=additional.packs_index_keys,
+            ranks=additional.ranks,
+        )
+        return architecture if storing == Storing() else stored(architecture, storing)
+
+    # Cache
+
+    def compressed_blocks(self, version: Version) -> CompressedBlocks | None:
+        """Source: vllm_ascend/patch/worker/patch_deepseek_compressor.py (0.20.2rc1), models/layer/attention/layer.py:
+        get_dsv4_block_sizes (0.21.0rc1, 0.22.1rc1, 0.23.0, 0.24.0rc1)."""
+        found = self.facts.cache.at(version).compressed
+        return found if found.counts_vectors else None
+
+    # Memory
 
     def rank(self, setting: Setting) -> NpuRank:
         return replace(super().rank(setting), moves_experts=True)
@@ -120,7 +365,7 @@ class AscendEngine(NpuEngine):
     def unsized_bytes(self, setting: Setting) -> tuple[int, int]:
         """Of keys of `--additional-config` on either side; below, what loading may lose (`LOST_ON_LOADING_GIB`)."""
         version = setting.resolved.version
-        unsized = int(additional_of(self, setting.scenario, version).unsized_gib * GIB)
+        unsized = int(self.additional(setting.scenario, version).unsized_gib * GIB)
         is_lost = (
             version < vllm_release("0.8.0")
             and setting.architecture.moe is not None
@@ -197,3 +442,21 @@ class AscendEngine(NpuEngine):
         return kept_stream_bytes(
             tokens, architecture.residual_streams, architecture.hidden_size, element_bytes
         )
+
+
+def _keeps_shared_experts(scenario: Scenario, additional: Additional) -> bool:
+    """Whether `enable_shared_expert_dp` has each rank store the shared experts whole: with whole experts alone.
+
+    Source: vllm_ascend/ascend_config.py:AscendConfig (0.11.0, 0.13.0, 0.18.0, 0.23.0).
+    """
+    return scenario.parallel.enable_expert_parallel and additional.enable_shared_expert_dp
+
+
+def _cuts_context(architecture: Architecture, additional: Additional, version: Version) -> bool:
+    """Whether ranks with FlashComm attend to a part of the tokens each: models with sparse attention.
+
+    Source: vllm_ascend/utils.py:enable_dsa_cp (0.12.0rc1 without; 0.13.0, 0.19.1rc1: with FlashComm; 0.20.2rc1, 0.23.0,
+    0.25.1rc1: enable_dsa_cp), ops/linear_op.py:_get_column_parallel_op.
+    """
+    is_asked = version < vllm_release("0.20.1") or additional.enable_dsa_cp
+    return is_asked and version >= vllm_release("0.13.0") and traits_of(architecture).is_sparse

@@ -6,14 +6,18 @@ import math
 from typing import ClassVar, Final
 
 from msgspec.structs import replace
+from packaging.version import Version
 
 from kvcore.base.quantity import Quantity
 from kvcore.base.units import GIB
 from kvcore.engine.overheads import written_gb
 from kvcore.engine.protocol import Setting
 from kvcore.engine.rank_memory import RankMemory, half_width
+from kvcore.engines.vllm.start import Attention, Start
+from kvcore.engines.vllm.versions import vllm_release
 from kvcore.engines.vllm_ascend.npu import NpuEngine, NpuFacts
 from kvcore.engines.vllm_mindspore.budget import declared_memory
+from kvcore.scenario import CudagraphMode
 from kvcore.tables import TableFile
 
 FACTS: Final = TableFile("kvcore.engines", "vllm_mindspore/engine.toml", NpuFacts)
@@ -38,10 +42,30 @@ class MindSporeEngine(NpuEngine):
 
     name: ClassVar[str] = "vllm-mindspore"
     follows_vllm: ClassVar[bool] = False
+    attention: ClassVar[Attention] = Attention("MINDSPORE", 128)
 
     @property
     def facts(self) -> NpuFacts:
         return FACTS.load()
+
+    def additional_keys(self, version: Version) -> frozenset[str]:
+        """`expert_parallel` cuts experts over ranks in two directions: the bytes of a rank stay the same.
+
+        Source: vllm_mindspore/model_executor/layers/fused_moe/config.py:FusedMoEParallelConfig.make (0.4.0).
+        """
+        return frozenset({"expert_parallel"}) if version >= vllm_release("0.9.0") else frozenset()
+
+    def graph_modes(
+        self, modes: tuple[str, ...], mixed_full: bool, asked: CudagraphMode | None, start: Start
+    ) -> tuple[tuple[str, ...], bool]:
+        """Graphs need `-O 3`, which no flag here stands for but a mode that is asked.
+
+        Source: vllm_mindspore/v1/worker/gpu_worker.py:compile_or_warm_up_model (0.3.0, 0.4.0: MindSpore does not
+        support cuda graph), config.py:vllm_config_post_init (0.5.0, 0.5.1: no_compilation as default).
+        """
+        if asked is None and not start.is_v0:
+            return (), False
+        return super().graph_modes(modes, mixed_full, asked, start)
 
     def rank_memory(self, setting: Setting, weights: Quantity) -> RankMemory:
         variables = self.variables_in(setting.resolved.version)

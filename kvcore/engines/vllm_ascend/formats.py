@@ -1,4 +1,4 @@
-"""Whether a plug-in that lists a storage format has methods for it: by release, generation of chip and checkpoint."""
+"""Whether vllm-ascend has methods for a storage format that it lists: by release, generation of chip, checkpoint."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from msgspec import Meta
 from kvcore.base.errors import EngineRefusalError
 from kvcore.engine.cards import Chip
 from kvcore.engines.vllm.start import Start
+from kvcore.engines.vllm.storage import PlatformFormats
 from kvcore.model.config import ModelConfig, Section
+from kvcore.model.quantization import Quantization
 from kvcore.model.quantization.compressed import COMPRESSED_TENSORS, config_groups
 from kvcore.model.quantization.read import written_section
 from kvcore.model.quantization.scheme import read_block
@@ -74,8 +76,22 @@ class SchemeRow(ReleaseRange, frozen=True, kw_only=True):
     """There is no method for linear layers."""
 
 
-def check_asked(start: Start, rows: tuple[AskedRow, ...], method: str) -> None:
+class AscendFormats(PlatformFormats, frozen=True, kw_only=True):
+    """The storage formats of weights that it takes."""
+
+    asks: tuple[AskedRow, ...]
+    """What its own methods of these formats ask for."""
+    schemes: tuple[SchemeRow, ...]
+    """Its methods for config groups of compressed-tensors."""
+
+
+UNPACKED: Final = Quantization(method="fp8", detail="kept in 16 bits once loaded")
+"""FP8 blocks that loading resolves."""
+
+
+def check_asked(start: Start, rows: tuple[AskedRow, ...]) -> None:
     """Raises EngineRefusalError `npu-format-chip`, `npu-format-attributes` or `npu-format-blocks`."""
+    method = start.quantization.method
     for row in rows:
         if method in row.methods and row.covers(start.version):
             facts = {"method": method, "name": start.card.label}

@@ -8,9 +8,10 @@ from typing import Any, Final
 from msgspec import Struct
 from packaging.version import Version
 
-from kvcore.engine.facts import SWITCH
-from kvcore.engine.protocol import Engine
-from kvcore.scenario import Scenario
+from kvcore.engine.facts import ADDITIONAL, SWITCH
+from kvcore.engines.vllm.start import OwnScheduler
+from kvcore.flags import check_fields
+from kvcore.tables import NEVER, Amount, Record, ReleaseRange, Source
 
 SWITCHES: Final = frozenset(
     {"enable_flashcomm1", "enable_fused_mc2", "enable_shared_expert_dp", "enable_dsa_cp"}
@@ -19,17 +20,6 @@ PACKED: Final = ("enable_sparse_c8", "enable_sparse_li_c8")
 """Source: vllm_ascend/ascend_config.py (0.18.0, 0.24.0rc1: the first; 0.23.0: the second)."""
 FORMER_HEAD: Final = ("lmhead_tp_size", "lmhead_tensor_parallel_size")
 """Source: vllm_ascend/ascend_config.py (0.9.1: the first; 0.10.1rc1, 0.11.0: the second)."""
-
-
-class OwnScheduler(Struct, frozen=True, kw_only=True):
-    """The plug-in's own scheduler in place of vLLM's.
-
-    Source: vllm_ascend/core/schedule_config.py:AscendSchedulerConfig.initialize_from_config (0.7.3, 0.9.1, 0.11.0).
-    """
-
-    enable_chunked_prefill: bool = False
-    max_num_batched_tokens: int | None = None
-    max_num_seqs: int | None = None
 
 
 class ModuleRanks(Struct, frozen=True, kw_only=True):
@@ -82,25 +72,47 @@ NOTHING: Final = Additional()
 """Said by a scenario without it."""
 
 
-def additional_of(engine: Engine, scenario: Scenario, version: Version) -> Additional:
-    """What `engine` reads on vLLM `version`.
+class ReadKeys(ReleaseRange, frozen=True, kw_only=True):
+    """Releases of vLLM on which a plug-in reads these keys of `--additional-config`."""
 
-    Example:
-        >>> from kvcore.engines.registry import engine_of
-        >>> from kvcore.wire.request import scenario_from_request
-        >>> asked = {"model": "Qwen/Qwen3-8B", "engine": "vllm-ascend"}
-        >>> scenario = scenario_from_request({**asked, "additional_config": {"enable_flashcomm1": True}})
-        >>> additional_of(engine_of(scenario), scenario, Version("0.23.0")).enable_flashcomm1
-        True
-        >>> additional_of(engine_of(scenario), scenario, Version("0.18.0")).unread
-        ('enable_flashcomm1',)
-    """
-    text = scenario.additional_config
-    return NOTHING if text is None else _read(text, engine, version)
+    names: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        check_fields(self.names, ADDITIONAL)
 
 
-def _read(text: str, engine: Engine, version: Version) -> Additional:
-    rules = engine.facts.additional
+class UnsizedKeys(Record, frozen=True, kw_only=True):
+    """Keys of `--additional-config`, and by how much one of them may move memory, on either side."""
+
+    source: Source
+    names: tuple[str, ...]
+    gib: Amount
+
+    def __post_init__(self) -> None:
+        check_fields(self.names, ADDITIONAL)
+
+
+class AdditionalRules(Record, frozen=True, kw_only=True):
+    """Which release reads which keys, and what it makes of them."""
+
+    source: Source = ""
+    reads: tuple[ReadKeys, ...] = ()
+    unsized: tuple[UnsizedKeys, ...] = ()
+    """What moves memory by an amount that no source gives a formula for."""
+    redundant_need_balancing_since: Version = NEVER
+    """From then on redundant experts are there only where their load is balanced while it runs."""
+    refuses_unread_since: Version = NEVER
+    """From then on a key that is not read stops the start."""
+    scheduler_switch_since: Version = NEVER
+    """Before it the object alone puts the plug-in's scheduler in vLLM's place, from then on its `enabled`."""
+
+    def keys(self, version: Version) -> frozenset[str]:
+        """The keys that are read on vLLM `version`."""
+        return frozenset(name for row in self.reads if row.covers(version) for name in row.names)
+
+
+def read_additional(text: str, rules: AdditionalRules, version: Version) -> Additional:
+    """What a release on vLLM `version` reads of the JSON `text`."""
     said: dict[str, Any] = json.loads(text)
     known = rules.keys(version)
     read = {name: value for name, value in said.items() if name in known}

@@ -1,4 +1,4 @@
-"""Where a plug-in stores modules and keys otherwise than the vLLM that it runs on: whole, cut, in fewer bits."""
+"""Modules and keys that vllm-ascend stores otherwise than the vLLM that it runs on: whole, cut, in fewer bits."""
 
 from __future__ import annotations
 
@@ -10,11 +10,7 @@ from msgspec.structs import replace
 
 from kvcore.base.kept import kept
 from kvcore.base.units import ceil_div, round_up
-from kvcore.engine.facts import ContextParallel
-from kvcore.engine.protocol import Engine
-from kvcore.engine.traits import traits_of
-from kvcore.engines.vllm.additional import Additional, ModuleRanks, additional_of
-from kvcore.engines.vllm.flashcomm import cuts_tokens, keeps_shared_experts
+from kvcore.engines.vllm_ascend.additional import ModuleRanks
 from kvcore.model.architecture import (
     Architecture,
     Experts,
@@ -26,7 +22,6 @@ from kvcore.model.architecture import (
     Split,
     VocabEmbedding,
 )
-from kvcore.scenario import Scenario
 
 WHOLE_QUERIES: Final = ("q_b_proj", "kv_b_proj", "attn.wq_b", "attn.attn_sink")
 """Modules that each rank stores whole where it attends to a part of the tokens with all heads.
@@ -48,52 +43,12 @@ class Storing(Struct, frozen=True, kw_only=True):
     ranks: ModuleRanks = ModuleRanks()
 
 
-def stored_architecture(engine: Engine, scenario: Scenario, architecture: Architecture) -> Architecture:
-    """`architecture` as `engine` stores it.
-
-    Shared experts: vLLM stores them whole where experts are sharded over tensor and data parallel ranks. vllm-ascend
-    switches that off: whole with FlashComm or `enable_shared_expert_dp` alone, where their names have the piece that
-    the release looks for, and cut otherwise. `--additional-config` adds redundant experts, stores an indexer's keys in
-    8 bits, and cuts single modules over data parallel ranks.
-
-    Source: vllm_ascend/platform.py:NPUPlatform.check_and_update_config (0.11.0, 0.23.0: all2all_backend),
-    ops/linear_op.py:get_parallel_op, utils.py:shared_expert_dp_enabled (0.11.0, 0.18.0, 0.23.0).
-    """
-    version = engine.planned_release(scenario).version
-    rules, additional = engine.facts.weights.at(version), additional_of(engine, scenario, version)
-    is_cut = cuts_tokens(engine, scenario, version)
-    parallel = scenario.parallel
-    piece = rules.whole_with_flashcomm if architecture.moe is not None else ""
-    storing = Storing(
-        tensor_ranks=parallel.tensor_parallel_size if additional.ranks.asked else 1,
-        shared_piece=piece,
-        has_whole_shared=bool(piece) and (is_cut or keeps_shared_experts(engine, scenario, version)),
-        has_whole_queries=is_cut and _cuts_context(architecture, additional, rules.context_parallel),
-        redundant_experts=additional.redundant_experts if parallel.enable_expert_parallel else 0,
-        packs_index_keys=additional.packs_index_keys,
-        ranks=additional.ranks,
-    )
-    return architecture if storing == Storing() else _stored(architecture, storing)
-
-
-def _cuts_context(architecture: Architecture, additional: Additional, rule: ContextParallel) -> bool:
-    """Whether ranks with FlashComm attend to a part of the tokens each: models with sparse attention.
-
-    Source: vllm_ascend/utils.py:enable_dsa_cp (0.13.0, 0.19.1rc1: with FlashComm; 0.20.2rc1, 0.23.0: enable_dsa_cp).
-    """
-    is_asked = {
-        ContextParallel.NEVER: False,
-        ContextParallel.WITH_FLASHCOMM: True,
-        ContextParallel.ASKED: additional.enable_dsa_cp,
-    }[rule]
-    return is_asked and traits_of(architecture).is_sparse
-
-
 @kept
-def _stored(architecture: Architecture, storing: Storing) -> Architecture:
+def stored(architecture: Architecture, storing: Storing) -> Architecture:
+    """`architecture` with what `storing` says."""
     layers = dict[int, Layer]()
 
-    def stored(layer: Layer) -> Layer:
+    def of_layer(layer: Layer) -> Layer:
         if id(layer) not in layers:
             is_dense = not any(isinstance(module, Experts) for module in layer.modules)
             modules = tuple(_module(module, storing, is_dense) for module in layer.modules)
@@ -111,8 +66,8 @@ def _stored(architecture: Architecture, storing: Storing) -> Architecture:
 
     return rebuilt(
         architecture,
-        layers=tuple(map(stored, architecture.layers)),
-        draft_layers=tuple(map(stored, architecture.draft_layers)),
+        layers=tuple(map(of_layer, architecture.layers)),
+        draft_layers=tuple(map(of_layer, architecture.draft_layers)),
         first=tables(architecture.first),
         every=tables(architecture.every),
         last=tables(architecture.last),
