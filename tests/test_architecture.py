@@ -5,6 +5,7 @@ import re
 import tomllib
 from functools import cache
 from graphlib import TopologicalSorter
+from importlib import import_module
 from pathlib import Path
 
 import grimp
@@ -63,3 +64,10 @@ def test_documents_name_files_that_exist() -> None:
         assert [name for name in named if "mypage" not in name and not (ROOT / name).exists()] == [], (
             document.name
         )
+
+
+def test_the_reference_names_what_exists() -> None:
+    for document in (ROOT / "docs").glob("reference*.md"):
+        for name in re.findall(r"auto(?:function|class):: ([\w.]+)", document.read_text("utf-8")):
+            module, _, own = name.rpartition(".")
+            assert hasattr(import_module(module), own), (document.name, name)
