@@ -183,7 +183,7 @@ def activation_uses(seen: Predicted) -> tuple[Use, ...]:
 
 def framework_uses(setting: Setting) -> tuple[Use, ...]:
     """The rows of the framework's tables."""
-    found = overhead_rows(setting, setting.link)
+    found = overhead_rows(setting)[0]
     rows = (found[table] for table in fitted_tables(setting))
     return tuple(Use(constant=f"framework gib: {row.source}", coefficient=1.0, value=row.gib) for row in rows)
 

@@ -46,12 +46,13 @@ def assumed_surroundings(planned: Plan) -> dict[str, str]:
 def _key(planned: Plan, memory: RankMemory) -> Hashable:
     """Everything that the answer depends on: the inputs but for the length, and the parts of memory in numbers.
 
-    A length moves the cases as far as it moves the phases of the profile run, which are the inputs of the activations.
+    A length moves the cases as far as it moves the phases of the profile run, of which the activations are made.
     """
     inputs = msgpack.encode(replace(planned.scenario, config=None, max_model_len=None))
     parts = memory.available_kv, memory.weights, memory.framework, memory.activations
     numbers = [number for part in parts for number in (part.value, *part.bounds)]
-    numbers += [phase.value for phase in memory.activations.inputs]
+    for phases in memory.activations.arguments:
+        numbers += [phase.value for phase in (phases if isinstance(phases, tuple) else (phases,))]
     packed = pack(f"{len(numbers)}d", *numbers)
     return _assumed, planned.stage, blake2b(packed + inputs, digest_size=32).digest()
 

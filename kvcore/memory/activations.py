@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import lru_cache, partial
-from typing import Annotated, Final
+from functools import lru_cache
+from typing import Annotated, Final, NamedTuple
 
 from msgspec import Meta
-from msgspec.structs import replace
 from packaging.version import Version
 
 from kvcore.base.kept import kept
@@ -16,7 +15,7 @@ from kvcore.base.term import most
 from kvcore.base.units import GIB, MIB, ceil_div
 from kvcore.catalogue.accelerators import Accelerator, Vendor
 from kvcore.engine.overheads import SamplerRow
-from kvcore.engine.protocol import Engine, Setting
+from kvcore.engine.protocol import Engine, LayerPeak, Setting
 from kvcore.engine.setting import has_indexer
 from kvcore.engine.switches import AttentionBackend
 from kvcore.memory.audio_profile import AudioConstants, profiled_bytes
@@ -126,24 +125,51 @@ def peak_activation_bytes(setting: Setting) -> Quantity:
 
     Source: vllm/v1/worker/gpu_model_runner.py:GPUModelRunner.profile_run (0.19.0, 0.32.0).
     """
-    rows = sampler_rows(setting)
-    likelier, *others = (_peak_with(setting, row) for row in rows)
-    ends = [likelier.interval, *(other.interval for other in others)]
-    low, high = zip(*(end for end in ends if end), strict=True)
-    return replace(likelier, interval=(min(low), max(high)))
+    phases = _phases(setting)
+    row, *others = sampler_rows(setting)
+    sampler = _last_bytes(setting, row)
+    sizes = {
+        "layers": phases.layers,
+        "pooling" if setting.resolved.runner is Runner.POOLING else "sampling": sampler,
+        "encoder": phases.encoder,
+    }
+    if phases.compiling:
+        sizes["compiling"] = phases.compiling
+    low, high = _interval(setting, phases, row, sampler)
+    for other in others:
+        ends = _interval(setting, phases, other, _last_bytes(setting, other))
+        low, high = min(low, ends[0]), max(high, ends[1])
+    return explained(
+        "activations",
+        peak_bytes,
+        tuple([figure(name, size, grade=Grade.FITTED) for name, size in sizes.items()]),
+        figure("kept", phases.kept, grade=Grade.FITTED),
+        grade=Grade.FITTED,
+        source=row.source,
+        interval=(low, high),
+    )
 
 
-def _peak_with(setting: Setting, row: SamplerRow) -> Quantity:
-    """The peak where sampling is as in `row`.
+class Phases(NamedTuple):
+    """Peaks of the profile run but for sampling, in bytes, and what is kept throughout."""
+
+    layers: int
+    encoder: int
+    compiling: int
+    kept: int
+    outputs: int
+    """Of what is kept: the encoder's."""
+    own: LayerPeak | None
+    """Of the layers, where the engine has its own rule."""
+
+
+def _phases(setting: Setting) -> Phases:
+    """The phases of a rank.
 
     What a repository's preprocessor_config.json allows is not read: without bounds in the request the images may be
     smaller, down to none.
     """
-    body = body_bytes(setting)
-    pools = setting.resolved.runner is Runner.POOLING
-    last = pooler_bytes if pools else partial(sampler_bytes, row=row)
-    sampler = last(setting) if setting.is_last else 0
-    tables = ACTIVATIONS.load()
+    body, tables = body_bytes(setting), ACTIVATIONS.load()
     encoder, outputs = profiled_bytes(setting, tables.encoder, tables.audio) if setting.is_first else (0, 0)
     experts = expert_workspace_bytes(setting) + gathered_tokens_bytes(setting)
     stays = setting.switches.expert_workspace_stays
@@ -153,20 +179,23 @@ def _peak_with(setting: Setting, row: SamplerRow) -> Quantity:
     own = setting.engine.layer_peak(setting, body)
     if own is not None:
         layers = max(own.plain, own.streams)
-    compiling = compiling_bytes(setting)
-    sizes = {"layers": layers, "pooling" if pools else "sampling": sampler, "encoder": encoder}
-    if compiling:
-        sizes["compiling"] = compiling
-    parts = {name: figure(name, size, grade=Grade.FITTED) for name, size in sizes.items()}
-    found = explained(
-        "activations",
-        peak_bytes,
-        tuple(parts.values()),
-        figure("kept", kept, grade=Grade.FITTED),
-        grade=Grade.FITTED,
-        source=row.source,
-    )
-    value = found.value
+    return Phases(layers, encoder, compiling_bytes(setting), kept, outputs, own)
+
+
+def _last_bytes(setting: Setting, row: SamplerRow) -> int:
+    """What the last pipeline stage takes for sampling as in `row`, or for pooling."""
+    if not setting.is_last:
+        return 0
+    if setting.resolved.runner is Runner.POOLING:
+        return pooler_bytes(setting)
+    return sampler_bytes(setting, row)
+
+
+def _interval(setting: Setting, phases: Phases, row: SamplerRow, sampler: int) -> tuple[float, float]:
+    """The 80 % interval of the peak where sampling takes `sampler` bytes, as in `row`."""
+    encoder, kept, own = phases.encoder, phases.kept, phases.own
+    others = max(phases.layers, sampler, phases.compiling)
+    value = max(others, encoder) + kept
     share = row.spread_share
     if own is not None and own.streams_share and value == own.streams + kept:
         share = own.streams_share
@@ -174,13 +203,13 @@ def _peak_with(setting: Setting, row: SamplerRow) -> Quantity:
     low = value - spread
     if own is not None and own.least_streams < own.streams:
         low -= own.streams - max(own.least_streams, own.plain)
-    if encoder > max(layers, sampler, compiling):
-        spread = tables.encoder.spread_share * value
+    if encoder > others:
+        constants = ACTIVATIONS.load().encoder
+        spread = constants.spread_share * value
         is_bounded = setting.scenario.mm_processor_kwargs is not None or not takes_pixel_bounds(setting)
-        low = value - spread if is_bounded else max(layers, sampler, compiling) + kept - outputs
-        spread = max(spread, unexplained_share(setting, tables.encoder) * value)
-    high = value + spread
-    return replace(found, interval=(max(0.0, low), high))
+        low = value - spread if is_bounded else others + kept - phases.outputs
+        spread = max(spread, unexplained_share(setting, constants) * value)
+    return max(0.0, low), value + spread
 
 
 def peak_bytes(peaks: tuple[int, ...], kept: int) -> int:
@@ -288,7 +317,9 @@ def restart_gain_bytes(activations: Quantity) -> int:
 
     0 where compiling is not the largest phase, or the peak was given.
     """
-    phases = {part.name: int(part.value) for part in activations.inputs if part.name != "kept"}
+    if not activations.arguments:
+        return 0
+    phases = {phase.name: int(phase.value) for phase in activations.arguments[0]}
     compiling = phases.pop("compiling", 0)
     return max(0, compiling - max(phases.values(), default=0))
 

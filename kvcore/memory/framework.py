@@ -174,9 +174,11 @@ def runner_buffer_bytes(setting: Setting) -> int:
     return total
 
 
-def overhead_rows(setting: Setting, link: str) -> Mapping[str, OverheadRow]:
-    """By table, the first row that matches ranks linked so, of the engine's own before vLLM's; the last of each
-    matches all."""
+def overhead_rows(setting: Setting) -> tuple[Mapping[str, OverheadRow], ...]:
+    """For each link of the setting, by table, the first row that matches; an engine's own rows come before vLLM's.
+
+    The last row of each table matches all.
+    """
     start = Start(
         engine=setting.engine,
         runner=setting.runner,
@@ -188,9 +190,10 @@ def overhead_rows(setting: Setting, link: str) -> Mapping[str, OverheadRow]:
         experts=setting.architecture.moe is not None,
         host=setting.scenario.surroundings.host,
     )
-    return _rows_of(start, link)
+    return _rows_of(start, setting.links)
 
 
+@lru_cache(maxsize=1024)
 def _cards_in(engine: Engine, label: str) -> frozenset[str]:
     return frozenset(name for name in _card_names(engine) if name in label)
 
@@ -204,9 +207,12 @@ def _card_names(engine: Engine) -> frozenset[str]:
 
 
 @lru_cache(maxsize=1024)
-def _rows_of(start: Start, link: str) -> Mapping[str, OverheadRow]:
+def _rows_of(start: Start, links: tuple[str, ...]) -> tuple[Mapping[str, OverheadRow], ...]:
     own, shared = start.engine.facts.overheads, FRAMEWORK.load()
-    return {table: _row_of(getattr(own, table, ()), getattr(shared, table), start, link) for table in TABLES}
+    return tuple(
+        {table: _row_of(getattr(own, table, ()), getattr(shared, table), start, link) for table in TABLES}
+        for link in links
+    )
 
 
 def _row_of(
@@ -237,8 +243,7 @@ def _spanned(
     spread: tuple[int, int] = (0, 0),
 ) -> Quantity:
     """The figure with the likeliest link; its interval spans that of every link."""
-    found = (overhead_rows(setting, link) for link in setting.links)
-    rows = tuple(tuple(of_link[table] for table in tables) for of_link in found)
+    rows = tuple(tuple([of_link[table] for table in tables]) for of_link in overhead_rows(setting))
     return _span(name, rows, tuple(workspaces), buffer_bytes, taken, spread)
 
 

@@ -4,6 +4,7 @@ compares with the checkpoint's own size."""
 from __future__ import annotations
 
 from collections import Counter
+from functools import lru_cache
 from typing import Final
 
 from msgspec.structs import replace
@@ -179,6 +180,7 @@ def plain_table_bytes(architecture: Architecture, dtype_bytes: int) -> int:
     return tables[0].max_positions * tables[0].rotary_dim * dtype_bytes
 
 
+@lru_cache(maxsize=256)
 def loaded_quantity(weights: WeightBytes) -> Quantity:
     """`weights.total` with its parts; those that are nothing are left out."""
     assumed = {"parameters": weights.spread > 0, "drafts": weights.draft_is_assumed}

@@ -32,8 +32,12 @@ class Terms(NamedTuple):
 
 def surrounding_terms(setting: Setting) -> Terms:
     """The terms of a setting. Settings that differ in link, host or installation and agree in these have one memory."""
-    rows = tuple(tuple(overhead_rows(setting, link).values()) for link in setting.links)
-    return Terms(Framework(setting.links, rows), sampler_rows(setting))
+    return Terms(_framework_terms(setting), sampler_rows(setting))
+
+
+def _framework_terms(setting: Setting) -> Framework:
+    rows = overhead_rows(setting)
+    return Framework(setting.links, tuple(tuple(of_link.values()) for of_link in rows))
 
 
 class OtherSurroundings:
@@ -60,8 +64,7 @@ class OtherSurroundings:
         else:
             links = links_of(scenario, now.accelerator, now.ranks)
             other = replace(other, links=links)
-            rows = tuple(tuple(overhead_rows(other, link).values()) for link in links)
-            terms = self._now._replace(framework=Framework(links, rows))
+            terms = self._now._replace(framework=_framework_terms(other))
         found = self._kv.get(terms)
         if found is None:
             found = self._kv[terms] = self._worked_out(other, terms)
