@@ -15,7 +15,8 @@ from kvcore.base.term import most
 from kvcore.base.units import GIB, MIB, ceil_div
 from kvcore.catalogue.accelerators import Accelerator, Vendor
 from kvcore.engine.overheads import SamplerRow
-from kvcore.engine.protocol import Engine, LayerPeak, Setting
+from kvcore.engine.protocol import Engine, Setting
+from kvcore.engine.records import LayerPeak
 from kvcore.engine.setting import has_indexer
 from kvcore.engine.switches import AttentionBackend
 from kvcore.memory.audio_profile import AudioConstants, profiled_bytes
