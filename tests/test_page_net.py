@@ -78,7 +78,9 @@ def test_a_page_that_fails(
 
 def test_a_link_that_fails(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     decode: Callable[..., Any] = link.decode
-    monkeypatch.setattr(link, "decode", lambda given: broken() if "block_size" in given else decode(given))
+    monkeypatch.setattr(
+        link, "decode", lambda given, *more: broken() if "block_size" in given else decode(given, *more)
+    )
     with caplog.at_level(logging.ERROR):
         app = opened(QUERY | {"block_size": "32", "lang": "en"})
     assert not app.exception

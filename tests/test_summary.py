@@ -115,6 +115,7 @@ def test_the_scenario_line_says_what_is_set() -> None:
     assert line[0] == "GeForce RTX 4090 × 8"
     assert "8,192 tokens" in line
     assert "utilization 0.75" in line
+    assert any(part.startswith("vllm 0.") for part in line)
 
 
 @pytest.mark.parametrize("t", [EN, ZH])

@@ -175,7 +175,7 @@ def scenario_head(plan: Plan, t: Words) -> tuple[str, ...]:
         t("{tokens} tokens", tokens=count(resolved.max_model_len)),
         t("utilization {share}", share=plain(resolved.gpu_memory_utilization)),
         t("KV {dtype}", dtype=resolved.kv_cache_dtype),
-        f"{resolved.engine} {resolved.engine_version}",
+        f"{resolved.engine.name} {resolved.engine_version}",
     )  # fmt: skip
 
 
