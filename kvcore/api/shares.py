@@ -17,7 +17,7 @@ _NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
 
 
 def client_of(host: str) -> str:
-    """The client behind an address: for IPv6 its /64 network, since whoever has one of its addresses has all.
+    """The client behind an address: for IPv6 its /64 network, since one client has all its addresses.
 
     An IPv4 address that is written as IPv6, as a socket for both shows it, is that IPv4 address.
 

@@ -1,1 +1,1 @@
-"""What a control of a form offers for a scenario, and the scenario after a person has changed it."""
+"""Values that a control offers for a scenario, the scenario after a change, and the settings in force."""

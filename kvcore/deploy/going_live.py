@@ -47,7 +47,7 @@ LAST_BUCKETS: Final = {True: (V0_LONGEST_SECONDS, 10.0), False: (7680.0, 2560.0)
 """Seconds of a request and of the first token, by whether the engine is V0."""
 PANEL_WIDTH: Final = 12
 PANEL_HEIGHT: Final = 8
-"""Of the template `panel`."""
+"""Size of the template `panel`."""
 COMFORTABLE_SHARE: Final = 0.97
 """Share of the card that may be in use after the start; other processes and fragments need the rest."""
 OVERLOAD_PERCENT: Final = 150
@@ -231,7 +231,7 @@ class Item(Struct, frozen=True, kw_only=True):
     """One line of the checklist."""
 
     name: str
-    """Of checklist.toml."""
+    """Name in checklist.toml."""
     tick: Tick
     title: str
     detail: str

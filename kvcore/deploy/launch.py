@@ -41,7 +41,7 @@ NAMED_TYPE: Final = re.compile(r"(?i)w[48]a\d+")
 """Marks the names of ModelSlim's checkpoints."""
 PLAIN: Final = re.compile(r"[^A-Za-z0-9._-]+")
 PORT: Final = 8000
-"""Where the engine listens unless set otherwise."""
+"""The engine's default port."""
 RPC_PORT: Final = 13389
 RAY_PORT: Final = 6379
 MOST_MACHINES: Final = 64
@@ -77,7 +77,7 @@ def launch_arguments(plan: Plan, *, every_flag: bool = False) -> dict[str, Any]:
 
 @cache
 def _unset() -> Scenario:
-    """A scenario that says nothing."""
+    """A scenario with nothing set."""
     return Scenario(model="", config=ModelConfig.from_mapping({}))
 
 

@@ -63,7 +63,7 @@ def used_mib(tool: str, text: str) -> list[int]:
 
 
 def found_tool(asked: str | None) -> str:
-    """The driver's tool of this machine. Exits with 2 when there is none."""
+    """The driver's tool on this machine. Exits with 2 without one."""
     for name in [asked] if asked else TOOLS:
         if shutil.which(name):
             return name
@@ -72,7 +72,7 @@ def found_tool(asked: str | None) -> str:
 
 
 def cards(tool: str) -> list[int]:
-    """Memory in use on each card, in MiB. Exits with 2 when the tool says nothing of it."""
+    """Memory in use on each card, in MiB. Exits with 2 when the tool shows none."""
     done = subprocess.run(TOOLS[tool], capture_output=True, text=True, timeout=TOOL_SECONDS, check=False)
     found = used_mib(tool, done.stdout)
     if not found:

@@ -1,1 +1,1 @@
-"""What real starts say: logs read, plans calibrated with them, and how accurate plans have been."""
+"""Evidence of real starts: logs, plans calibrated with them, and the accuracy of plans."""

@@ -290,7 +290,7 @@ def _comparable(start: PublishedStart, check: Check, peer: str) -> float:
 
 
 class Verdicts(Struct, frozen=True, kw_only=True):
-    """How well verdicts tell starts from failures."""
+    """Counts of right and wrong verdicts on starts and failures."""
 
     healthy: int
     refused: int
@@ -306,7 +306,7 @@ class Headline(Struct, frozen=True, kw_only=True):
 
     found: Summary
     share_median: float
-    """Of the errors as shares of the card's memory."""
+    """Median error as a share of the card's memory."""
     share_p90: float
     width: float
     """Median width of the interval as a share of the measured figure."""

@@ -186,7 +186,7 @@ def checked_names(field: str, found: object) -> tuple[str, ...]:
         >>> checked_names("accelerators", iter(["L4-24GB"]))
         ('L4-24GB',)
     """
-    # Text and objects of JSON are iterables of text too, which nobody means.
+    # A text and a JSON object are iterables of text too, but no list of names.
     given = None if isinstance(found, str | bytes | Mapping) or not isinstance(found, Iterable) else found
     names = [] if given is None else [*islice(given, MAX_NAMES + 1)]
     if given is None or len(names) > MAX_NAMES or not all(isinstance(name, str) for name in names):

@@ -190,7 +190,7 @@ def carries_configs(scenario: Scenario) -> bool:
 
 
 def is_scenario(params: Mapping[str, str]) -> bool:
-    """Whether a query string says anything about a scenario."""
+    """Whether a query string has a parameter of a scenario."""
     return any(full_name(name) in _KNOWN for name in params if is_ours(name))
 
 

@@ -32,7 +32,7 @@ class Reading(Struct, frozen=True, kw_only=True):
     rank: str = ""
     """Process that printed it; empty where the line names none."""
     offset: int = 0
-    """Of the line in the cleaned text."""
+    """Offset of the line in the cleaned text."""
 
 
 class Figures(Struct, frozen=True, kw_only=True):

@@ -81,7 +81,7 @@ class FigureRule(Record, frozen=True, kw_only=True):
     unit: Literal["", "GiB", "tokens", "requests", "blocks", "ranks", "%"]
     scope: Literal["rank", "engine"]
     worst: Literal["min", "max"]
-    """Which of several ranks counts."""
+    """Whether the smallest or the largest of several ranks counts."""
     low: Annotated[float, Meta(ge=-1e15, le=1e15)]
     high: Annotated[float, Meta(ge=-1e15, le=1e15)]
     latest: bool = False
