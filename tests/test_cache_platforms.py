@@ -6,11 +6,12 @@ from hypothesis import strategies as st
 from packaging.version import Version
 
 from kvcore.cache.capacity import plan_cache
-from kvcore.cache.platforms import as_kept, counted_vectors
 from kvcore.cache.spec import CacheKind, LayerSpec
-from kvcore.engine.facts import CacheRules, CompressedBlocks
+from kvcore.cache.vectors import counted_vectors
+from kvcore.engine.records import CompressedBlocks
 from kvcore.engines.registry import find_engine
 from kvcore.model.architecture import (
+    CacheState,
     ChunkedLocal,
     CompressedLatent,
     FullAttention,
@@ -26,8 +27,15 @@ LATENT = Mla(kv_lora_rank=512, qk_rope_head_dim=64)
 INDEXER = SparseIndexer(index_head_dim=128)
 
 
-def rules_of(version: str) -> CacheRules:
-    return find_engine("vllm-ascend").facts.cache.at(Version(version))
+ASCEND = find_engine("vllm-ascend")
+
+
+def kept(states: tuple[CacheState, ...], version: str) -> tuple[CacheState, ...]:
+    return tuple(ASCEND.kept_states(states, Version(version)))
+
+
+def blocks_of(version: str) -> CompressedBlocks | None:
+    return ASCEND.compressed_blocks(Version(version))
 
 
 def planned(**fields: object) -> Plan:
@@ -53,17 +61,17 @@ def test_until_0_13_every_layer_keeps_the_whole_context() -> None:
     window = SlidingWindow(num_kv_heads=8, head_size=64, head_size_v=64, sliding_window=128)
     chunk = ChunkedLocal(num_kv_heads=8, head_size=64, head_size_v=64, attention_chunk_size=8192)
     full = FullAttention(num_kv_heads=8, head_size=64, head_size_v=64)
-    assert tuple(as_kept((window, chunk), rules_of("0.13.0"))) == (full, full)
-    assert tuple(as_kept((window, chunk), rules_of("0.18.0"))) == (window, chunk)
+    assert kept((window, chunk), "0.13.0") == (full, full)
+    assert kept((window, chunk), "0.18.0") == (window, chunk)
 
 
 def test_keys_of_an_indexer_take_a_second_vector_at_first_and_then_its_end() -> None:
     """FullAttentionSpec with a head of 576 (0.11.0, 0.13.0); sum(sparse_head_dim) = 704 (0.18.0, 0.23.0)."""
-    (doubled,) = as_kept((LATENT, INDEXER), rules_of("0.13.0"))
+    (doubled,) = kept((LATENT, INDEXER), "0.13.0")
     assert doubled == FullAttention(num_kv_heads=1, head_size=576, head_size_v=576)
-    (joined,) = as_kept((LATENT, INDEXER), rules_of("0.18.0"))
+    (joined,) = kept((LATENT, INDEXER), "0.18.0")
     assert joined == Mla(kv_lora_rank=512, qk_rope_head_dim=64, index_head_dim=128)
-    assert tuple(as_kept((LATENT,), rules_of("0.13.0"))) == (LATENT,)
+    assert kept((LATENT,), "0.13.0") == (LATENT,)
 
 
 @pytest.mark.parametrize(
@@ -74,7 +82,8 @@ def test_blocks_of_deepseek_v4_are_counted_in_vectors(
     block: int, latent: int, index: int, overlapping: int, single: int
 ) -> None:
     """The table of vllm_ascend/models/layer/attention/layer.py:get_dsv4_block_sizes (0.23.0)."""
-    blocks = rules_of("0.23.0").compressed
+    blocks = blocks_of("0.23.0")
+    assert blocks is not None
 
     def spec(state: CompressedLatent | LatentWindow) -> LayerSpec:
         return counted_vectors(state, block, "bfloat16", blocks)
@@ -98,11 +107,9 @@ def test_blocks_of_deepseek_v4_are_counted_in_vectors(
 
 
 def test_other_releases_and_engines_count_in_tokens() -> None:
-    assert not rules_of("0.18.0").compressed.counts_vectors
-    assert not find_engine("vllm").facts.cache.at(Version("0.23.0")).compressed.counts_vectors
-    assert rules_of("0.20.2").compressed == CompressedBlocks(
-        counts_vectors=True, overlapping_share=16, single_share=4, sizes=(128,)
-    )
+    assert blocks_of("0.18.0") is None
+    assert find_engine("vllm").compressed_blocks(Version("0.23.0")) is None
+    assert blocks_of("0.20.2") == CompressedBlocks(overlapping_share=16, single_share=4, sizes=(128,))
 
 
 def test_published_boundary_of_deepseek_v4_on_ascend() -> None:

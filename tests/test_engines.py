@@ -115,8 +115,6 @@ def test_an_engine_that_is_not_known_is_refused_with_those_that_are() -> None:
         (PLAIN + "[cach]\n", "x.toml"),
         (PLAIN.replace('"nvidia"', '"nvidea"'), "x.toml vendors[0]"),
         (PLAIN.replace('source = "y"\n', ""), "x.toml"),
-        (PLAIN + '[cache.keeps_windows]\nsource = "x"\n"0.0" = "soon"\n', "x.toml cache keeps_windows 0.0"),
-        (PLAIN + '[cache.keeps_windows]\nsource = "x"\n"0.9.1" = false\n', "x.toml cache keeps_windows"),
         (PLAIN + '[releases]\n"1.0" = 0.19\n', "x.toml releases 1.0"),
     ],
 )

@@ -164,7 +164,7 @@ def rules_in_force(engine: Engine, version: Version) -> PlannerRules:
         ['padded-slots', 'tuples-and-drafts']
     """
     rules = planner_rules(version)
-    if engine.facts.cache.at(version).compressed.counts_vectors:
+    if engine.compressed_blocks(version) is not None:
         rules = replace(rules, packed_groups=PackedGroups.TUPLES_AND_DRAFTS)
     return rules
 
@@ -244,7 +244,7 @@ def hybrid_block_size(
         return resolved.block_size
     rules = planner_rules(resolved.version)
     alignment = DEFAULT_KERNEL_BLOCK
-    if resolved.engine.facts.cache.at(resolved.version).aligns_to_kernel_block:
+    if resolved.engine.aligns_to_kernel_block:
         alignment = smallest_kernel_block(resolved.attention_backend)
     elif rules.alignment_follows_backend:
         alignment = max(smallest_kernel_block(resolved.attention_backend), resolved.block_size)

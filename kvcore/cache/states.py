@@ -17,12 +17,12 @@ from kvcore.base.kept import kept
 from kvcore.base.quantity import Quantity
 from kvcore.base.units import ceil_div
 from kvcore.cache.kv_formats import LAYER_TOKEN, aligned_states, index_keys, kv_format, state_tensors
-from kvcore.cache.platforms import as_kept, counted_vectors
 from kvcore.cache.rules import HybridPages, PlannerRules, contiguous_pages, hybrid_block_size, planner_rules
 from kvcore.cache.spec import CacheKind, LayerSpec
+from kvcore.cache.vectors import counted_vectors
 from kvcore.engine import divided, stage_layers, units_per_rank
-from kvcore.engine.facts import CacheRules, SparseKeys
 from kvcore.engine.protocol import Resolved
+from kvcore.engine.records import CompressedBlocks
 from kvcore.model.architecture import (
     Architecture,
     BlockIndexer,
@@ -69,8 +69,10 @@ class _Placement(Struct, frozen=True, kw_only=True):
     least_attention_page_bytes: int
     num_speculative_tokens: int
     exports_states: bool
-    kept: CacheRules
-    """The differences of the engine's caches from vLLM's."""
+    has_plain_keys: bool
+    """Keys of a sparse indexer are stored in the model's dtype."""
+    compressed: CompressedBlocks | None
+    """Blocks of compressed caches where they are counted in vectors."""
 
 
 def aligned_block_size(architecture: Architecture, parallel: Parallel, resolved: Resolved) -> int:
@@ -98,6 +100,7 @@ def rank_layer_specs(
     Source: vllm/model_executor/layers/attention/attention.py:get_kv_cache_spec (0.32.0) and its relatives.
     """
     _check_context_parallel(architecture, parallel)
+    engine = resolved.engine
     placement = _placement(architecture, parallel, resolved)
     indices = stage_layers(architecture.num_layers, parallel.pipeline_parallel_size, stage)
     alike = _alike(architecture, indices, kv_format(placement.kv_cache_dtype).boundary_layers)
@@ -106,17 +109,17 @@ def rank_layer_specs(
     plain = replace(placement, kv_cache_dtype=placement.dtype)
     counts: dict[LayerSpec, int] = {}
     for layer, count, keeps_dtype in alike:
-        for state in as_kept(layer.caches, placement.kept):
+        for state in engine.kept_states(layer.caches, resolved.version):
             spec = _layer_spec(state, plain if keeps_dtype else placement)
             counts[spec] = counts.get(spec, 0) + count
     for layer, count in drafts:
-        for state in as_kept(layer.caches, placement.kept):
+        for state in engine.kept_states(layer.caches, resolved.version):
             spec = _layer_spec(state, placement)
-            if placement.kept.compressed.counts_vectors:
+            if placement.compressed is not None:
                 spec = dataclasses.replace(spec, is_draft=True)
             counts[spec] = counts.get(spec, 0) + count
     ordered = list(counts)
-    if placement.kept.states_last:
+    if engine.states_last:
         ordered.sort(key=lambda spec: spec.kind is CacheKind.MAMBA)
     return tuple(_counted(spec, counts[spec]) for spec in ordered)
 
@@ -146,7 +149,8 @@ def _placement(architecture: Architecture, parallel: Parallel, resolved: Resolve
     states = _states(architecture)
     return _Placement(
         rules=planner_rules(resolved.version),
-        kept=resolved.engine.facts.cache.at(resolved.version),
+        has_plain_keys=resolved.engine.plain_index_keys,
+        compressed=resolved.engine.compressed_blocks(resolved.version),
         ranks=parallel.tensor_parallel_size,
         dtype=resolved.dtype,
         state_dtype=resolved.mamba_cache_dtype or resolved.dtype,
@@ -157,7 +161,9 @@ def _placement(architecture: Architecture, parallel: Parallel, resolved: Resolve
         if states
         else 0,
         least_state_page_bytes=pages.page_size_bytes,
-        least_attention_page_bytes=pages.page_size_bytes if _has_contiguous_states(resolved) else 0,
+        least_attention_page_bytes=pages.page_size_bytes
+        if resolved.engine.has_contiguous_states(resolved)
+        else 0,
         num_speculative_tokens=resolved.num_speculative_tokens,
         exports_states=resolved.state_export_tokens > 0,
     )
@@ -197,7 +203,7 @@ def _hybrid_pages(architecture: Architecture, parallel: Parallel, resolved: Reso
     sizes = [state_tensor_bytes(state, ranks, dtype, drafts, ssm_dtype) for state in states]
     largest = max(sizes, key=sum)
     token_bytes = _attention_token_bytes(architecture, parallel, resolved)
-    if _has_contiguous_states(resolved) and any(largest):
+    if resolved.engine.has_contiguous_states(resolved) and any(largest):
         ranks_of = [state.kv_lora_rank for state in caches_of(architecture) if isinstance(state, Mla)]
         storage = kv_format(resolved.kv_cache_dtype)
         key_bytes = storage.latent_vector_bytes(ranks_of[0]) if ranks_of else token_bytes // 2
@@ -213,12 +219,6 @@ def _hybrid_pages(architecture: Architecture, parallel: Parallel, resolved: Reso
         key_tokens=math.lcm(*(keys.page_keys * keys.tokens_per_state for keys in _pooled(architecture))),
     )
     return HybridPages(block_size=block_size, page_size_bytes=block_size * token_bytes)
-
-
-def _has_contiguous_states(resolved: Resolved) -> bool:
-    """Whether pages of hybrid models are laid out as `contiguous_pages` does."""
-    rules = resolved.engine.facts.cache.at(resolved.version)
-    return rules.contiguous_states and not resolved.on_310p
 
 
 def _attention_token_bytes(architecture: Architecture, parallel: Parallel, resolved: Resolved) -> int:
@@ -290,14 +290,13 @@ def _layer_spec(state: CacheState, at: _Placement) -> LayerSpec:
                 _latent(size, token, at.kv_cache_dtype, at), stride_alignment=rows * int(token.value)
             )
         case SparseIndexer():
-            is_plain = at.kept.sparse_keys is SparseKeys.PLAIN
-            element = kv_format(at.dtype).key_bits // 8 if is_plain else 0
+            element = kv_format(at.dtype).key_bits // 8 if at.has_plain_keys else 0
             token = index_keys(state.index_head_dim, element)
             return _latent(int(token.value), token, "uint8", at)
         case BlockIndexer():
             return _latent(state.index_head_dim, index_keys(state.index_head_dim, 2), "bfloat16", at)
-        case CompressedLatent() | LatentWindow() if at.kept.compressed.counts_vectors:
-            return counted_vectors(state, at.block_size, at.kv_cache_dtype, at.kept.compressed)
+        case CompressedLatent() | LatentWindow() if at.compressed is not None:
+            return counted_vectors(state, at.block_size, at.kv_cache_dtype, at.compressed)
         case CompressedLatent():
             if at.block_size < state.tokens_per_state:
                 raise EngineRefusalError(

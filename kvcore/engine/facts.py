@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import Annotated, Final, Literal
 
 from msgspec import Meta, field
@@ -11,54 +10,13 @@ from packaging.version import Version
 from kvcore.catalogue.accelerators import Vendor
 from kvcore.engine.overheads import MemoryVariables, Overheads
 from kvcore.flags import FlagName, check_fields
-from kvcore.tables import NEVER, ByRelease, Record, ReleaseRange, Releases, Source
+from kvcore.tables import NEVER, Record, ReleaseRange, Releases, Source
 
 ADDITIONAL: Final = "additional_config"
 """The field of a request whose keys a plug-in reads."""
 SWITCH: Final = "enabled"
 """A key of an object of them: without it nothing of the object counts."""
 WeightsLine = Literal["Model loading took {gib:.2f} GiB", "Loading model weights took {gib:.4f} GB"]
-
-
-class SparseKeys(StrEnum):
-    """How the keys of a sparse indexer are stored."""
-
-    PACKED = "packed"
-    """In layers of their own, in fp8 with scales."""
-    PLAIN = "plain"
-    """In layers of their own, in the model's dtype."""
-    JOINED = "joined"
-    """Behind the latent vector of the same layer, in the model's dtype."""
-    DOUBLED = "doubled"
-    """In a second latent vector's room: the layer counts as full attention, with keys and values."""
-
-
-class CompressedBlocks(Record, frozen=True, kw_only=True):
-    """Blocks of DeepSeek-V4's caches where they are counted in vectors, and nothing is packed or aligned."""
-
-    counts_vectors: bool = False
-    """A block has room for so many stored vectors, not for the vectors of so many tokens."""
-    overlapping_share: Annotated[int, Meta(ge=1, le=1024)] = 1
-    """A block of what waits for a compressor that looks at two windows is this part of a block."""
-    single_share: Annotated[int, Meta(ge=1, le=1024)] = 1
-    """The same for one that looks at one."""
-    sizes: tuple[Annotated[int, Meta(ge=1, le=1024)], ...] = ()
-    """Block sizes that are taken; the first stands for any other."""
-
-
-class CacheRules(Record, frozen=True, kw_only=True):
-    """Where KV cache and schedule differ from those of the vLLM release that the engine runs on."""
-
-    aligns_to_kernel_block: bool = False
-    """Blocks of hybrid models are multiples of the backend's smallest kernel block, in every release."""
-    contiguous_states: bool = False
-    """A hybrid model's keys are as large as a state's largest tensor, the smallest behind them."""
-    keeps_windows: bool = True
-    """Layers with a window or chunks have caches of their own kind; else they keep the whole context."""
-    sparse_keys: SparseKeys = SparseKeys.PACKED
-    compressed: CompressedBlocks = CompressedBlocks()
-    states_last: bool = False
-    """Layers with recurrent states come after all others, so that attention is the first group."""
 
 
 class ChipTag(Record, frozen=True, kw_only=True):
@@ -177,7 +135,6 @@ class EngineFacts(Record, frozen=True, kw_only=True):
     """None where those of `kvcore.memory` apply."""
     memory_variables: MemoryVariables | None = None
     """Where the engine does not look at the memory of the card, but is given it."""
-    cache: ByRelease[CacheRules] = field(default_factory=lambda: ByRelease(CacheRules, {}))
     connectors_with_groups: tuple[ConnectorNames, ...] = ()
     log: LogFormat = LogFormat()
 

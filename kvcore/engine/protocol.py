@@ -21,6 +21,7 @@ from kvcore.engine.overheads import Budget, GraphApi, MemoryVariables
 from kvcore.engine.rank_memory import RankMemory
 from kvcore.engine.records import (
     Adaptable,
+    CompressedBlocks,
     End,
     FormerFlag,
     LayerPeak,
@@ -32,7 +33,7 @@ from kvcore.engine.records import (
     Transfer,
 )
 from kvcore.engine.switches import AttentionBackend, Switches
-from kvcore.model.architecture import Architecture
+from kvcore.model.architecture import Architecture, CacheState
 from kvcore.model.config import ModelConfig
 from kvcore.model.families.drafts import Draft
 from kvcore.model.quantization import Quantization
@@ -331,6 +332,27 @@ class Engine(ABC):
 
     checks_weight_shapes: ClassVar[bool] = True
     """Blocks and groups of quantized weights that tensor parallelism would cut stop the start."""
+
+    # Cache
+
+    states_last: ClassVar[bool] = False
+    """Layers with recurrent states come after all others, so that attention is the first group."""
+    plain_index_keys: ClassVar[bool] = False
+    """Keys of a sparse indexer are stored in the model's dtype, not in fp8 with scales."""
+    aligns_to_kernel_block: ClassVar[bool] = False
+    """Blocks of hybrid models are multiples of the backend's smallest kernel block, in every release."""
+
+    def kept_states(self, caches: tuple[CacheState, ...], version: Version) -> Iterable[CacheState]:
+        """The states of a layer as the engine keeps them."""
+        return caches
+
+    def compressed_blocks(self, version: Version) -> CompressedBlocks | None:
+        """Blocks of compressed caches where they are counted in vectors; None where they are packed."""
+        return None
+
+    def has_contiguous_states(self, resolved: Resolved) -> bool:
+        """Whether keys of a hybrid model are as large as a state's largest tensor, with the smallest behind them."""
+        return False
 
     # Memory
 

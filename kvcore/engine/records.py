@@ -102,6 +102,18 @@ class Adaptable(Struct, frozen=True, kw_only=True):
     """Gate and up projection of the experts are one module to an adapter."""
 
 
+class CompressedBlocks(Struct, frozen=True, kw_only=True):
+    """Blocks of DeepSeek-V4's caches where they have room for so many stored vectors, not for the vectors of so many
+    tokens, and nothing is packed or aligned."""
+
+    overlapping_share: int = 1
+    """A block of what waits for a compressor that looks at two windows is this part of a block."""
+    single_share: int = 1
+    """The same for one that looks at one."""
+    sizes: tuple[int, ...] = ()
+    """Block sizes that are taken; the first stands for any other."""
+
+
 class Role(StrEnum):
     """What a server does with the KV caches of others, in the engine's own words."""
 

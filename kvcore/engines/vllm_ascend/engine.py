@@ -11,10 +11,10 @@ from packaging.version import Version
 from kvcore.base.errors import EngineRefusalError, Notice, notice
 from kvcore.base.units import GIB
 from kvcore.engine.cards import CardView, Chip, chip_of
-from kvcore.engine.facts import ADDITIONAL, SWITCH, CompressedBlocks
+from kvcore.engine.facts import ADDITIONAL, SWITCH
 from kvcore.engine.overheads import Budget, Text
 from kvcore.engine.protocol import Resolved, Setting
-from kvcore.engine.records import TakenLater
+from kvcore.engine.records import CompressedBlocks, TakenLater
 from kvcore.engine.switches import AttentionKind
 from kvcore.engine.traits import traits_of
 from kvcore.engines.vllm.start import Attention, OwnScheduler, Start
@@ -32,8 +32,8 @@ from kvcore.engines.vllm_ascend.formats import (
 from kvcore.engines.vllm_ascend.npu import NpuEngine, NpuFacts
 from kvcore.engines.vllm_ascend.profile import kept_stream_bytes
 from kvcore.engines.vllm_ascend.refusals import Asked, check_combinations, check_states
-from kvcore.engines.vllm_ascend.stored import Storing, stored
-from kvcore.model.architecture import Architecture
+from kvcore.engines.vllm_ascend.stored import Storing, kept_states, stored
+from kvcore.model.architecture import Architecture, CacheState
 from kvcore.model.quantization import Quantization
 from kvcore.model.quantization.compressed import COMPRESSED_TENSORS
 from kvcore.scenario import CudagraphMode, Scenario
@@ -45,6 +45,8 @@ FORMER_VARIABLE: Final = "VLLM_ASCEND_ENABLE_FLASHCOMM"
 """FlashComm's other name, which earlier releases read as well."""
 SCHEDULER_KEY: Final = "ascend_scheduler_config"
 LARGEST_GRAPH: Final = 512
+FIRST_BLOCKS: Final = CompressedBlocks(overlapping_share=16, single_share=4, sizes=(128,))
+BLOCKS: Final = CompressedBlocks(overlapping_share=16, single_share=4, sizes=(32, 64, 128))
 BUDGET_SOURCE: Final = (
     "vllm_ascend/worker/worker_v1.py, worker.py:NPUWorker.determine_available_memory "
     "(0.8.5rc1 growth; 0.9.1 to 0.17.0rc1 all; 0.18.0, 0.25.1rc1 parts)"
@@ -109,6 +111,12 @@ class AscendEngine(NpuEngine):
     """
 
     attention: ClassVar[Attention] = Attention("ASCEND", 128)
+    states_last: ClassVar[bool] = True
+    """Source: vllm_ascend/worker/model_runner_v1.py:NPUModelRunner.get_kv_cache_spec (0.11.0, 0.13.0, 0.18.0, 0.23.0:
+    mamba_layers after attention)."""
+    aligns_to_kernel_block: ClassVar[bool] = True
+    """Source: vllm_ascend/patch/platform/patch_mamba_config.py (0.11.0, 0.13.0, 0.15.0rc1, 0.16.0rc1, 0.18.0,
+    0.23.0)."""
 
     @property
     def facts(self) -> AscendFacts:
@@ -324,11 +332,23 @@ class AscendEngine(NpuEngine):
 
     # Cache
 
+    def kept_states(self, caches: tuple[CacheState, ...], version: Version) -> Iterator[CacheState]:
+        is_own = version >= vllm_release("0.14.0")
+        return kept_states(caches, keeps_windows=is_own, joins_keys=is_own)
+
     def compressed_blocks(self, version: Version) -> CompressedBlocks | None:
         """Source: vllm_ascend/patch/worker/patch_deepseek_compressor.py (0.20.2rc1), models/layer/attention/layer.py:
         get_dsv4_block_sizes (0.21.0rc1, 0.22.1rc1, 0.23.0, 0.24.0rc1)."""
-        found = self.facts.cache.at(version).compressed
-        return found if found.counts_vectors else None
+        if version < vllm_release("0.20.1"):
+            return None
+        return FIRST_BLOCKS if version < vllm_release("0.21.0") else BLOCKS
+
+    def has_contiguous_states(self, resolved: Resolved) -> bool:
+        """But on 310P, whose worker lays hybrid models out as vLLM does.
+
+        Source: vllm_ascend/patch/platform/patch_mamba_config.py (0.15.0rc1 without, 0.16.0rc1, 0.18.0, 0.23.0 with).
+        """
+        return resolved.version >= vllm_release("0.16.0") and not resolved.on_310p
 
     # Memory
 

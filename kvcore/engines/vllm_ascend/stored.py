@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace as rebuilt
 from typing import Final
 
@@ -13,11 +14,16 @@ from kvcore.base.units import ceil_div, round_up
 from kvcore.engines.vllm_ascend.additional import ModuleRanks
 from kvcore.model.architecture import (
     Architecture,
+    CacheState,
+    ChunkedLocal,
     Experts,
+    FullAttention,
     Layer,
     Linear,
+    Mla,
     Module,
     Parameter,
+    SlidingWindow,
     SparseIndexer,
     Split,
     VocabEmbedding,
@@ -136,3 +142,29 @@ def _table(module: Module, storing: Storing) -> Module:
         return module
     rows = round_up(module.num_embeddings, module.padding)
     return replace(module, num_embeddings=ceil_div(rows, ranks) * storing.tensor_ranks, padding=1)
+
+
+def kept_states(
+    caches: tuple[CacheState, ...], *, keeps_windows: bool, joins_keys: bool
+) -> Iterator[CacheState]:
+    """The states of a layer as the engine keeps them. Windows and chunks keep the whole context before 0.14; keys of an
+    indexer are joined to the latent vector of the same layer, and before 0.14 the layer counts as full attention, with
+    keys and values.
+
+    Source: vllm_ascend/worker/model_runner_v1.py:NPUModelRunner.get_kv_cache_spec (0.9.1, 0.11.0, 0.13.0:
+    FullAttentionSpec for every decoder layer, of 576 for sparse attention and still so in 0.14.0rc1; 0.14.0rc1: the
+    layer's own; 0.15.0rc1, 0.18.0, 0.23.0: 704 together); github.com/vllm-project/vllm-ascend/issues/6847
+    (0.14.0rc2.dev150): GLM-5 with a draft, 1947 blocks in 25.83 GiB.
+    """
+    index = sum(state.index_head_dim for state in caches if isinstance(state, SparseIndexer))
+    for state in caches:
+        if isinstance(state, SlidingWindow | ChunkedLocal) and not keeps_windows:
+            size, size_v = state.head_size, state.head_size_v
+            yield FullAttention(num_kv_heads=state.num_kv_heads, head_size=size, head_size_v=size_v)
+        elif isinstance(state, Mla) and index and joins_keys:
+            yield replace(state, index_head_dim=index)
+        elif isinstance(state, Mla) and index:
+            size = state.kv_lora_rank + state.qk_rope_head_dim
+            yield FullAttention(num_kv_heads=1, head_size=size, head_size_v=size)
+        elif not isinstance(state, SparseIndexer):
+            yield state

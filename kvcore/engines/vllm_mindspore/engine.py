@@ -42,6 +42,8 @@ class MindSporeEngine(NpuEngine):
 
     name: ClassVar[str] = "vllm-mindspore"
     follows_vllm: ClassVar[bool] = False
+    plain_index_keys: ClassVar[bool] = True
+    """Assumed: no release packs them."""
     attention: ClassVar[Attention] = Attention("MINDSPORE", 128)
 
     @property

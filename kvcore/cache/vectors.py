@@ -2,45 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from typing import Final
-
-from msgspec.structs import replace
 
 from kvcore.cache.kv_formats import aligned_states, kv_format
 from kvcore.cache.spec import CacheKind, LayerSpec
-from kvcore.engine.facts import CacheRules, CompressedBlocks, SparseKeys
+from kvcore.engine.records import CompressedBlocks
 from kvcore.model.architecture import (
-    CacheState,
-    ChunkedLocal,
     CompressedLatent,
-    FullAttention,
     LatentWindow,
-    Mla,
-    SlidingWindow,
-    SparseIndexer,
 )
-
-
-def as_kept(caches: Iterable[CacheState], rules: CacheRules) -> Iterator[CacheState]:
-    """The states of a layer as the engine keeps them: windows in full, an indexer's keys with the latent vector.
-
-    Source: vllm_ascend/worker/model_runner_v1.py:NPUModelRunner.get_kv_cache_spec (0.11.0 to 0.23.0).
-    """
-    index = sum(state.index_head_dim for state in caches if isinstance(state, SparseIndexer))
-    joins, doubles = (rules.sparse_keys is each for each in (SparseKeys.JOINED, SparseKeys.DOUBLED))
-    for state in caches:
-        if isinstance(state, SlidingWindow | ChunkedLocal) and not rules.keeps_windows:
-            size, size_v = state.head_size, state.head_size_v
-            yield FullAttention(num_kv_heads=state.num_kv_heads, head_size=size, head_size_v=size_v)
-        elif isinstance(state, Mla) and index and joins:
-            yield replace(state, index_head_dim=index)
-        elif isinstance(state, Mla) and index and doubles:
-            size = state.kv_lora_rank + state.qk_rope_head_dim
-            yield FullAttention(num_kv_heads=1, head_size=size, head_size_v=size)
-        elif not (isinstance(state, SparseIndexer) and (joins or doubles)):
-            yield state
-
 
 INDEX_SCALE_BYTES: Final = 2
 
@@ -55,7 +25,7 @@ def counted_vectors(
 
     Example:
         >>> latent = CompressedLatent(tokens_per_state=4, state_bytes=584, page_alignment=576, width=512)
-        >>> spec = counted_vectors(latent, 128, "bfloat16", CompressedBlocks(counts_vectors=True))
+        >>> spec = counted_vectors(latent, 128, "bfloat16", CompressedBlocks())
         >>> spec.page_size_bytes, spec.stated_block_size, spec.block_size
         (131072, 128, 512)
     """
