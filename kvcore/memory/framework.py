@@ -193,8 +193,8 @@ def overhead_rows(setting: Setting) -> tuple[Mapping[str, OverheadRow], ...]:
     return _rows_of(start, setting.links)
 
 
-@lru_cache(maxsize=1024)
 def _cards_in(engine: Engine, label: str) -> frozenset[str]:
+    """The cards of single rows that `label` names; not cached, as a visitor may have written it."""
     return frozenset(name for name in _card_names(engine) if name in label)
 
 
