@@ -4,8 +4,6 @@ Each file is a table of entries of one class, a `Prose`, read and checked when t
 is shown to people and therefore translated (`tools/messages.py` collects them); every other value is a name.
 """
 
-from __future__ import annotations
-
 import typing
 from collections.abc import Iterator, Mapping
 from functools import cached_property

@@ -1,7 +1,5 @@
 """Storage formats of keys and values in the cache: `formats.toml`, by the engine's name of each."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from math import ceil, prod
 from typing import Annotated, Final

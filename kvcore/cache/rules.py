@@ -4,8 +4,6 @@ In a hybrid model attention pages are made at least as large as the recurrent st
 blocks in `backends.toml`.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from enum import StrEnum

@@ -1,7 +1,5 @@
 """Accelerators, with the memory that the driver really gives, not the marketing figure."""
 
-from __future__ import annotations
-
 import datetime
 import re
 from collections.abc import Mapping

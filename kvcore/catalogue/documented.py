@@ -1,7 +1,5 @@
 """Facts that publishers state next to the weights: license, YaRN, ModelSlim's checkpoint, gated download."""
 
-from __future__ import annotations
-
 import datetime
 from fnmatch import fnmatchcase
 from typing import Annotated, Final

@@ -11,8 +11,6 @@ nulls = ["sliding_window"]        # optional: keys that the config states as nul
 [hf_quant_config]                 # optional: the side file of ModelOpt checkpoints
 """
 
-from __future__ import annotations
-
 import datetime
 import itertools
 import re

@@ -1,7 +1,5 @@
 """The facts of an engine that its `engine.toml` lists: releases, images, marks in a log, fitted constants."""
 
-from __future__ import annotations
-
 from typing import Annotated, Final, Literal
 
 from msgspec import Meta, field

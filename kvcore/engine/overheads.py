@@ -1,7 +1,5 @@
 """Constants that are fitted on starts of an engine, and how it makes up its budget."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, Literal

@@ -1,7 +1,5 @@
 """The records that an engine's answers are made of: releases, ends of a model, adapters, metrics, servers."""
 
-from __future__ import annotations
-
 from enum import StrEnum
 from typing import Annotated, Final, Literal, NamedTuple
 

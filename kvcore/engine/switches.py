@@ -1,7 +1,5 @@
 """What one release does: a field for each table of `switches` in releases.toml, which names its source."""
 
-from __future__ import annotations
-
 from enum import StrEnum
 from typing import Annotated, Literal
 

@@ -4,8 +4,6 @@ A parameter has its default by version, and the plan for a few values of it; wha
 true, with figures.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Annotated, Any, Final, Literal

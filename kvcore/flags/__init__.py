@@ -4,8 +4,6 @@ From a row come the request's reader, its JSON Schema, the link, the readers of 
 the controls of the page with their bounds, and the generators of the property tests.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum

@@ -1,7 +1,5 @@
 """The peak of torch memory in the engine's profile run, on one rank: the largest of its phases, and what stays."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Annotated, Final, NamedTuple

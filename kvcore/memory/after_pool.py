@@ -1,7 +1,5 @@
 """What a start takes once the KV cache is allocated, in addition to its graphs."""
 
-from __future__ import annotations
-
 import math
 from functools import lru_cache
 from typing import Annotated, Final

@@ -1,7 +1,5 @@
 """What the profile run draws for an encoder of audio, and what that takes."""
 
-from __future__ import annotations
-
 from typing import Final
 
 from packaging.version import Version

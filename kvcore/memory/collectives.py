@@ -1,7 +1,5 @@
 """Buffers by which ranks exchange what they computed, sized as their libraries size them."""
 
-from __future__ import annotations
-
 import re
 from enum import StrEnum
 from typing import Final, NamedTuple

@@ -1,7 +1,5 @@
 """What the profile run draws for the encoder: items of the largest size, as the model's processor counts them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Annotated, Final, NamedTuple

@@ -1,7 +1,5 @@
 """What the kernel that runs MXFP4 experts makes of them on this card: `expert_kernels.toml`."""
 
-from __future__ import annotations
-
 from functools import lru_cache
 from typing import Annotated, Final, Literal
 

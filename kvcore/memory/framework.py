@@ -3,8 +3,6 @@
 Memory beyond torch's allocator, and torch buffers that are neither weights nor activations.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from functools import cache, lru_cache

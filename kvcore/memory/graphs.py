@@ -1,7 +1,5 @@
 """CUDA graphs (ACL graphs on Ascend): what they take, and what the engine takes off the budget for them."""
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_right
 from typing import Annotated, Final, TypeAlias, get_args

@@ -3,8 +3,6 @@
 The factors are conformal: tools/fit_intervals.py finds them on published starts, each judged by the others.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 from functools import lru_cache

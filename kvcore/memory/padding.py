@@ -1,7 +1,5 @@
 """What kernels pad quantized weights to when they are loaded: padding.toml."""
 
-from __future__ import annotations
-
 from typing import Annotated, Final, Literal
 
 from msgspec import Meta

@@ -1,7 +1,5 @@
 """Rotary position embeddings: as a config declares them, how long a request they allow, stretched by a flag (YaRN)."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """What a replay is run with: the scheduler's settings in the engine's own names, and its rules by release."""
 
-from __future__ import annotations
-
 import math
 from enum import StrEnum
 from typing import Final

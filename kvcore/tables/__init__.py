@@ -7,11 +7,12 @@ others is checked in `__post_init__`, which raises ValueError.
 
     TableFile("kvcore.engines.vllm", "benchmark.toml", BenchmarkTable).load()
 
+Modules of records do without `from __future__ import annotations`: msgspec evaluates each text of an annotation, which
+takes longer than all else of reading a table.
+
 Names from outside (backends, model classes, flags of a server) match a pattern here; that they are the engine's own is
 tested against its argument lists and registries (tests/test_outside_names.py).
 """
-
-from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping

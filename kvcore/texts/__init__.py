@@ -1,7 +1,5 @@
 """Prose as data: terms, parameters, corrections and lessons, each by its name."""
 
-from __future__ import annotations
-
 from enum import StrEnum
 from typing import Any, Final
 

@@ -4,8 +4,6 @@ The argument parser stops the start for a flag or value that it does not have ye
 What older guides name and no release has today is in `former_flags.toml`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import cache, lru_cache
 from typing import Final

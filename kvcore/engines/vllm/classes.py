@@ -1,7 +1,5 @@
 """What is known of the model classes of the engine (`classes.toml`, one table a fact), and which releases lack one."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import cached_property
 from typing import Annotated, Final

@@ -1,7 +1,5 @@
 """The storage format of weights: of the checkpoint, a flag or a GGUF name; whether a release and a card take it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Annotated, Final
 

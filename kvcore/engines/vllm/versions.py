@@ -1,7 +1,5 @@
 """Which release an `engine_version` means, and what that release does."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Annotated, Final

@@ -1,7 +1,5 @@
 """`--additional-config`: what a plug-in's release reads of it, and what a plan follows."""
 
-from __future__ import annotations
-
 import json
 from typing import Any, Final
 

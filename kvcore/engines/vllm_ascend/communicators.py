@@ -1,7 +1,5 @@
 """Communicators of HCCL: which groups of ranks exchange something in the profile run, and what their buffers take."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import cached_property
 from typing import Final, NamedTuple

@@ -1,7 +1,5 @@
 """AscendEngine: where vllm-ascend answers otherwise than the vLLM that it runs on."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import ClassVar, Final
 

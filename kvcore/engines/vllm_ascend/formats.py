@@ -1,7 +1,5 @@
 """Whether vllm-ascend has methods for a storage format that it lists: by release, generation of chip, checkpoint."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from enum import StrEnum
 from typing import Annotated, Final, Literal, TypeAlias

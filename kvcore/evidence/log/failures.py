@@ -3,8 +3,6 @@
 The text for each error is in `kvcore.base.errors.MESSAGES` under its code, so that they are translated.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence

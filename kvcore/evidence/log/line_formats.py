@@ -4,8 +4,6 @@ A format is the engine's own words with `{figure}` in place of a number. Its lit
 substring; a pattern without nested or unbounded repetition is tried only there. The time is linear in the log.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from functools import cache

@@ -3,8 +3,6 @@
 A function of this folder reads the rows marked `code`. All are checked against vLLM's own model classes.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from enum import StrEnum

@@ -5,8 +5,6 @@ other, so no layer keeps anything of a request. Their tables of positions and to
 like the vocabulary; RoBERTa's were whole on each rank until 0.28.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Mapping
 from functools import partial

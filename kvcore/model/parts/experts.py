@@ -3,8 +3,6 @@
 An `ExpertTraits` has what is a family's own; `read_moe` gives the sizes, `expert_modules` the tensors of a layer.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Final

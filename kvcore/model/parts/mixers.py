@@ -1,7 +1,5 @@
 """The mixers that keep a state of constant size: Mamba 1 and 2, gated delta nets, KDA, short convolutions."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Final, TypeAlias
 

@@ -1,7 +1,5 @@
 """Tensors known by their names and shapes alone: their module, and how tensor parallelism cuts them (named.toml)."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 The side file is quant_model_description.json: names of tensors with their types, FLOAT for 16 bits.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import partial
 from typing import Annotated, Final

@@ -1,7 +1,5 @@
 """The joint histogram of prompts and answers as one Ibis expression, for every database that Ibis speaks to."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping
