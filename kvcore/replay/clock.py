@@ -1,4 +1,4 @@
-"""How long an engine step takes: the fastest that the card allows, a person's own rates, or a fit to a benchmark."""
+"""Duration of an engine step: the shortest that the card allows, by rates of the user, or fitted to a benchmark."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from kvcore.base.errors import WorkloadError, invalid
 from kvcore.replay.scheduler import Scheduler
 
 MAX_SAMPLES: Final = 20_000
-"""Steps of a benchmark that a clock is fitted on."""
+"""Steps of a benchmark that a clock is fitted to."""
 FEWEST_SAMPLES: Final = 30
 SHORTEST_GAP: Final = 1e-6
-"""Seconds; what is shorter came in one message with the token before it."""
+"""Seconds; after a shorter gap the token came in one message with the one before it."""
 MAX_BENCH_BYTES: Final = 64 << 20
-"""Of a result file on the command line; the page takes less."""
+"""Size of a result file on the command line; the page takes less."""
 MAX_BENCH_VALUES: Final = 1 << 22
-"""The gaps between tokens of all answers are in it."""
+"""Values of a result file, which has the gaps between the tokens of all answers."""
 
 
 class ClockKind(StrEnum):
-    """Where the time of a step is from."""
+    """Source of the step times."""
 
     BOUND = "bound"
     USER = "user"
@@ -34,39 +34,39 @@ class ClockKind(StrEnum):
 
 
 class Clock(Protocol):
-    """The time of a step, from what the scheduler put into it."""
+    """Gives the duration of a step by its tokens."""
 
     @property
     def kind(self) -> ClockKind:
-        """Where the time is from; only what was measured gives latencies."""
+        """Source of the times; latencies are given only for measured times."""
 
     def seconds(self, step: Scheduler) -> float:
-        """Duration of the step that was just scheduled."""
+        """Duration of the step just scheduled."""
 
 
 class BoundClock(Struct, frozen=True, kw_only=True):
-    """The fastest possible: a step reads the weights once and the KV cache of who runs. Never a latency.
+    """Shortest possible step: it reads the weights and the KV cache of the running requests once. Gives no latency.
 
     max((weights + kv × context) / bandwidth, flops × tokens / peak)
     """
 
     weight_bytes: float
-    """Read in every step, on one rank."""
+    """Bytes read in every step, on one rank."""
     kv_bytes_per_token: float
     bandwidth: float
-    """Bytes a second, of the data sheet."""
+    """Bytes per second, from the data sheet."""
     flops_per_token: float = 0.0
     peak_flops: float = math.inf
     kind: ClockKind = ClockKind.BOUND
 
     def seconds(self, step: Scheduler) -> float:
-        """Bytes over bandwidth or operations over their peak, the longer of both."""
+        """The longer of bytes / bandwidth and operations / peak."""
         memory = (self.weight_bytes + self.kv_bytes_per_token * step.context_tokens) / self.bandwidth
         return max(memory, self.flops_per_token * step.tokens / self.peak_flops)
 
 
 class UserClock(Struct, frozen=True, kw_only=True):
-    """A person's own rates: prompt tokens a second of the engine, answer tokens a second of one request."""
+    """Rates given by the user: prompt tokens per second of the engine, answer tokens per second of one request."""
 
     prefill_tokens_per_second: float
     decode_tokens_per_second: float
@@ -79,32 +79,32 @@ class UserClock(Struct, frozen=True, kw_only=True):
                 raise invalid(name, value, "it must lie between 0.001 and 10^9 tokens a second")
 
     def seconds(self, step: Scheduler) -> float:
-        """prompt tokens / prefill rate, and one token of each that decodes."""
+        """prompt tokens / prefill rate, plus one decoding step if any request decodes."""
         decoding = step.tokens > step.prefill_tokens
         return step.prefill_tokens / self.prefill_tokens_per_second + decoding / self.decode_tokens_per_second
 
 
 class FittedClock(Struct, frozen=True, kw_only=True):
-    """a + b × tokens + c × context, fitted on the steps of a benchmark."""
+    """a + b × tokens + c × context, fitted to the steps of a benchmark."""
 
     a: float
     b: float
     c: float
     off: float
-    """Median relative error on the later half of the benchmark, fitted on the earlier one."""
+    """Median relative error on the second half of the benchmark, of a fit to the first half."""
     kind: ClockKind = ClockKind.FITTED
 
     def seconds(self, step: Scheduler) -> float:
-        """a + b × tokens of the step + c × tokens in the caches of who runs."""
+        """a + b × tokens of the step + c × cached tokens of the running requests."""
         return self.a + self.b * step.tokens + self.c * step.context_tokens
 
 
 Sample = tuple[float, float, float]
-"""Tokens of a step, context of who ran, seconds."""
+"""Tokens of a step, context tokens of the running requests, seconds."""
 
 
 def fitted_clock(result: Mapping[str, Any]) -> FittedClock:
-    """From the detailed result of `vllm bench serve --save-result --save-detailed`.
+    """Fits a clock to the detailed result of `vllm bench serve --save-result --save-detailed`.
 
     The gaps between the tokens of a stream are steps; what else ran then follows from the starts and streams of all
     requests. Raises WorkloadError `bench-unusable`.
@@ -151,7 +151,7 @@ def _samples(result: Mapping[str, Any]) -> list[Sample]:
 def _walked(
     events: list[tuple[float, int, int, int]], rows: list[tuple[float, int, list[float]]]
 ) -> list[Sample]:
-    """A sample for gaps of the streams: what decoded, and the prompts that came to their first token in it."""
+    """Samples from the gaps of the streams: requests that decode, and prompts that reach their first token in a gap."""
     gaps: list[tuple[float, float]] = []
     stride = 1 + sum(len(row[2]) for row in rows) // MAX_SAMPLES
     seen = 0
@@ -181,7 +181,7 @@ def _is_time(value: object) -> bool:
 
 
 def least_squares(samples: Sequence[Sample]) -> tuple[float, float, float]:
-    """a, b and c of a + b x tokens + c x context, none below zero, with the least relative squares.
+    """a, b and c of a + b x tokens + c x context, all at least 0, with the least relative squares.
 
     Example:
         >>> rows = [(n, k, 0.01 + 2e-5 * n + 1e-8 * k) for n in (1, 8, 64) for k in (1000, 50_000)]
@@ -202,7 +202,7 @@ def least_squares(samples: Sequence[Sample]) -> tuple[float, float, float]:
 
 
 def _solve(samples: Sequence[Sample], used: Sequence[int]) -> tuple[float, float, float] | None:
-    """The normal equations of the columns `used`, by elimination; None where they do not tell the columns apart."""
+    """The normal equations of the columns `used`, by elimination; None if they are singular."""
     size = len(used)
     scale = [max((1.0, n, k)[at] for n, k, _ in samples) or 1.0 for at in used]
     matrix = [[0.0] * (size + 1) for _ in range(size)]

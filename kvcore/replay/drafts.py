@@ -1,6 +1,6 @@
-"""The scheduler with speculative decoding: drafts take budget and blocks, and what is not accepted is taken back.
+"""The scheduler with speculative decoding: drafts take budget and blocks, and rejected drafts are taken back.
 
-How many drafts of a step are accepted is given, request by request the same pattern; every other rule is the engine's.
+The number of accepted drafts per step is given, the same pattern for each request; all other rules are the engine's.
 
 Source: vllm/v1/core/sched/scheduler.py:Scheduler.schedule, update_from_output, _preempt_request,
 vllm/v1/core/sched/async_scheduler.py:AsyncScheduler (0.32.0).
@@ -16,37 +16,37 @@ from kvcore.replay.trace import Contents
 
 
 class Drafting:
-    """Drafts of a request and what is on the way for it."""
+    """State of a request with drafts."""
 
     __slots__ = ("drafted", "drafts", "is_prefill", "lost", "on_the_way", "verified")
 
     def __init__(self) -> None:
         self.drafts = 0
-        """Of its next step."""
+        """Drafts of its next step."""
         self.is_prefill = False
-        """Whether its last step left known tokens to compute."""
+        """Whether known tokens remained to be computed after its last step."""
         self.on_the_way = 0
-        """Tokens that computed steps may yet give it: `num_output_placeholders`."""
+        """Tokens expected from steps in flight: `num_output_placeholders`."""
         self.verified = 0
-        """Steps in which drafts of it were verified."""
+        """Steps that verified drafts of it."""
         self.drafted = 0
-        """Steps that gave it a token, and with it drafts."""
+        """Steps that gave it a token and new drafts."""
         self.lost = 0
-        """How often it was preempted."""
+        """Times it was preempted."""
 
 
 class Sent(Struct, frozen=True):
-    """A request in one step: what it gets when the step's output is handled."""
+    """A request in one step, with what it gets when the output of the step is handled."""
 
     request: Live
     drafts: int
     accepted: int
     lost: int
-    """How often the request had been preempted."""
+    """Times it had been preempted when the step was scheduled."""
 
 
 class DraftScheduler(Scheduler):
-    """The same queues for one group of full attention; every request is looked at in every step."""
+    """The scheduler for one group of full attention with drafts; it visits every request in every step."""
 
     def __init__(self, settings: Settings, contents: Contents, drafts: Drafts) -> None:
         super().__init__(settings, contents)
@@ -55,9 +55,9 @@ class DraftScheduler(Scheduler):
         self._flight: list[Sent] = []
         self._sent: list[Sent] = []
         self._has_prefill = self._has_served = False
-        """Of the running requests that were scheduled in this step: whether one has known tokens left, whether any."""
+        """Whether this step schedules a running request with known tokens left, and whether any running request."""
         self._slots_left = 0
-        """Tokens that a step may have, its drafter's slots among them."""
+        """Tokens left for this step, including the drafter's slots."""
         taken = 0 if settings.rules.slots_by_request else drafts.slots * settings.max_num_seqs
         self._most_tokens = settings.max_num_batched_tokens - taken
         self._slots = drafts.slots if settings.rules.slots_by_request else 0
@@ -66,7 +66,7 @@ class DraftScheduler(Scheduler):
         return self._of.setdefault(request.at, Drafting())
 
     def step(self) -> None:
-        """One engine step, as of every scheduler."""
+        """One engine step."""
         self._step += 1
         self.finished, self.started, self._sent = [], [], []
         self.prefill_tokens = 0
@@ -158,7 +158,7 @@ class DraftScheduler(Scheduler):
         return budget
 
     def _may_pad(self, hit: int, padded: int) -> bool:
-        """Whether an admitted request's one token is filled up, so that every request decodes as many."""
+        """Whether the one token of an admitted request is padded with drafts, so that all decode equally many."""
         pads = self.settings.rules.pads_drafts
         joins = self._has_served or (hit > 0 and pads is Padding.AFTER_HIT)
         if pads is Padding.NOBODY or self._has_prefill or not joins:
@@ -166,12 +166,12 @@ class DraftScheduler(Scheduler):
         return pads is Padding.JOINING or hit + padded + 1 <= self.settings.max_model_len
 
     def _with_room(self, tokens: int) -> int:
-        """Tokens that a step has blocks for: also those that the drafter writes ahead."""
+        """Tokens that need blocks in a step, including those that the drafter writes ahead."""
         ahead = self._drafts.tokens if self._drafts.writes_ahead else 0
         return min(tokens + ahead, self.settings.max_model_len)
 
     def _look_up(self, request: Live, spare: int) -> int:
-        """As without drafts, but for a drafter that needs its hidden states the last block found is computed again."""
+        """Tokens found in the cache; the last block is computed again for a drafter that needs its hidden states."""
         hit = super()._look_up(request, spare)
         if hit > 0 and self._drafts.drops_last_block:
             self._found = self._found[:-1]
@@ -179,7 +179,7 @@ class DraftScheduler(Scheduler):
         return hit
 
     def _send(self, request: Live, tokens: int, padding: int = 0) -> None:
-        """What follows from `tokens` of a request in this step."""
+        """Books `tokens` of a request in this step."""
         own = self._own(request)
         before = request.known + own.on_the_way
         drafts = max(0, request.computed + tokens - before)
@@ -213,7 +213,7 @@ class DraftScheduler(Scheduler):
         super()._preempt(request)
 
     def _handle(self, sent: Sent) -> None:
-        """The output of a step: one token and the drafts that were accepted; the others are taken back."""
+        """Handles the output of a step: one token and the accepted drafts; rejected drafts are taken back."""
         request = sent.request
         own = self._of.get(request.at)
         if own is None:

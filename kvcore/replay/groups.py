@@ -1,4 +1,4 @@
-"""What one request has of one KV cache group: which blocks it takes, gives back on the way, and makes findable.
+"""Blocks of one request in one KV cache group: which it takes, frees on the way, and registers for others to find.
 
 Source: vllm/v1/core/single_type_kv_cache_manager.py:SingleTypeKVCacheManager, FullAttentionManager,
 SlidingWindowManager, ChunkedLocalAttentionManager, MambaManager (0.12.0-0.33.0), without drafts.
@@ -15,11 +15,11 @@ from kvcore.replay.pool import NULL, CachedPool, CountedPool
 from kvcore.replay.settings import Group, Settings
 
 Cached: TypeAlias = Callable[[int], list[int] | None]
-"""The blocks of groups that are alike at one place, where all of them have it."""
+"""Returns the blocks of equal groups at one place if all of them have it cached."""
 
 
 class Table:
-    """Blocks of one request in one group, in order; of full attention all stay until the request ends."""
+    """Blocks of one request in one group, in order; with full attention all stay until the request ends."""
 
     __slots__ = ("blocks", "group", "registered", "settings")
 
@@ -28,29 +28,29 @@ class Table:
         self.settings = settings
         self.blocks: list[int] = []
         self.registered = 0
-        """Blocks from the start whose content was looked at; those that nobody can find again are among them."""
+        """Blocks from the start that were considered for registration, including those that are not registered."""
 
     def skipped(self, computed: int) -> int:
-        """Tokens that nothing after `computed` tokens attends to."""
+        """Tokens from the start that are not attended to after `computed` tokens."""
         del computed
         return 0
 
     def leave(self, processed: int, pool: CountedPool) -> None:
-        """Gives back what nothing after `processed` tokens needs."""
+        """Frees the blocks that are not needed after `processed` tokens."""
         last = min(max(0, self.skipped(processed)) // self.group.block_size, len(self.blocks))
         pool.release(_taken_out(self.blocks, range(last - 1, -1, -1)), of_window=True)
 
     def give_back(self, pool: CountedPool) -> None:
-        """Gives back all blocks of the request."""
+        """Frees all blocks of the request."""
         pool.give_back(self.blocks)
 
     def need(
         self, pool: CountedPool, found: Sequence[int], computed: int, tokens: int, end: int, *, whole: bool
     ) -> int:
-        """Blocks to take from the free queue for `tokens` tokens, with those of `found` that no request uses.
+        """Blocks that `tokens` tokens take from the free queue, including those of `found` that no request uses.
 
-        `end` is where its prompt ends, or what it had when it was preempted. `whole` asks for the whole request before
-        it is admitted: no more than ever are held at once.
+        `end` is the end of the prompt, or the tokens it had when it was preempted. `whole` asks for the whole request
+        before it is admitted, limited to the most blocks that it ever has at once.
         """
         del end
         required = ceil_div(tokens, self.group.block_size)
@@ -61,7 +61,7 @@ class Table:
         return max(required - held, 0) + pool.unheld(found[skipped:])
 
     def enter(self, pool: CountedPool, found: Sequence[int], computed: int) -> None:
-        """Takes over what was found for a request that has no block yet."""
+        """Gives the blocks that were found to a request that has none yet."""
         skipped = max(0, self.skipped(computed)) // self.group.block_size
         self.blocks.extend([NULL] * skipped)
         pool.hold(self.blocks, found[skipped:])
@@ -74,25 +74,25 @@ class Table:
             pool.take(self.blocks, missing)
 
     def events(self, computed: int) -> Iterable[int]:
-        """Steps of one token each until something happens to its blocks."""
+        """Numbers of one-token steps until something happens to its blocks."""
         size = self.group.block_size
         yield -computed % size
         if self.settings.enable_prefix_caching and not self.settings.async_scheduling:
             yield -(computed + 1) % size
 
     def findable(self, first: int, last: int, boundaries: Sequence[int]) -> Iterable[int]:
-        """Which of the blocks `first` to `last` a later request can find: all of them."""
+        """Blocks of `first` to `last` that a later request can find: all of them."""
         del boundaries
         return range(first, last)
 
 
 class WindowTable(Table):
-    """Blocks of a sliding window: those before the window are given back."""
+    """Blocks of a sliding window; those before the window are freed."""
 
     __slots__ = ()
 
     def give_back(self, pool: CountedPool) -> None:
-        """Gives back all blocks of the request."""
+        """Frees all blocks of the request."""
         pool.give_back(self.blocks, of_window=True)
 
     def skipped(self, computed: int) -> int:
@@ -110,12 +110,12 @@ class WindowTable(Table):
         return max(0, computed - self.group.window + 1)
 
     def events(self, computed: int) -> Iterable[int]:
-        """Also the steps in which a block leaves the window."""
+        """Adds the steps in which a block leaves the window."""
         yield from super().events(computed)
         yield (self.group.window - 1 - (computed - self.settings.late_tokens)) % self.group.block_size
 
     def findable(self, first: int, last: int, boundaries: Sequence[int]) -> Iterable[int]:
-        """Blocks at the end of a stretch after which a later request can go on: a window's worth of each."""
+        """Blocks of one window before each place from which a later request can continue."""
         size, aligned = self.group.block_size, self.settings.scheduler_block_size
         need = ceil_div(self.group.window - 1, size)
         interval = self.settings.retention_interval
@@ -133,22 +133,22 @@ class WindowTable(Table):
 
 
 class ChunkTable(Table):
-    """Blocks of chunked local attention: those of earlier chunks are given back."""
+    """Blocks of chunked local attention; those of earlier chunks are freed."""
 
     __slots__ = ()
 
     def skipped(self, computed: int) -> int:
-        """Tokens of the chunks before that of the next token."""
+        """Tokens of the chunks before the one of the next token."""
         return computed // self.group.window * self.group.window
 
     def events(self, computed: int) -> Iterable[int]:
-        """Also the steps in which a chunk ends."""
+        """Adds the steps in which a chunk ends."""
         yield from super().events(computed)
         yield (self.settings.late_tokens - computed) % self.group.window
 
 
 class StateTable(Table):
-    """States of a recurrent layer that are cached at block ends (`--mamba-cache-mode align`): the last one stays."""
+    """States of a recurrent layer that are cached at block ends (`--mamba-cache-mode align`); the last one stays."""
 
     __slots__ = ("checkpoint", "last_state", "left")
 
@@ -159,11 +159,11 @@ class StateTable(Table):
         self.checkpoint = False
 
     def skipped(self, computed: int) -> int:
-        """Only the state of the last token is needed."""
+        """All tokens but the last: only its state is needed."""
         return computed - 1
 
     def leave(self, processed: int, pool: CountedPool) -> None:
-        """Gives back states that were copied on."""
+        """Frees states that have been superseded."""
         skipped = self.skipped(processed)
         if skipped > 0:
             first = self.left
@@ -179,7 +179,7 @@ class StateTable(Table):
     def need(
         self, pool: CountedPool, found: Sequence[int], computed: int, tokens: int, end: int, *, whole: bool
     ) -> int:
-        """At most one new state, and one at the last block end of a prompt where the kernel can write it."""
+        """At most one new state, and one at the last block end of a prompt if the kernel can write it."""
         required = ceil_div(tokens, self.group.block_size)
         new = required - len(found) - len(self.blocks)
         checkpoint = self._needs_checkpoint(computed, tokens, end)
@@ -199,7 +199,7 @@ class StateTable(Table):
         )
 
     def take(self, pool: CountedPool, tokens: int) -> None:
-        """The state of a step goes into a block of its own; between it and the last one there are none."""
+        """Gives the state of a step a block of its own; places between it and the last one stay empty."""
         required, before = ceil_div(tokens, self.group.block_size), len(self.blocks)
         if required > before or self.checkpoint:
             if before:
@@ -209,12 +209,12 @@ class StateTable(Table):
             pool.take(self.blocks, max(0, required - len(self.blocks)))
 
     def events(self, computed: int) -> Iterable[int]:
-        """Also the steps in which the state before is done with."""
+        """Adds the steps after which the previous state is no longer needed."""
         yield from super().events(computed)
         yield (1 + self.settings.late_tokens - computed) % self.group.block_size
 
     def findable(self, first: int, last: int, boundaries: Sequence[int]) -> Iterable[int]:
-        """States at block ends: all, or those from which a later request goes on."""
+        """States at block ends: all, or those from which a later request continues."""
         interval, size = self.settings.retention_interval, self.group.block_size
         if interval is None or 0 < interval <= size:
             return range(first, last)
@@ -225,7 +225,7 @@ class StateTable(Table):
 
 
 def is_checkpointed(start: int, end: int, position: int, size: int) -> bool:
-    """Whether a step from `start` to `end` can write the state at `position` besides its own.
+    """Whether a step from `start` to `end` can write the state at `position` as well as its last one.
 
     Source: vllm/v1/kv_cache_interface.py:is_mamba_prefill_checkpoint_valid (0.32.0), aligned to each token.
 
@@ -239,7 +239,7 @@ def is_checkpointed(start: int, end: int, position: int, size: int) -> bool:
 
 
 def _taken_out(blocks: list[int], places: Iterable[int], *, stop_at_null: bool = True) -> list[int]:
-    """Takes the blocks at these places out, up to the first place where there is none any more."""
+    """Removes the blocks at these places, up to the first place without one."""
     found: list[int] = []
     for at in places:
         if blocks[at] == NULL:
@@ -252,7 +252,7 @@ def _taken_out(blocks: list[int], places: Iterable[int], *, stop_at_null: bool =
 
 
 def _run(cached: Cached, start: int, most: int) -> list[list[int]]:
-    """What is cached from `start` on without a hole."""
+    """Cached blocks from `start` on, up to the first that is missing."""
     found: list[list[int]] = []
     for at in range(start, most):
         row = cached(at)
@@ -263,7 +263,7 @@ def _run(cached: Cached, start: int, most: int) -> list[list[int]]:
 
 
 def table_of(group: Group, settings: Settings) -> Table:
-    """An empty table of a request."""
+    """A table without blocks."""
     if group.kind in WINDOW_KINDS:
         return WindowTable(group, settings)
     if group.kind is CacheKind.CHUNKED_LOCAL_ATTENTION:
@@ -274,7 +274,7 @@ def table_of(group: Group, settings: Settings) -> Table:
 
 
 class LookUp:
-    """The longest prefix that all groups of an engine have."""
+    """Finds the longest prefix that all groups have cached."""
 
     def __init__(self, settings: Settings, pool: CachedPool) -> None:
         self._settings = settings
@@ -283,14 +283,14 @@ class LookUp:
         for at, group in enumerate(settings.groups):
             kinds.setdefault(group, []).append(at)
         self._kinds = sorted(kinds.items(), key=lambda kind: kind[0].kind not in FULL_KINDS)
-        """Groups that are alike are looked up together, full attention first."""
+        """Equal groups, which are looked up together; full attention first."""
 
     def key(self, group: int, content: int) -> int:
-        """Under what a content is registered in the pool; groups share none."""
+        """Key of a content in the pool; groups have different keys."""
         return content * len(self._settings.groups) + group
 
     def longest(self, contents: Sequence[int], most_tokens: int) -> tuple[list[list[int]], int, int]:
-        """Blocks by group, their tokens, and where the longest hit of any one group ends, 0 if that is no longer.
+        """Blocks by group, their tokens, and the tokens of the longest hit of a single group, 0 if it is not longer.
 
         Source: vllm/v1/core/kv_cache_coordinator.py:HybridKVCacheCoordinator.find_longest_cache_hit,
         UnitaryKVCacheCoordinator.find_longest_cache_hit (0.32.0).
@@ -325,7 +325,7 @@ class LookUp:
     def _found(
         self, group: Group, members: Sequence[int], contents: Sequence[int], most_tokens: int
     ) -> tuple[list[list[int]], int]:
-        """Blocks of groups that are alike, null where none is needed, and how many tokens that makes."""
+        """Blocks of equal groups, NULL where none is needed, and the number of tokens."""
         size, aligned = group.block_size, self._settings.scheduler_block_size
         scale = size // self._settings.hash_block_size
         most = most_tokens // size
@@ -352,7 +352,7 @@ class LookUp:
         return [[row[member] for row in run] for member in range(len(members))], len(run) * size
 
     def _window(self, group: Group, members: int, cached: Cached, most: int) -> list[list[int]]:
-        """From the right: as many blocks one after another as the window needs, or the run from the start."""
+        """The last run of as many blocks as the window needs, or the run from the start."""
         size, aligned = group.block_size, self._settings.scheduler_block_size
         need = ceil_div(group.window - 1, size)
         rows: list[list[int]] = [[NULL] * members for _ in range(most)]

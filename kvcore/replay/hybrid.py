@@ -18,21 +18,21 @@ from kvcore.replay.trace import Contents, TraceRequest
 
 
 class Held:
-    """What a request has besides what every scheduler knows of it."""
+    """State of a request with several groups."""
 
     __slots__ = ("junction", "sent", "sent_at", "tables")
 
     def __init__(self, tables: list[Table]) -> None:
         self.tables = tables
         self.junction = 0
-        """Where another group knew more of its prefix than all of them together."""
+        """Tokens of its prefix that one group has beyond those that all have."""
         self.sent = 0
         self.sent_at = -1
-        """Tokens of its last step, and which one that was."""
+        """Tokens and number of its last step."""
 
 
 class HybridScheduler(Scheduler):
-    """The same queues over a table for each group."""
+    """The scheduler with a table for each group."""
 
     def __init__(self, settings: Settings, contents: Contents) -> None:
         super().__init__(settings, contents)
@@ -40,7 +40,7 @@ class HybridScheduler(Scheduler):
         self._rows: list[list[int]] = []
         """Blocks of the last look-up, by group."""
         self._fresh: set[int] = set()
-        """States registered in this step: their content is there only after it."""
+        """States registered in this step; they can be found only after it."""
         states = [group for group in settings.groups if group.kind is CacheKind.MAMBA]
         self._aligns = bool(states) and settings.enable_prefix_caching
         self._checkpoints = bool(states) and all(group.checkpoint_blocks for group in states)
@@ -49,7 +49,7 @@ class HybridScheduler(Scheduler):
         self._look = LookUp(settings, self._pool) if isinstance(self._pool, CachedPool) else None
 
     def step(self) -> None:
-        """One engine step, as of every scheduler."""
+        """One engine step."""
         self._fresh.clear()
         super().step()
 
@@ -144,7 +144,7 @@ class HybridScheduler(Scheduler):
             table.registered = full
 
     def _renew(self, request: Live, table: StateTable, group: int, blocks: int) -> None:
-        """A prompt's last state counts as registered in every step that ends before the next block.
+        """Counts a prompt's last state as registered in every step that ends before the next block.
 
         Source: vllm/v1/core/single_type_kv_cache_manager.py:MambaManager._cache_partial_tail_block (0.32.0).
         """
@@ -175,7 +175,7 @@ class HybridScheduler(Scheduler):
         return min(min(table.events(computed)) for table in self._empty)
 
     def _clipped(self, request: Live, start: int, tokens: int) -> int:
-        """A step of a prompt ends where a state has to be cached."""
+        """Cuts a step of a prompt where a state has to be cached."""
         prefill_end = max(request.trace.prompt_tokens, request.known - 1)
         if not self._aligns or start >= prefill_end:
             return tokens
@@ -207,7 +207,7 @@ class HybridScheduler(Scheduler):
 
 
 def scheduler_of(settings: Settings, requests: Sequence[TraceRequest]) -> Scheduler:
-    """The scheduler for these settings; several groups need more than one of full attention, and so do drafts."""
+    """The scheduler that these settings need: plain, with several groups, or with drafts."""
     contents = Contents(requests, settings.hash_block_size)
     if settings.drafts is not None:
         return DraftScheduler(settings, contents, settings.drafts)

@@ -1,4 +1,4 @@
-"""The pool of KV blocks: which request has which, by which content they are known, and which is used again first.
+"""The pool of KV blocks: who has which, under which content they are registered, and in which order they are reused.
 
 Source: vllm/v1/core/block_pool.py:BlockPool, vllm/v1/core/kv_cache_utils.py:FreeKVCacheBlockQueue (0.12.0-0.33.0).
 """
@@ -12,11 +12,11 @@ from typing import Final
 from kvcore.replay.settings import FreeOrder
 
 NULL: Final = -1
-"""Stands where a request had a block that it needs no more; it belongs to nobody and is never free."""
+"""Placeholder for a block that a request no longer needs; it belongs to no request and is never free."""
 
 
 class CountedPool:
-    """A pool without prefix caching: every block is as good as another, so that they are only counted."""
+    """A pool without prefix caching: blocks are interchangeable and only counted."""
 
     def __init__(self, usable_blocks: int) -> None:
         self.free = usable_blocks
@@ -27,55 +27,55 @@ class CountedPool:
         held.extend((1,) * number)
 
     def give_back(self, held: list[int], *, of_window: bool = False) -> None:
-        """Takes back all blocks of a request, from the last to the first."""
+        """Frees all blocks of a request, from the last to the first."""
         self.release(held[::-1], of_window=of_window)
         held.clear()
 
     def release(self, blocks: Sequence[int], *, of_window: bool = False) -> None:
-        """Takes these blocks back in their order; the null block stays where it is."""
+        """Frees these blocks in their order; NULL is skipped."""
         del of_window
         self.free += len(blocks) - blocks.count(NULL)
 
     def find(self, contents: Sequence[int]) -> list[int]:
-        """No block is found by its content."""
+        """Returns no blocks: none is registered."""
         del contents
         return []
 
     def known(self, content: int) -> int | None:
-        """No block is known by its content."""
+        """Returns None: no block is registered."""
         del content
         return None
 
     def unheld(self, found: Sequence[int]) -> int:
-        """None of none."""
+        """Returns 0: nothing is found."""
         return len(found)
 
     def hold(self, held: list[int], found: Sequence[int]) -> None:
-        """Nothing that was found is taken."""
+        """Does nothing: nothing is found."""
 
     def register(self, held: Sequence[int], contents: Sequence[int], start: int, end: int) -> None:
-        """Nothing is known by its content."""
+        """Does nothing: nothing is registered."""
 
 
 class CachedPool(CountedPool):
-    """A pool with prefix caching, exact in which block is used next and which is forgotten."""
+    """A pool with prefix caching, exact in the order of reuse and eviction."""
 
     def __init__(self, usable_blocks: int, order: FreeOrder) -> None:
         super().__init__(usable_blocks)
         self._uncached_first = order is FreeOrder.UNCACHED_FIRST
         self._window_uncached_first = order is not FreeOrder.TAIL
         self._head: list[int] = []
-        """The free queue is this, its end first, then the blocks that nobody has had yet, then the tail."""
+        """The free queue is: this list from its end, then the blocks never used so far, then the tail."""
         self._tail: OrderedDict[int, None] = OrderedDict()
         self._unused = usable_blocks
         self._content: list[int] = []
-        """Of each block that was ever taken; -1 where it is known by none."""
+        """Content of each block used so far; -1: not registered."""
         self._holders: list[int] = []
         self._by_content: dict[int, dict[int, None]] = {}
-        """By content the blocks that are registered for it, the one registered first in front."""
+        """Blocks by content, in order of registration."""
 
     def take(self, held: list[int], number: int) -> None:
-        """Adds blocks from the head of the free queue; a block that was known by a content is forgotten here."""
+        """Adds blocks from the head of the free queue; their registrations are dropped."""
         self.free -= number
         content = self._content
         for _ in range(number):
@@ -103,7 +103,7 @@ class CachedPool(CountedPool):
                 del self._by_content[known]
 
     def release(self, blocks: Sequence[int], *, of_window: bool = False) -> None:
-        """Takes these blocks back in their order; the null block stays where it is."""
+        """Frees these blocks in their order; NULL is skipped."""
         uncached_first = self._window_uncached_first if of_window else self._uncached_first
         content, holders = self._content, self._holders
         uncached: list[int] = []
@@ -121,12 +121,12 @@ class CachedPool(CountedPool):
         self._head.extend(reversed(uncached))
 
     def known(self, content: int) -> int | None:
-        """The block that was registered first for a content; None where there is none."""
+        """The block registered first for a content; None without one."""
         same = self._by_content.get(content)
         return None if same is None else next(iter(same))
 
     def find(self, contents: Sequence[int]) -> list[int]:
-        """The blocks of the longest run from the start that is known by its content."""
+        """The blocks of the longest registered run from the start."""
         found: list[int] = []
         for number in contents:
             same = self._by_content.get(number)
@@ -136,12 +136,12 @@ class CachedPool(CountedPool):
         return found
 
     def unheld(self, found: Sequence[int]) -> int:
-        """How many of these blocks lie in the free queue."""
+        """Number of these blocks in the free queue."""
         holders = self._holders
         return sum(block != NULL and not holders[block] for block in found)
 
     def hold(self, held: list[int], found: Sequence[int]) -> None:
-        """Adds blocks that were found to those of a request."""
+        """Adds found blocks to those of a request."""
         for block in found:
             if block == NULL:
                 continue
@@ -152,12 +152,12 @@ class CachedPool(CountedPool):
         held.extend(found)
 
     def register(self, held: Sequence[int], contents: Sequence[int], start: int, end: int) -> None:
-        """From now on the blocks number `start` to `end` of a request are found by their content."""
+        """Registers the blocks number `start` to `end` of a request under their contents."""
         for at in range(start, end):
             self._content[held[at]] = contents[at]
             self._by_content.setdefault(contents[at], {})[held[at]] = None
 
     def name(self, block: int, content: int) -> None:
-        """From now on a block is found by its content."""
+        """Registers a block under its content."""
         self._content[block] = content
         self._by_content.setdefault(content, {})[block] = None

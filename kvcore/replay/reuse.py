@@ -1,4 +1,4 @@
-"""How large a cache has to be for how many prefix hits: stack distances over the blocks of a trace.
+"""Prefix hits by size of the cache, from stack distances over the blocks of a trace.
 
 A block is found again where no more different blocks were used since its last use than the cache has room for. So one
 pass over a trace gives the hits of every size at once (Mattson). Large traces are sampled by block: of a share r of
@@ -20,32 +20,32 @@ from msgspec import Struct
 from kvcore.replay.trace import Contents, TraceRequest
 
 MAX_ACCESSES: Final = 4_000_000
-"""Uses of blocks in one trace; above it every second, fourth, … content is followed."""
+"""Uses of blocks in one trace; beyond that every second, fourth, … content is followed."""
 POINTS: Final = 64
 
 
 class Reuse(Struct, frozen=True, kw_only=True):
-    """What prompts find in a cache of each size; sizes in blocks."""
+    """Hits of prompts by size of the cache in blocks."""
 
     block_size: int
     distances: tuple[int, ...]
-    """Rising: the sizes at which more is found."""
+    """Sizes, rising, at which more blocks are found."""
     found_blocks: tuple[float, ...]
-    """Blocks found with that size, of all prompts together."""
+    """Blocks of all prompts found with that size."""
     prompt_tokens: int
     requests: int
     sampled: float
-    """Share of the contents that were followed; 1 is exact."""
+    """Share of the contents followed; 1 is exact."""
 
     def hit_rate(self, blocks: int) -> float:
-        """Prompt tokens found in a cache of so many blocks, as a share of all prompt tokens."""
+        """Share of the prompt tokens that a cache of so many blocks finds."""
         at = bisect_right(self.distances, blocks)
         found = self.found_blocks[at - 1] if at else 0.0
         return found * self.block_size / self.prompt_tokens if self.prompt_tokens else 0.0
 
     @property
     def most(self) -> float:
-        """The hit rate of a cache that forgets nothing."""
+        """Hit rate of a cache without eviction."""
         return self.hit_rate(self.distances[-1]) if self.distances else 0.0
 
     def curve(self) -> tuple[tuple[int, float], ...]:
@@ -57,7 +57,7 @@ class Reuse(Struct, frozen=True, kw_only=True):
         return tuple((size, self.hit_rate(size)) for size in sizes)
 
     def knee_blocks(self) -> int:
-        """The size from which more memory buys least: where the curve is farthest above its chord; 0 without hits."""
+        """Size with the curve farthest above its chord: beyond it more memory gains little; 0 without hits."""
         curve = self.curve()
         if not curve:
             return 0
@@ -66,7 +66,7 @@ class Reuse(Struct, frozen=True, kw_only=True):
 
 
 def reuse_of(requests: Sequence[TraceRequest], block_size: int) -> Reuse:
-    """The reuse of a trace's blocks: of each request first its prompt is looked up, then all it computed is used.
+    """Reuse of the blocks of a trace: each request first looks up its prompt, then uses all blocks that it computed.
 
     As in the engine the last token of a prompt is always computed, and the end of a request is forgotten before its
     start. Only what is found from the start on counts, so a block counts with the longest distance of those before it.
@@ -110,12 +110,12 @@ def reuse_of(requests: Sequence[TraceRequest], block_size: int) -> Reuse:
 
 
 def _scattered(content: int) -> int:
-    """A number whose low bits are as good as random."""
+    """A hash with random low bits."""
     return (content * 0x9E3779B97F4A7C15 >> 20) & 0xFFFFFFFF
 
 
 class _Stack:
-    """Contents in order of their last use; counts how many were used since, in a Fenwick tree over times."""
+    """Contents by last use; a Fenwick tree over times counts those used since."""
 
     def __init__(self, uses: int) -> None:
         self._tree = [0] * (uses + 2)
@@ -123,12 +123,12 @@ class _Stack:
         self._now = 0
 
     def distance(self, content: int) -> int | None:
-        """The size of a cache in which it is still found; None before its first use."""
+        """Smallest cache that still has it; None before its first use."""
         last = self._last.get(content)
         return None if last is None else len(self._last) - _sum(self._tree, last) + 1
 
     def use(self, content: int) -> None:
-        """From now on it is the newest."""
+        """Makes it the newest."""
         self._now += 1
         before = self._last.get(content)
         if before is not None:

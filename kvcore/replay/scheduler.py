@@ -1,4 +1,4 @@
-"""vLLM's V1 scheduler, one step after another: what runs, what waits, what is preempted, which blocks are taken.
+"""vLLM's V1 scheduler, one step after another: who runs, waits and is preempted, and which blocks are taken.
 
 A request that only decodes takes one token a step and needs no look until it fills a block or ends: until that step
 (`due`) it is counted, not visited.
@@ -18,7 +18,7 @@ from kvcore.replay.settings import Settings
 from kvcore.replay.trace import Contents, TraceRequest
 
 ALWAYS: Final = -1
-"""`due` of a request that is looked at in every step."""
+"""`due` of a request that is visited in every step."""
 
 
 class Live:
@@ -33,24 +33,24 @@ class Live:
         self.at = at
         self.trace = trace
         self.end = end
-        """Known tokens with which its answer ends: prompt + answer, or max_model_len."""
+        """Tokens at which its answer ends: prompt + answer, or max_model_len."""
         self.known = trace.prompt_tokens
         self.computed = 0
         self.blocks: list[int] = []
         self.contents: list[int] | None = None
         self.registered = 0
         self.flying = False
-        """Whether a token is on the way, of the step before (async)."""
+        """Whether a token of the previous step is in flight (async)."""
         self.due = ALWAYS
         self.since = 0
-        """Where `due` is a step: the step before whose scheduling `computed` was right."""
+        """The step before which `computed` was exact, if `due` is a step."""
         self.preempted = 0
         self.first = False
-        """Whether the first token of its answer was computed."""
+        """Whether its first answer token was computed."""
 
 
 class Totals:
-    """What adds up over a replay."""
+    """Sums over a replay."""
 
     __slots__ = ("answers_cut", "hit_tokens", "preemptions", "query_tokens", "resumed_hit_tokens",
                  "resumed_query_tokens")  # fmt: skip
@@ -65,7 +65,7 @@ class Totals:
 
 
 class Scheduler:
-    """The engine's queues and its pool; `step` is one `schedule()` and the output that is handled after it."""
+    """The engine's queues and its pool; `step` is one `schedule()` and the handling of its output."""
 
     def __init__(self, settings: Settings, contents: Contents) -> None:
         self.settings = settings
@@ -73,18 +73,18 @@ class Scheduler:
         self.waiting: deque[Live] = deque()
         self.totals = Totals()
         self.finished: list[Live] = []
-        """Those that ended in the last step."""
+        """Requests that ended in the last step."""
         self.started: list[Live] = []
-        """Those whose first token was computed in the last step."""
+        """Requests whose first token was computed in the last step."""
         self.used_blocks = self.running_requests = self.waiting_requests = 0
         self.tokens = self.preempted = self.context_tokens = self.prefill_tokens = 0
-        """Of the last step, as they were right after `schedule()`."""
+        """Values of the last step right after `schedule()`."""
         self._context = 0
         self._step = -1
         self._next_due = 0
         self._contents = contents
         self._found: list[int] = []
-        """Blocks of the last look-up."""
+        """Blocks found by the last look-up."""
         rules = settings.rules
         self._pool = (
             CachedPool(settings.usable_blocks, rules.free_order)
@@ -93,16 +93,16 @@ class Scheduler:
         )
 
     def add(self, at: int, request: TraceRequest) -> None:
-        """A request arrives, at the back of the waiting queue."""
+        """Appends a request to the waiting queue."""
         end = min(request.prompt_tokens + request.answer_tokens, self.settings.max_model_len)
         self.waiting.append(Live(at, request, end))
 
     def skip(self, steps: int) -> None:
-        """So many further steps with nothing to do, after one that had nothing to do either."""
+        """Counts idle steps after an idle one."""
         self._step += steps
 
     def step(self) -> None:
-        """One engine step; the figures of the scheduler are those of this step afterwards."""
+        """One engine step; afterwards the scheduler has the values of this step."""
         self._step += 1
         self.finished = []
         self.started = []
@@ -145,7 +145,7 @@ class Scheduler:
         self._next_due = next_due
 
     def _serve(self, threshold: int) -> tuple[int, list[Live], list[Live], list[Live], int]:
-        """The running list: budget left, who ends, who was preempted, for whom nothing was left, the next due step."""
+        """Serves the running list: budget left, who ends, who was preempted, who got nothing, the next due step."""
         step, running, settings = self._step, self.running, self.settings
         budget = settings.max_num_batched_tokens
         ended: list[Live] = []
@@ -197,7 +197,7 @@ class Scheduler:
         return budget, ended, lost, left, next_due
 
     def _admit(self, threshold: int, budget: int, ended: list[Live]) -> tuple[int, int]:
-        """Requests from the front of the queue while they fit: budget left, and the next due step of those admitted."""
+        """Admits requests from the front of the queue while they fit: budget left, and their next due step."""
         settings, running, waiting = self.settings, self.running, self.waiting
         next_due = 1 << 62
         while waiting and budget > 0 and len(running) < settings.max_num_seqs:
@@ -223,12 +223,12 @@ class Scheduler:
         return budget, next_due
 
     def _clipped(self, request: Live, start: int, tokens: int) -> int:
-        """Tokens of a step that starts with so many computed; where the cache wants none more."""
+        """Tokens of a step that starts with so many computed, cut where the cache needs it."""
         del request, start
         return tokens
 
     def _grow(self, request: Live, tokens: int) -> bool:
-        """Gives a running request blocks for so many tokens; False where the pool has too few."""
+        """Gives a running request blocks for so many tokens; False if the pool has too few."""
         need = -(-tokens // self.settings.block_size) - len(request.blocks)
         if need > 0:
             if self._pool.free < need:
@@ -237,7 +237,7 @@ class Scheduler:
         return True
 
     def _look_up(self, request: Live, spare: int) -> int:
-        """Tokens of a waiting request that the cache has; -1 where it cannot fit whatever is found."""
+        """Tokens of a waiting request found in the cache; -1 if it cannot fit with any hit."""
         size, caching = self.settings.block_size, self.settings.enable_prefix_caching
         most = (request.known - 1) // size if caching else 0
         if self.settings.rules.reserves_whole and -(-request.known // size) - most + spare > self._pool.free:
@@ -248,7 +248,7 @@ class Scheduler:
         return len(self._found) * size
 
     def _enter(self, request: Live, hit: int, tokens: int, spare: int) -> bool:
-        """Gives a waiting request what was found and blocks for its first tokens, if it fits."""
+        """Gives a waiting request the found blocks and those for its first tokens, if it fits."""
         size, pool, found = self.settings.block_size, self._pool, self._found
         whole = hit + tokens
         if self.settings.rules.reserves_whole:
@@ -261,7 +261,7 @@ class Scheduler:
         return True
 
     def _give_back(self, request: Live) -> None:
-        """Takes all blocks of a request back."""
+        """Frees all blocks of a request."""
         self._pool.give_back(request.blocks)
         request.registered = 0
 
@@ -276,7 +276,7 @@ class Scheduler:
             self.totals.hit_tokens += hit
 
     def _scheduled(self, request: Live, tokens: int, ended: list[Live]) -> int:
-        """What follows from `tokens` of a request in this step: content, its token, and the step that it is due in."""
+        """Books `tokens` of a request in this step: contents, its new token, and its next due step."""
         is_async = self.settings.async_scheduling
         computed = request.computed = request.computed + tokens
         self._context += tokens
@@ -302,7 +302,7 @@ class Scheduler:
         return self._cruise(request)
 
     def _cruise(self, request: Live) -> int:
-        """Sets the step in which a request that decodes has to be looked at again: a block, its content, its end."""
+        """Sets the step in which a decoding request is visited again: for a block, a content, or its end."""
         is_async = self.settings.async_scheduling
         computed = request.computed
         ahead = min(self._quiet(computed), request.end - (1 if is_async else 2) - computed)
@@ -311,7 +311,7 @@ class Scheduler:
         return request.due
 
     def _quiet(self, computed: int) -> int:
-        """Steps of one token each in which nothing happens to the blocks of a request."""
+        """Number of one-token steps in which nothing happens to the blocks of a request."""
         size = self.settings.block_size
         ahead = -computed % size
         if self.settings.enable_prefix_caching and not self.settings.async_scheduling:
@@ -319,7 +319,7 @@ class Scheduler:
         return ahead
 
     def _settle(self, request: Live) -> None:
-        """Brings a request that was only counted up to date, as it is before this step."""
+        """Updates a request that was not visited to its state before this step."""
         request.computed += self._step - request.since
         request.due = ALWAYS
         if self.settings.async_scheduling:
@@ -335,7 +335,7 @@ class Scheduler:
             request.registered = full
 
     def _preempt(self, request: Live) -> None:
-        """A request gives back its blocks and goes to the front of the queue; it keeps its answer."""
+        """Preempts a request: its blocks are freed, and it goes to the front of the queue with its answer so far."""
         if request.due != ALWAYS:
             self._settle(request)
         self._context -= request.computed
@@ -346,7 +346,7 @@ class Scheduler:
         self.waiting.appendleft(request)
 
     def _land(self, lost: list[Live], left: list[Live], ended: list[Live]) -> None:
-        """Async: tokens on the way arrive, of requests that were preempted or for which no budget was left."""
+        """Async: delivers tokens in flight of requests that were preempted or got no budget."""
         for request in lost:
             if request.flying:
                 request.flying = False

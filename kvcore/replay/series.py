@@ -1,4 +1,4 @@
-"""A trace with its arrival times through the scheduler: KV use, who runs and waits, what is preempted, over time."""
+"""Replays a trace with its arrival times: KV use, running and waiting requests and preemptions over time."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from kvcore.replay.steps import MAX_STEPS, check_fits
 from kvcore.replay.trace import TraceRequest
 
 POINTS: Final = 480
-"""Points of a series; twice as many are kept on the way, and then each two become one."""
+"""Points of a series; when there are twice as many, neighbours are merged."""
 SLICE: Final = 2000
-"""Steps from one sign of progress to the next."""
+"""Steps between two reports of progress."""
 
 
 @dataclass(slots=True)
 class Point:
-    """A stretch of time: sums over its steps, weighted by their duration, and the most of each."""
+    """An interval: sums over its steps, weighted by their duration, and maxima."""
 
     start: float
     seconds: float = 0.0
@@ -36,7 +36,7 @@ class Point:
     preempted: int = 0
 
     def add(self, other: Point) -> None:
-        """Takes the next stretch in."""
+        """Adds the next interval."""
         self.seconds += other.seconds
         self.used += other.used
         self.running += other.running
@@ -55,7 +55,7 @@ class Latency(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Latency | None:
-        """By nearest rank; None of nothing.
+        """Percentiles by nearest rank; None without values.
 
         Example:
             >>> Latency.of([3.0, 1.0, 2.0]).p50
@@ -69,7 +69,7 @@ class Latency(Struct, frozen=True, kw_only=True):
 
 
 class Replay(Struct, frozen=True, kw_only=True):
-    """What a replica did with a trace."""
+    """Result of a trace on one replica."""
 
     clock: ClockKind
     requests: int
@@ -84,68 +84,68 @@ class Replay(Struct, frozen=True, kw_only=True):
     hit_tokens: int
     answers_cut: int
     ttft: Latency | None
-    """Arrival to first token; only of a clock that was measured."""
+    """Time from arrival to the first token; only with a measured clock."""
     tpot: Latency | None
-    """Seconds a token after the first."""
+    """Seconds per token after the first."""
 
     @property
     def hit_rate(self) -> float:
-        """Prompt tokens that the cache had, as a share of those that were looked up."""
+        """Share of the looked-up prompt tokens that the cache had."""
         return self.hit_tokens / self.query_tokens if self.query_tokens else 0.0
 
     @property
     def peak_usage(self) -> float:
-        """The largest share of the blocks that was in use."""
+        """Largest share of the blocks in use."""
         return max((point.most_used for point in self.points), default=0) / self.usable_blocks
 
     @property
     def mean_running(self) -> float:
-        """Requests that run at a random moment."""
+        """Mean number of running requests over time."""
         total = sum(point.seconds for point in self.points)
         return sum(point.running for point in self.points) / total if total else 0.0
 
 
 class Replays(Struct, frozen=True, kw_only=True):
-    """What one replica, or several together, did with a trace."""
+    """Result of a trace on one or several replicas."""
 
     parts: tuple[Replay, ...]
 
     @property
     def peak_usage(self) -> float:
-        """The largest share of the blocks of any replica that was in use."""
+        """Largest share of the blocks in use on any replica."""
         return max((part.peak_usage for part in self.parts), default=0.0)
 
     @property
     def mean_running(self) -> float:
-        """Requests that run on one replica while it works."""
+        """Mean number of running requests on a replica while it works."""
         points = [point for part in self.parts for point in part.points]
         total = sum(point.seconds for point in points)
         return sum(point.running for point in points) / total if total else 0.0
 
     @property
     def preemptions(self) -> int:
-        """Of all replicas."""
+        """Sum over the replicas."""
         return sum(part.preemptions for part in self.parts)
 
     @property
     def hit_rate(self) -> float:
-        """Prompt tokens that the caches had, as a share of those that were looked up."""
+        """Share of the looked-up prompt tokens that the caches had."""
         query = sum(part.query_tokens for part in self.parts)
         return sum(part.hit_tokens for part in self.parts) / query if query else 0.0
 
     @property
     def has_looked_up(self) -> bool:
-        """Whether any prompt was looked up in a cache."""
+        """Whether any prompt was looked up."""
         return any(part.query_tokens for part in self.parts)
 
     @property
     def seconds(self) -> float:
-        """From the first arrival until the last replica is done."""
+        """Time from the first arrival to the end of the last replica."""
         return max((part.seconds for part in self.parts), default=0.0)
 
 
 def replayed(requests: Sequence[TraceRequest], settings: Settings, clock: Clock) -> Replay:
-    """The whole replay at once. Raises WorkloadError as `replaying`."""
+    """Runs the whole replay. Raises WorkloadError as `replaying`."""
     work = replaying(requests, settings, clock)
     while True:
         try:
@@ -158,7 +158,7 @@ def replayed(requests: Sequence[TraceRequest], settings: Settings, clock: Clock)
 def replaying(
     requests: Sequence[TraceRequest], settings: Settings, clock: Clock, *, starts: float | None = None
 ) -> Generator[tuple[int, int], None, Replay]:
-    """A replay in slices: yields how many requests have ended, and how many there are.
+    """Runs a replay in slices: yields the number of ended requests and of all.
 
     `starts` is when time 0 is; without it the first arrival.
 
@@ -238,7 +238,7 @@ def replaying(
 def over_replicas(
     requests: Sequence[TraceRequest], settings: Settings, clock: Clock, replicas: int
 ) -> Generator[tuple[int, int], None, Replays]:
-    """The same trace over several replicas, which take the requests in turn; each replays its own part.
+    """Spreads a trace over several replicas, which take the requests in turn; each replays its own part.
 
     Raises WorkloadError as `replaying`.
     """
@@ -261,7 +261,7 @@ def over_replicas(
 
 
 def _halved(points: list[Point]) -> list[Point]:
-    """Each two points as one."""
+    """Merges each two neighbours."""
     found = points[::2]
     for point, after in zip(found, points[1::2], strict=False):
         point.add(after)
@@ -269,7 +269,7 @@ def _halved(points: list[Point]) -> list[Point]:
 
 
 def sped_up(requests: Sequence[TraceRequest], factor: float) -> tuple[TraceRequest, ...]:
-    """The same requests, coming `factor` times as fast.
+    """The requests with arrivals `factor` times as fast.
 
     Example:
         >>> one = TraceRequest(id="a", arrival=10.0, prompt=(("a", 5),), answer_tokens=2)
@@ -282,7 +282,7 @@ def sped_up(requests: Sequence[TraceRequest], factor: float) -> tuple[TraceReque
 def most_rate(
     requests: Sequence[TraceRequest], settings: Settings, clock: Clock, factors: Sequence[float]
 ) -> Generator[tuple[int, int], None, float | None]:
-    """The largest of the rising `factors` at which nothing is preempted; None where even the first one preempts."""
+    """The largest of the rising `factors` at which nothing is preempted; None if even the first one preempts."""
     low, high = 0, len(factors)
     tried = 0
     while low < high:

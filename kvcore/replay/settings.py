@@ -1,4 +1,4 @@
-"""What a replay is run with: the scheduler's settings in the engine's own names, and its rules by release."""
+"""Settings of a replay, under the engine's own names, from a plan or a case; and the scheduler's rules by release."""
 
 import math
 from enum import StrEnum
@@ -15,68 +15,68 @@ from kvcore.tables import ByRelease, Record, Reviewed, TableFile
 
 
 class FreeOrder(StrEnum):
-    """Where blocks go that nobody has any more."""
+    """Where freed blocks go."""
 
     TAIL = "tail"
-    """All to the tail of the free queue."""
+    """To the tail of the free queue."""
     WINDOWS_UNCACHED_FIRST = "windows-uncached-first"
-    """As the next of what a window gives back, and as the first of everything else."""
+    """UNCACHED_FIRST for blocks that leave a window, TAIL for all others."""
     UNCACHED_FIRST = "uncached-first"
-    """Those without a hash to its head, to be used next; those with one to its tail."""
+    """Blocks without a hash to its head, to be used next; those with one to its tail."""
 
 
 class Padding(StrEnum):
-    """Whose single token is filled up with drafts that nobody proposed when it is admitted, where no prompt runs."""
+    """Which admitted requests have their single token padded with dummy drafts while no prompt runs."""
 
     NOBODY = "nobody"
     JOINING = "joining"
-    """Of a request that joins others; it waits where max_model_len leaves no room."""
+    """A request that joins others; without room below max_model_len it waits."""
     WITH_ROOM = "with-room"
-    """Of a request that joins others, where max_model_len leaves room."""
+    """A request that joins others, if max_model_len leaves room."""
     AFTER_HIT = "after-hit"
-    """Also of one that joins nobody, but whose prompt was found but for a token."""
+    """Also a request that joins none, whose prompt was found except for one token."""
 
 
 class Rules(Record, frozen=True, kw_only=True):
-    """What one release does; a field for each table of rules.toml, which names its source."""
+    """Rules of one release: a field for each table of rules.toml, which names its source."""
 
     free_order: FreeOrder
     has_watermark: bool
     spares_lone_request: bool
-    """Whether `long_prefill_token_threshold` leaves a request alone that has the engine for itself."""
+    """Whether `long_prefill_token_threshold` does not apply to a request that is alone."""
     frees_processed: bool
-    """Whether blocks leave a window only when the step that still reads them was handled."""
+    """Whether blocks leave a window only after the output of the step that still reads them."""
     masks_windows: bool
-    """Whether only those blocks of a window are registered that a later request can find."""
+    """Whether only the blocks of a window that a later request can find are registered."""
     keeps_boundaries: bool
-    """Whether windows and states are registered only where a prompt ends or parts from another."""
+    """Whether windows and states are registered only where a prompt ends or branches off another."""
     registers_aligned: bool
-    """Whether several groups register only what ends at a multiple of all their block sizes."""
+    """Whether several groups register only blocks that end at a multiple of all block sizes."""
     frees_past_gaps: bool
-    """Whether a state is given back that stands before a place where there is none any more."""
+    """Whether states before an empty place are freed."""
     replays_states: bool
-    """The same of states cached at block ends."""
+    """Whether states cached at block ends were compared in this release."""
     replays_latent_windows: bool
-    """The same of sliding windows over latent vectors."""
+    """Whether sliding windows over latent vectors were compared in this release."""
     replays_checkpoints: bool
-    """The same of states written besides the last one of a step."""
+    """Whether states written besides the last one of a step were compared in this release."""
     replays_windows: bool
-    """Whether windows and chunks were compared in this release, and it did not end with an error of its own."""
+    """Whether windows and chunks were compared in this release, and it did not fail on its own."""
     replays_mixes: bool
-    """The same of chunks, and of more than one kind of window."""
+    """Whether chunks and several kinds of windows were compared in this release."""
     reserves_whole: bool
-    """Whether a request is admitted only where its whole prompt fits, not just the tokens of its first step."""
+    """Whether a request is admitted only if its whole prompt fits, not just its first step."""
     counts_resends: bool
-    """Whether the last state of a prompt leaves a token to compute."""
+    """Whether the last cached state of a prompt leaves at least one token to compute."""
     replays_drafts: bool
     """Whether speculative decoding was compared in this release."""
     pads_drafts: Padding
     slots_by_request: bool
-    """Whether a drafter's slots are taken off for who is scheduled, not for `max_num_seqs` requests."""
+    """Whether a drafter's slots are subtracted for the scheduled requests, not for `max_num_seqs`."""
     renews_states: bool
-    """Whether the last state of a prompt counts as registered in every step while it is the last."""
+    """Whether the last state of a prompt counts as registered in every step while it is last."""
     caps_admission: bool
-    """Whether a request is admitted with no more blocks of a window than it ever has at once."""
+    """Whether admission counts no more blocks of a window than a request ever has at once."""
 
 
 class _Tables(Reviewed, frozen=True, kw_only=True):
@@ -88,7 +88,7 @@ TABLE: Final = TableFile("kvcore.replay", "rules.toml", _Tables)
 
 
 def rules_of(version: Version) -> Rules:
-    """The rules of a release. Raises WorkloadError `replay-release` for one that was not read.
+    """The rules of a release. Raises WorkloadError `replay-release` for a release before the oldest one read.
 
     Example:
         >>> rules_of(Version("0.19.1")).free_order.value, rules_of(Version("0.32.0")).free_order.value
@@ -110,26 +110,26 @@ class Group(Struct, frozen=True, kw_only=True):
     window: int = 0
     """Tokens of the sliding window, or of a chunk of local attention."""
     most_blocks: int | None = None
-    """Blocks of a request at once at most, where its admission counts no more."""
+    """Most blocks of a request at once, if admission is capped there."""
     checkpoint_blocks: int = 0
-    """Blocks for the state at the last block end of a prompt, written in the same step as the last one."""
+    """Blocks for the state at the last block end of a prompt, written in the same step as its last state."""
 
 
 class Drafts(Struct, frozen=True, kw_only=True):
     """Speculative decoding."""
 
     tokens: int
-    """`num_speculative_tokens`: the most drafts of a step."""
+    """`num_speculative_tokens`: most drafts of a step."""
     accepted: tuple[int, ...]
-    """How many of them are accepted, for one verifying step of a request after the other, over and over."""
+    """Accepted drafts of successive verifying steps of a request, repeated."""
     proposed: tuple[int, ...] = ()
-    """How many there are, for one step of a request after the other that gives it a token; empty where always all."""
+    """Proposed drafts of successive steps of a request that give it a token, repeated; empty: always all."""
     writes_ahead: bool = True
-    """Whether the drafter has keys and values of its own, and needs blocks for its drafts before they are verified."""
+    """Whether the drafter has its own keys and values, which need blocks before the drafts are verified."""
     drops_last_block: bool = True
-    """Whether the last block found is computed again, because the drafter needs its hidden states."""
+    """Whether the last found block is computed again, because the drafter needs its hidden states."""
     slots: int = 0
-    """Tokens of each request that the drafter adds to the batch."""
+    """Tokens that the drafter adds to the batch for each request."""
 
 
 class Settings(Struct, frozen=True, kw_only=True):
@@ -146,14 +146,14 @@ class Settings(Struct, frozen=True, kw_only=True):
     watermark: float = 0.0
     long_prefill_token_threshold: int = 0
     groups: tuple[Group, ...] = ()
-    """Empty where there is one group of full attention with blocks of `block_size`."""
+    """Empty for one group of full attention with blocks of `block_size`."""
     drafts: Drafts | None = None
     retention_interval: int | None = None
-    """`prefix_cache_retention_interval`: 0 keeps windows and states only where prompts end or part."""
+    """`prefix_cache_retention_interval`: 0 keeps windows and states only where prompts end or branch."""
 
     @property
     def scheduler_block_size(self) -> int:
-        """What the end of a prefix hit is a multiple of.
+        """Tokens that the end of a prefix hit is a multiple of.
 
         lcm of the groups' block sizes.
 
@@ -171,12 +171,12 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     @property
     def late_tokens(self) -> int:
-        """Tokens of a request that decodes which are computed and not yet handled when its next step is scheduled."""
+        """Tokens of a decoding request that are computed but not yet handled when its next step is scheduled."""
         return int(self.async_scheduling and self.rules.frees_processed)
 
     @property
     def usable_blocks(self) -> int:
-        """Blocks that requests can have: all but the null block."""
+        """Blocks for requests: all but the null block."""
         return self.num_blocks - 1
 
     @property
@@ -196,13 +196,13 @@ WINDOWS: Final = {
     CacheKind.SLIDING_WINDOW_MLA: "sliding_window",
     CacheKind.CHUNKED_LOCAL_ATTENTION: "attention_chunk_size",
 }
-"""Where a case states the width of a group."""
+"""Field of a case with the width of a group."""
 
 
 def checked_groups(
     groups: tuple[Group, ...], rules: Rules, *, caches: bool, mamba_cache_mode: str
 ) -> tuple[Group, ...]:
-    """The groups as the scheduler needs them: none where there is one of full attention.
+    """The groups as the scheduler needs them: none for a single one of full attention.
 
     Raises WorkloadError `replay-unsupported`, field `kv_cache_groups`, for what is not replayed.
     """
@@ -251,7 +251,7 @@ def _held(group: Group, tokens: int, *, caches: bool) -> int:
 
 
 def settings_of(planned: Plan) -> Settings:
-    """The scheduler and the pool of one replica.
+    """The settings of one replica of a plan.
 
     Raises WorkloadError `replay-unsupported` for groups that are not replayed, for drafts and for chunked prefill
     switched off, `replay-no-pool` where the engine does not start, `replay-release` for an old release.

@@ -23,10 +23,10 @@ from kvcore.scenario import DEFAULT_ENGINE
 Row = tuple[int, int, int, int, int]
 """Used blocks, running, waiting, tokens, preempted: right after `schedule()`."""
 MAX_LINE_BYTES: Final = MAX_JSON_BYTES
-"""Of a case; what is longer is refused in pieces."""
+"""Bytes of a case; a longer line is refused in pieces."""
 MAX_STEPS: Final = 2_000_000
 MAX_BLOCKS_COMPUTED: Final = 20_000_000
-"""Blocks that the requests of one replay fill in all: what bounds its time and memory."""
+"""Blocks that all requests of one replay fill, which bounds its time and memory."""
 
 
 def case_rows(settings: Settings, requests: tuple[TraceRequest, ...]) -> tuple[list[Row], Totals]:
@@ -50,7 +50,7 @@ def case_rows(settings: Settings, requests: tuple[TraceRequest, ...]) -> tuple[l
         raise WorkloadError("replay-too-long", field="requests", limit=f"{MAX_STEPS:,}")
     while at < len(requests) or scheduler.running or scheduler.waiting:
         if is_idle(rows) and not scheduler.running and not scheduler.waiting:
-            # Nothing changes until the next request comes, however far away it is.
+            # Nothing changes until the next request arrives.
             idle = max(0, int(requests[at].arrival) - step)
             scheduler.skip(idle)
             rows += rows[-1:] * idle
@@ -70,12 +70,12 @@ def case_rows(settings: Settings, requests: tuple[TraceRequest, ...]) -> tuple[l
 
 
 def is_idle(rows: list[Row]) -> bool:
-    """Whether the last two steps were the same and had nothing to do: what a step ends is seen in the next one."""
+    """Whether the last two steps were equal and idle: the end of a request shows in the next step."""
     return len(rows) > 1 and rows[-1] == rows[-2] and not any(rows[-1][1:])
 
 
 def check_fits(settings: Settings, requests: tuple[TraceRequest, ...]) -> None:
-    """Raises WorkloadError for requests that never fit into the pool, and for more work than is done for one replay."""
+    """Raises WorkloadError for requests that never fit into the pool, and for replays beyond MAX_BLOCKS_COMPUTED."""
     size, filled = settings.hash_block_size, 0
     for request in requests:
         prompt = request.prompt_tokens
@@ -127,7 +127,7 @@ def case_answer(line: bytes) -> dict[str, Any]:
 
 
 def case_settings(case: Mapping[str, Any]) -> Settings:
-    """The settings of a case. Raises WorkloadError or ScenarioError for what is no number or cannot be replayed."""
+    """The settings of a case. Raises WorkloadError or ScenarioError for invalid values and for what is not replayed."""
     version = case.get("engine_version", "")
     try:
         rules = rules_of(Version(version))
@@ -212,7 +212,7 @@ def _flag(row: Mapping[str, Any], name: str) -> bool:
 
 
 class _Method(NamedTuple):
-    """What the scheduler knows of a method.
+    """Properties of a speculative method for the scheduler.
 
     Source: vllm/config/vllm.py:VllmConfig.num_lookahead_tokens; vllm/config/speculative.py:SpeculativeConfig.use_eagle,
     uses_draft_model, max_num_new_slots_for_drafting, EagleModelTypes, NgramGPUTypes (0.32.0).

@@ -1,4 +1,8 @@
-"""What is replayed: requests with their arrival, and which of their tokens are the same."""
+"""Traces: requests with their arrival, and which of their tokens are the same; read from files or made at random.
+
+A line of JSON has `timestamp` in seconds, prompt and answer tokens, and may have `hash_ids` or `prompt` (pieces, as in
+a case of the step contract). A table has the same in columns. Mooncake's traces have milliseconds, by their keys.
+"""
 
 from __future__ import annotations
 
@@ -19,20 +23,20 @@ from kvcore.base.untrusted import parse_json_object
 
 MAX_REQUESTS: Final = 100_000
 MAX_COUNT: Final = 1 << 26
-"""Of every number in a case."""
+"""Largest number in a case."""
 MAX_PIECES: Final = 4096
 MAX_KNOWN: Final = 3_000_000
-"""Shared contents that are remembered; what bounds the memory of a replay."""
+"""Shared contents remembered, which bounds the memory of a replay."""
 Piece = tuple[str, int]
 """The first so many tokens of a named text: equal names mean equal tokens at equal positions."""
 
 
 class TraceRequest(Struct, frozen=True, kw_only=True):
-    """A request: when it comes, what it carries, and how many tokens it is answered with."""
+    """A request: its arrival, its prompt, and the tokens of its answer."""
 
     id: str
     arrival: float
-    """In the unit of the clock: seconds, or steps."""
+    """Arrival in the unit of the clock: seconds or steps."""
     prompt: tuple[Piece, ...]
     answer_tokens: int
 
@@ -48,7 +52,7 @@ class TraceRequest(Struct, frozen=True, kw_only=True):
 
 
 def answer_name(request_id: str) -> str:
-    """The name of the text that a request is answered with; a later turn carries it under this name.
+    """Name of the text of an answer, under which a later turn has it in its prompt.
 
     Example:
         >>> answer_name("c3t1")
@@ -71,7 +75,7 @@ class Contents:
         uses: Counter[str] = Counter()
         for request in requests:
             uses.update({name for name, tokens in request.prompt if tokens} | {answer_name(request.id)})
-        # Tuples of numbers that a trace chooses have hashes that it could make meet: they begin where nobody knows.
+        # Numbers start at a secret, so that a trace cannot choose tuples whose hashes collide.
         first = secrets.randbits(60)
         shared = (name for name, count in uses.items() if count > 1)
         self._shared = {name: at for at, name in enumerate(shared, start=first)}
@@ -106,7 +110,7 @@ class Contents:
         return found
 
     def _shared_keys(self, request: TraceRequest) -> Iterator[tuple[int, ...]]:
-        """What is in each block, until the first token that only this request has."""
+        """Contents of each block, up to the first token that only this request has."""
         size = self._block_size
         open_parts: tuple[int, ...] = ()
         missing = size
@@ -130,7 +134,7 @@ SEED: Final = 20_240_117
 def random_arrivals(
     cells: Sequence[tuple[int, int, int]], *, per_second: float, requests: int
 ) -> tuple[TraceRequest, ...]:
-    """Poisson arrivals of requests drawn as (prompt, answer, how many) says; none shares a token with another.
+    """Poisson arrivals of requests drawn from (prompt, answer, weight); no two share a token.
 
     Example:
         >>> trace = random_arrivals([(100, 20, 3), (900, 5, 1)], per_second=2, requests=1000)
@@ -149,9 +153,9 @@ def random_arrivals(
 
 MAX_LINE_BYTES: Final = 1 << 20
 MAX_ALL_PIECES: Final = 1_000_000
-"""Of the prompts of all requests, hash_ids among them: a choice. What bounds the memory of a trace."""
+"""Pieces of all prompts, including hash_ids: a choice that bounds the memory of a trace."""
 HASH_TOKENS: Final = 512
-"""Tokens that each of Mooncake's `hash_ids` stands for."""
+"""Tokens of each of Mooncake's `hash_ids`."""
 TIMES: Final = ("timestamp", "arrival", "arrival_time", "time", "start_time", "starttime")
 PROMPTS: Final = ("prompt_tokens", "input_length", "input_tokens", "contexttokens", "request tokens")
 ANSWERS: Final = ("completion_tokens", "output_length", "output_tokens", "answer_tokens", "generatedtokens",
@@ -201,7 +205,7 @@ def _words(error: Exception) -> str:
 
 
 def _rows(lines: Iterable[bytes]) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """Each line with its number: an object of JSON, or a row of a table by the names of its head."""
+    """Lines with their numbers: a JSON object, or a row of a table by the names of its header."""
     head: list[str] | None = None
     for number, line in enumerate(lines, start=1):
         text = line[: MAX_LINE_BYTES + 1].decode("utf-8-sig", "replace").strip()
@@ -230,7 +234,7 @@ def _rows(lines: Iterable[bytes]) -> Iterator[tuple[int, Mapping[str, Any]]]:
 
 
 def _request(row: Mapping[str, Any], name: str, known: dict[Piece, Piece]) -> TraceRequest:
-    """`known` has the pieces of earlier requests, so that each is kept once."""
+    """Reads one request; `known` has the pieces of earlier requests, so that equal ones are shared."""
     pieces = row.get("prompt")
     answer = _tokens(row, ANSWERS, least=1)
     time = _time(row)

@@ -1,4 +1,4 @@
-"""Requests added up as they come: what is kept is bounded, whatever comes."""
+"""Adds requests up as they come, in bounded memory whatever comes."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from kvcore.workload.requests import Request, Rows
 from kvcore.workload.traffic import MAX_CELLS, Traffic, added, needed_tokens
 
 MAX_FRESH: Final = 1 << 17
-"""Different lengths, and pairs of them, that are kept as they are until they are added up."""
+"""Different lengths, and pairs of them, that are counted exactly before they are added up."""
 MAX_LATELY: Final = 1 << 12
 """Single requests that are counted together."""
 MAX_SESSIONS: Final = 1 << 17
-"""Sessions that are followed; of more than that half are followed, chosen by their hash, then half of those."""
+"""Sessions followed. Beyond that, half of them are followed, chosen by their hash, then half of those."""
 MAX_BLOCKS: Final = 1 << 20
-"""Hashes of blocks of prompts that are remembered; blocks beyond them count as new."""
+"""Hashes of prompt blocks remembered; further blocks count as new."""
 
 
 _Lengths = tuple[int, int | None, int | None]
@@ -42,7 +42,7 @@ class _Counts:
 
 
 class Collector:
-    """Requests, added up as they come.
+    """The sum of all requests so far.
 
     Example:
         >>> collector = Collector()
@@ -82,7 +82,7 @@ class Collector:
             self._share(request.prompt_tokens, request.blocks)
 
     def add_rows(self, rows: Rows) -> None:
-        """Counts requests as `add` would one after the other."""
+        """Counts requests as `add` would, one after the other."""
         self.requests += len(rows.prompts)
         self._count(rows.prompts, rows.answers, rows.asked)
         self._cached += rows.cached_tokens
@@ -95,12 +95,12 @@ class Collector:
                 self._share(prompt, blocks)
 
     def take(self, traffic: Traffic) -> None:
-        """Adds what was counted before."""
+        """Adds traffic that was counted before."""
         self.requests += traffic.requests
         self._taken.append(traffic)
 
     def traffic(self) -> Traffic:
-        """All that was counted."""
+        """The traffic counted so far."""
         self._count_lately()
         self._add_up()
         found: dict[str, LengthHistogram] = {}
@@ -128,10 +128,10 @@ class Collector:
     def _count(
         self, prompts: Sequence[int], answers: Sequence[int | None] | None, asked: Sequence[int | None] | None
     ) -> None:
-        """Counts requests whose lengths are in columns; what is None is unknown."""
+        """Counts requests whose lengths are in columns; None: unknown."""
         unknown = [None] * len(prompts)
         known = [one for one in answers or () if one is not None]
-        # Most logs tell every answer, and that in one column.
+        # Most logs have every answer, and all in one column.
         longest = known
         if len(known) < len(prompts):
             pairs = zip(answers or unknown, asked or unknown, strict=True)
@@ -167,7 +167,7 @@ class Collector:
                 self._sessions = Counter(kept)
 
     def _share(self, prompt_tokens: int, blocks: Sequence[str]) -> None:
-        # Texts have a keyed hash; numbers have themselves, and a log could name such as meet in one place of a set.
+        # Hashes of texts are keyed; numbers hash to themselves, and a log could choose numbers that collide in a set.
         seen, known, hashes = self._blocks, 0, list(map(hash, blocks))
         if hashes[0] in seen:
             known = next((at for at, one in enumerate(hashes) if one not in seen), len(hashes))

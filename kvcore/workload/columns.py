@@ -1,4 +1,4 @@
-"""A table of a log -> its requests: columns found by their names in the head line."""
+"""Tables of requests: columns are found by their names in the header line."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from kvcore.workload.requests import (
 
 DELIMITERS: Final = (",", ";", "\t")
 MAX_DELIMITERS: Final = 512
-"""Of the head of a table."""
+"""Delimiters in a header line."""
 MAX_ROW_BYTES: Final = 1 << 16
-"""Of a table; its head is not looked at beyond them either."""
+"""Bytes of a row; of a longer header only so many are read."""
 _RESPONSE_TOKENS: Final = "responsetokens"
-"""BurstGPT's column, in which 0 is a request that failed."""
+"""BurstGPT's column, where 0 means a failed request."""
 
 
 class Columns(Struct, frozen=True, kw_only=True):
-    """Where a table has its counts; without prompts, its cells are read as the fields of a record."""
+    """Columns with token counts. Without a column of prompts the cells are read as the fields of a record."""
 
     delimiter: str
     names: tuple[str, ...]
@@ -40,11 +40,11 @@ class Columns(Struct, frozen=True, kw_only=True):
     completion: int | None
     max_tokens: int | None
     plain: bool
-    """Whether no further column says anything of a request."""
+    """Whether no other column says anything about a request."""
 
 
 def decoded_head(line: bytes) -> tuple[str, str]:
-    """The head of a table and its encoding: a spreadsheet in China writes GB 18030 where it does not write UTF-8."""
+    """The header line and its encoding: UTF-8, or GB 18030 as spreadsheets in China may write it."""
     head = line[:MAX_ROW_BYTES]
     for encoding in ("utf-8-sig", "gb18030"):
         try:
@@ -56,7 +56,7 @@ def decoded_head(line: bytes) -> tuple[str, str]:
 
 
 def header_names(line: str) -> tuple[str, ...]:
-    """The cells of what may be the head of a table; none when it is something else.
+    """The cells of a header line; empty for a line that is no header.
 
     Example:
         >>> header_names("time;prompt_tokens;completion_tokens"), header_names('{"a": 1, "b": 2}')
@@ -77,7 +77,7 @@ def header_names(line: str) -> tuple[str, ...]:
 
 
 def columns_of(line: str, reading: Reading = READING) -> Columns | None:
-    """The columns of a head line, or None when none of them has prompt tokens.
+    """The columns of a header line, or None when none of them has prompt tokens.
 
     Example:
         >>> found = columns_of("TIMESTAMP,ContextTokens,GeneratedTokens")

@@ -1,4 +1,4 @@
-"""A record of a log -> its requests: by the names of its fields (requests.toml), wherever they stand in it."""
+"""Reads the requests of a record by the names of its fields (requests.toml), wherever they are in it."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ from kvcore.workload.requests import (
 from kvcore.workload.texts import conversation, text_tokens
 
 MAX_VALUES: Final = 1 << 20
-"""Of one line: what one call of the parser is given is done in some hundredths of a second."""
+"""Values of one line, so that one call of the parser takes hundredths of a second."""
 MAX_LAYERS: Final = 16
-"""Objects within objects of one record that are looked at."""
+"""Objects within one record that are read."""
 MAX_INNER_CHARACTERS: Final = 1 << 20
-"""Of JSON in a text."""
+"""Characters of JSON inside a text."""
 MAX_SESSION_CHARACTERS: Final = 200
 MAX_BLOCKS: Final = 1 << 16
-"""Of one prompt: a million tokens in blocks of 16."""
+"""Blocks of one prompt: a million tokens in blocks of 16."""
 _FAILURES: Final = frozenset(("failure", "failed", "error", "cancelled", "statuscodeerror"))
 MAX_SECONDS: Final = 1e11
-"""A greater time is in a smaller unit."""
+"""A larger time is not in seconds but in a smaller unit."""
 _UNITS: Final = ((1e17, 1e9), (1e14, 1e6), (MAX_SECONDS, 1e3))
-"""Times above the first are in a unit of which a second has the second: nano-, micro- and milliseconds."""
+"""Times above the first number have so many units a second: nano-, micro- and milliseconds."""
 
 READING: Final = Reading()
 _PLAIN: Final = frozenset(
@@ -74,9 +74,9 @@ def json_requests(line: bytes, reading: Reading = READING) -> Iterator[Request]:
 
 
 def parsed_json(text: str) -> Any:
-    """As `json.loads`, by its own scanner: what that does around it takes as long for a short line.
+    """Parses like `json.loads`, with its scanner alone: on a short line the rest of `json.loads` takes as long.
 
-    Raises ValueError, also for what nests deeper than any log: whatever follows may go down into it.
+    Raises ValueError, also for deeper nesting than any log has, since later steps recurse.
     """
     text = text.strip(" \t\n\r")
     if json_depth(text) > MAX_JSON_DEPTH:
@@ -124,7 +124,7 @@ def record_requests(record: Mapping[str, Any], reading: Reading = READING) -> It
 
 
 def _plain_request(record: Mapping[str, Any], reading: Reading) -> Request | None:
-    """Most records of most logs: OpenAI's usage, and nothing else that says anything; None for any other."""
+    """Reads a record with OpenAI's usage and no other field that counts, as most are; None for any other."""
     usage = record.get("usage", record)
     if reading.columns or type(usage) is not dict:
         return None
@@ -157,7 +157,7 @@ def _says_something(key: str) -> bool:
 
 
 def forget_names() -> None:
-    """Names of a stranger's fields stay no longer than the reading of the log."""
+    """Empties the caches that have names of a visitor's fields."""
     names_with.cache_clear()
     plain_name.cache_clear()
     _says_something.cache_clear()
@@ -180,7 +180,7 @@ def _spans(record: Mapping[str, Any], reading: Reading) -> Iterator[Request]:
 
 
 def _attributes(value: object) -> dict[str, Any]:
-    """OpenTelemetry's list of keys and typed values as a dict."""
+    """Turns OpenTelemetry's list of keys and typed values into a dict."""
     if isinstance(value, dict):
         return value
     found: dict[str, Any] = {}
@@ -191,7 +191,7 @@ def _attributes(value: object) -> dict[str, Any]:
 
 
 def _layers(record: Mapping[str, Any]) -> tuple[list[Layer], list[Layer]]:
-    """The objects of a record by plain names: those with counts, and all others, outer before inner."""
+    """Objects of a record, with plain names: those with counts, and all others; outer before inner."""
     inside = tables().inside
     usages: list[Layer] = []
     others: list[Layer] = []
@@ -276,7 +276,7 @@ def _count(layers: Iterable[Layer], names: tuple[str, ...], least: int = 0) -> i
 
 
 def _shares(usages: Iterable[Layer], kind: str) -> int | None:
-    """Langfuse's usageDetails: every key with `input` in it is a part of the prompt, with `output` of the answer."""
+    """Sums Langfuse's usageDetails: keys with `input` are parts of the prompt, with `output` of the answer."""
     for layer in usages:
         if _number(layer.get(kind)) is not None:
             parts = (value for name, value in layer.items() if kind in name and _number(value) is not None)
@@ -285,7 +285,7 @@ def _shares(usages: Iterable[Layer], kind: str) -> int | None:
 
 
 def _asked(layers: Iterable[Layer], names: tuple[str, ...]) -> int | None:
-    """max_tokens; 0 and -1 ask for no limit."""
+    """The first max_tokens above 0; 0 and -1 mean no limit."""
     for layer in layers:
         for name in names:
             value = _number(layer.get(name))
@@ -325,13 +325,13 @@ def _seconds(layers: Iterable[Layer], names: tuple[str, ...], blocks: tuple[str,
         for name in names:
             found = seconds_of(layer.get(name))
             if found is not None:
-                # Mooncake's traces: milliseconds since their beginning.
+                # Mooncake's traces have milliseconds since their start.
                 return found / 1e3 if blocks[0] in layer and found < 1e8 else found
     return None
 
 
 def seconds_of(value: object) -> float | None:
-    """A time of a log in seconds: a number in seconds to nanoseconds, or ISO 8601; None for anything else.
+    """A time in seconds, from a number of seconds to nanoseconds or from ISO 8601; None for anything else.
 
     Example:
         >>> seconds_of("2023-11-16 18:17:03.9799600"), seconds_of(1760000000123), seconds_of("x")

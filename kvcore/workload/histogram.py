@@ -1,7 +1,7 @@
 """How long requests are: whole token counts, each with its number of requests, and prompts with their answers.
 
-Exact as long as there are few different lengths; beyond that, lengths that are alike in their leading bits stand at
-their mean, so that bins are even on a logarithmic scale and every length is right to a stated share.
+With few different lengths they are exact. With more, lengths with equal leading bits are merged at their mean: bins are
+even on a logarithmic scale, and every length is right to a stated relative error.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from kvcore.base.kept import Keeper
 from kvcore.base.units import ceil_div, round_up
 
 MAX_TOKENS: Final = 1 << 24
-"""Longer than any context in use; a greater figure is a mistake of the log."""
+"""Longer than any context in use; a larger number is an error of the log."""
 MAX_LENGTH: Final = 2 * MAX_TOKENS
-"""Of prompt and answer together."""
+"""The longest prompt and answer together."""
 EXACT_BITS: Final = MAX_LENGTH.bit_length()
-"""Leading bits at which no length is rounded."""
+"""With so many leading bits no length is rounded."""
 MET_PERCENTS: Final = (50, 90, 95, 99, 100)
-"""Percentiles that binning leaves as they are."""
+"""Percentiles that binning does not change."""
 
 
 def rounded_up(tokens: int, bits: int) -> int:
@@ -39,7 +39,7 @@ def rounded_up(tokens: int, bits: int) -> int:
 
 
 def error_of(bits: int) -> float:
-    """The width of a bin of `bits` leading bits as a share of its lengths; 0 where there are none.
+    """Relative width of a bin of `bits` leading bits; 0 without bins.
 
     Example:
         >>> error_of(8), error_of(EXACT_BITS)
@@ -50,20 +50,20 @@ def error_of(bits: int) -> float:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LengthHistogram(Keeper):
-    """How many requests have each length; lengths ascending. Its size grows with the longest request, not the log."""
+    """How many requests have each length; lengths ascending."""
 
     lengths: tuple[int, ...]
     counts: tuple[int, ...]
 
     @classmethod
     def from_counts(cls, counts: Mapping[int, int]) -> LengthHistogram:
-        """From a mapping of length to number of requests."""
+        """Makes one from a mapping of length to number of requests."""
         lengths = tuple(sorted(counts))
         return cls(lengths=lengths, counts=tuple(counts[length] for length in lengths))
 
     @classmethod
     def from_lengths(cls, lengths: Iterable[int]) -> LengthHistogram:
-        """From single lengths.
+        """Counts single lengths.
 
         Example:
             >>> LengthHistogram.from_lengths([5, 7, 5]).counts
@@ -118,7 +118,7 @@ class LengthHistogram(Keeper):
         return above / self.requests if self.requests else 0.0
 
     def clipped(self, limit_tokens: int) -> LengthHistogram:
-        """The same requests, none longer than `limit_tokens`: the engine stops an answer there.
+        """A histogram with all longer requests at `limit_tokens`, where the engine stops an answer.
 
         Example:
             >>> LengthHistogram.from_lengths([100, 300, 400]).clipped(250)
@@ -127,7 +127,7 @@ class LengthHistogram(Keeper):
         return self._moved(lambda length: min(length, limit_tokens))
 
     def coarsened(self, cells: int) -> LengthHistogram:
-        """The same requests at no more than `cells` different lengths, each rounded up by at most longest / cells.
+        """A histogram of at most `cells` different lengths, each rounded up by at most longest / cells.
 
         Example:
             >>> LengthHistogram.from_lengths(range(1, 101)).coarsened(4)
@@ -139,9 +139,9 @@ class LengthHistogram(Keeper):
         return self._moved(lambda length: min(round_up(max(1, length), step), longest))
 
     def binned(self, bins: int) -> tuple[LengthHistogram, int]:
-        """The same requests in bins of equal ratio, each at its mean, with the leading bits that make a bin.
+        """A histogram in bins of equal ratio, each at its mean, and the number of leading bits that make a bin.
 
-        At most `bins` bins, cut at MET_PERCENTS, whose lengths stay as they are.
+        It has at most `bins` bins, cut at MET_PERCENTS, whose lengths do not change.
 
         Example:
             >>> found, bits = LengthHistogram.from_lengths(range(1, 10_001)).binned(40)
@@ -161,7 +161,7 @@ class LengthHistogram(Keeper):
         return LengthHistogram.from_counts({round(t / n): n for t, n in sums.values()}), bits
 
     def _fits(self, bins: int) -> Callable[[int], bool]:
-        """Whether so many leading bits make at most `bins` different lengths; asked no further than there are more."""
+        """Whether so many leading bits make at most `bins` different lengths; stops counting at more."""
 
         def fits(bits: int) -> bool:
             found: set[int] = set()
@@ -190,7 +190,7 @@ class JointHistogram(Keeper):
 
     @classmethod
     def from_counts(cls, counts: Mapping[tuple[int, int], int]) -> JointHistogram:
-        """From a mapping of (prompt, answer) to number of requests.
+        """Makes one from a mapping of (prompt, answer) to number of requests.
 
         Example:
             >>> JointHistogram.from_counts({(900, 80): 3, (20, 5): 1}).prompts
@@ -219,8 +219,8 @@ class JointHistogram(Keeper):
 
     @classmethod
     def of_cells(cls, counts: Mapping[int, int]) -> JointHistogram:
-        """From a mapping of `cell_of` to number of requests, exactly."""
-        # One sort of all of them would keep the interpreter from everyone else.
+        """Makes one from a mapping of `cell_of` to number of requests, exactly."""
+        # One sort of all cells would block all other threads.
         by_prompt: defaultdict[int, list[int]] = defaultdict(list)
         for cell in counts:
             by_prompt[cell // _CELL].append(cell)
@@ -233,7 +233,7 @@ class JointHistogram(Keeper):
 
     @property
     def cells(self) -> dict[int, int]:
-        """Of each cell, as `cell_of` has it, the number of requests."""
+        """Number of requests by `cell_of`."""
         return dict(zip(map(cell_of, self.prompts, self.answers), self.counts, strict=True))
 
     @property
@@ -243,7 +243,7 @@ class JointHistogram(Keeper):
 
     @property
     def running_tokens(self) -> float:
-        """What a running request takes on average, at a random step of a random answer; 0 without answers.
+        """Mean tokens of a running request, at a random step of a random answer; 0 without answers.
 
         Sum over requests of (answer x prompt + answer x (answer + 1) / 2), over the sum of the answers.
 
@@ -258,7 +258,7 @@ class JointHistogram(Keeper):
         return held / steps if steps else 0.0
 
     def binned(self, cells: int) -> tuple[JointHistogram, int]:
-        """The same requests in at most `cells` cells of equal ratio, each at its mean; and the leading bits kept.
+        """A histogram of at most `cells` cells of equal ratio, each at its mean; and the number of leading bits kept.
 
         Example:
             >>> found, bits = JointHistogram.from_counts({(100, 7): 1, (102, 7): 1, (4000, 7): 2}).binned(2)
@@ -271,15 +271,15 @@ class JointHistogram(Keeper):
 
 
 _CELL: Final = 2_654_435_761
-"""More than a length has; odd, and no power of two, so that cells are spread over the places of a hash table."""
+"""Larger than any length; odd and no power of two, so that cells spread over a hash table."""
 _SUM_BITS: Final = 96
-"""More than the sum of lengths of all requests has."""
+"""More bits than the sum of the lengths of all requests."""
 _SUM: Final = (1 << _SUM_BITS) - 1
 _SLICE: Final = 1 << 13
 
 
 def cell_of(prompt: int, answer: int) -> int:
-    """Prompt and answer as one number: a key that is found and sorted faster than a pair.
+    """Prompt and answer as one number, which is looked up and sorted faster than a pair.
 
     Example:
         >>> cell_of(0, 7), cell_of(2, 7) == 2 * cell_of(1, 0) + 7
@@ -315,7 +315,7 @@ class CellSums:
         """Leading bits in which lengths differ."""
         self._most = most
         self._sums: defaultdict[int, int] = defaultdict(int)
-        """By both lengths rounded up: requests, their prompts and their answers, as one number."""
+        """By both rounded lengths: the numbers of requests, prompt tokens and answer tokens packed into one number."""
 
     def add(self, cells: Mapping[int, int]) -> None:
         """Adds cells, each with its number of requests."""
@@ -324,7 +324,7 @@ class CellSums:
             self.bits = found.most_bits(self._most, self.bits)
         self._put(found, found.sums(cells.values()))
         if len(self._sums) > self._most:
-            # A bin has its mean, and so have the wider bins that have the bin.
+            # Bins are merged at their means into wider bins.
             found, sums = _Cells([cell for cell, _ in self._means()]), self._sums
             self.bits, self._sums = found.most_bits(self._most, self.bits), defaultdict(int)
             self._put(found, sums.values())
@@ -348,11 +348,11 @@ class CellSums:
 
 
 class _Cells:
-    """Cells, and the bins that each of them is in."""
+    """Cells, and the bin of each."""
 
     def __init__(self, cells: Collection[int]) -> None:
         self._prompts, self._answers = [cell // _CELL for cell in cells], [cell % _CELL for cell in cells]
-        # A length is in many cells, and is rounded once.
+        # A length is in many cells but is rounded once.
         self._different = set(self._prompts), set(self._answers)
 
     def groups(self, bits: int) -> Iterator[int]:
@@ -362,7 +362,7 @@ class _Cells:
         return map(add, map(prompt.__getitem__, self._prompts), map(answer.__getitem__, self._answers))
 
     def sums(self, numbers: Iterable[int]) -> list[int]:
-        """Of each cell: its requests, their prompts and their answers, as one number."""
+        """For each cell the numbers of requests, prompt tokens and answer tokens packed into one number."""
         return [
             ((number << _SUM_BITS) + prompt * number << _SUM_BITS) + answer * number
             for prompt, answer, number in zip(self._prompts, self._answers, numbers, strict=True)

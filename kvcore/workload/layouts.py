@@ -35,7 +35,7 @@ MAX_LAYOUTS: Final = 8
 MAX_TRIES: Final = 16
 """Lines of one log from which layouts are learned; the general reader reads each a hundred times at most."""
 MAX_CHARACTERS: Final = 4096
-"""Of a line that is learned from."""
+"""Length of a line that may be learned from."""
 MAX_VALUES: Final = 24
 """Values of a line that may count."""
 MAX_LINE_BYTES: Final = 1 << 16
@@ -302,7 +302,7 @@ class JsonForm:
         self._objects = 0
 
     def taken(self, line: bytes) -> bytes:
-        """What is decoded of a line. Raises ValueError for one that is left to the general reader."""
+        """The part of a line to decode. Raises ValueError for a line that is left to the general reader."""
         if len(line) > MAX_LINE_BYTES:
             raise ValueError
         if line.endswith((b"}\n", b"}")):

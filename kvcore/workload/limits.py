@@ -1,4 +1,4 @@
-"""What each max_model_len would mean for a mix of requests: who is left out, and how many run at once.
+"""For each max_model_len: which requests of a mix it refuses or cuts, and how many run at once.
 
 Conversations grow towards the limit turn by turn; a prefix that all requests share is kept once.
 
@@ -42,7 +42,7 @@ class LimitChoice(Struct, frozen=True, kw_only=True):
     share_left_out: float
     """Share of the requests that need more: refused or cut short."""
     mean_tokens: float
-    """What a request takes on average when its answer ends, under this limit."""
+    """Mean tokens of a request when its answer ends, under this limit."""
     worst_case_requests: float = 0.0
     """Requests at once when each is as long as the limit; 0 where the engine does not start."""
     mean_requests: float = 0.0
@@ -241,13 +241,13 @@ class Conversation(Struct, frozen=True, kw_only=True):
 
 
 class PrefixSharing(Struct, frozen=True, kw_only=True):
-    """What prefix caching saves where all requests begin with the same tokens, on one replica."""
+    """Savings of prefix caching on one replica when all requests start with the same tokens."""
 
     shared_blocks: int
     """Whole blocks of the prefix: what each request after the first does not take again."""
     shared_tokens: int
     request_blocks: float
-    """Of one request, without sharing."""
+    """Blocks of one request without sharing."""
     requests_without: float
     requests_with: float
 
@@ -296,9 +296,9 @@ class Arrivals(Struct, frozen=True, kw_only=True):
     prompt_tokens: int
     answer_tokens: int
     first_token_seconds: float
-    """From arrival to the first token: the queue and the prompt."""
+    """Time from arrival to the first token: queue and prompt."""
     tokens_per_second: float
-    """Of one answer, not of the server."""
+    """Speed of one answer, not of the server."""
 
     @property
     def seconds_in_system(self) -> float:
@@ -312,7 +312,7 @@ class Arrivals(Struct, frozen=True, kw_only=True):
 
     @property
     def request_tokens(self) -> int:
-        """What a request takes of the KV cache when its answer ends."""
+        """Tokens of a request in the KV cache when its answer ends."""
         return self.prompt_tokens + self.answer_tokens
 
 
@@ -320,7 +320,7 @@ class Fleet(Struct, frozen=True, kw_only=True):
     """The replicas that carry `Arrivals`, and their cards."""
 
     requests_per_replica: int
-    """Of the full prompt and answer, and no more than max_num_seqs."""
+    """Requests at full prompt and answer length, at most max_num_seqs."""
     replicas: int
     running: int
     """Requests at once on the replica that has most of them."""

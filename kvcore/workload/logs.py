@@ -87,7 +87,7 @@ class End(Struct, frozen=True, kw_only=True):
     """How the other process ended."""
 
     answer: bytes
-    """All that it wrote, whole or not."""
+    """Its output, complete or not."""
     by_limit: bool
     """Whether a limit of time or memory ended it."""
 

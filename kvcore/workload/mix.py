@@ -16,22 +16,22 @@ from kvcore.workload.records import RequestLog
 from kvcore.workload.traffic import LengthQuantiles, Percentiles, Traffic
 
 PERCENT: Final = 99
-"""Of the requests; the rest is refused, or its answers are cut short."""
+"""Share of the requests to serve in full; others are refused or their answers cut."""
 ROUND_TO: Final = 256
-"""A length that people recognise, and a multiple of every block size in use on attention-only models."""
+"""A round length, and a multiple of all block sizes in use on attention-only models."""
 STATISTICS: Final = (50, 90, 95, 99)
 """Percentiles of the report."""
 CELLS: Final = 512
-"""Different lengths of whole requests that are distinguished."""
+"""Different lengths of whole requests."""
 STEADY_CELLS: Final = 256
-"""Pairs of prompt and answer that the steady state distinguishes."""
+"""Different pairs of prompt and answer in the steady state."""
 JOINT_CELLS: Final = 40
 """Equally likely prompts, and answers, that stand for percentiles together."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Mix(Keeper):
-    """What the requests take and need, as distributions."""
+    """Distributions of the tokens that requests take and need."""
 
     traffic: Traffic
     is_from_percentiles: bool = False
@@ -48,7 +48,7 @@ class Mix(Keeper):
 
     @property
     def running_tokens(self) -> float:
-        """What a running request takes on average, at a random step of a random answer; 0 where it is not known."""
+        """Mean tokens of a running request, at a random step of a random answer; 0 if unknown."""
         return self.traffic.joint.running_tokens
 
     @property
@@ -79,7 +79,7 @@ class Mix(Keeper):
 
     @kept
     def taken_at(self, limit_tokens: int) -> LengthHistogram:
-        """What requests take under a limit: the engine stops an answer there."""
+        """Tokens of requests under a limit, where the engine stops an answer."""
         return self.taken.clipped(limit_tokens).coarsened(CELLS)
 
 
@@ -120,7 +120,7 @@ def answer_tokens(traffic: Traffic, max_tokens: int | None) -> int:
 
 
 def workload_report(log: RequestLog, max_tokens: int | None = None) -> dict[str, Any]:
-    """The statistics as JSON; a part that the log does not tell is null. `max_tokens` is what clients are to ask for.
+    """The statistics as JSON; null for parts that the log does not have. Clients are to ask for `max_tokens`.
 
     Example:
         >>> from kvcore.workload.logs import read_request_log
@@ -157,7 +157,7 @@ def length_statistics(histogram: LengthHistogram) -> dict[str, int] | None:
 
 
 def workload_table(report: dict[str, Any], log: RequestLog) -> str:
-    """The same for people, with what could not be used and what was not counted."""
+    """The report as text, with the lines that could not be used and what was not counted."""
     columns = (*(f"p{percent}" for percent in STATISTICS), "max")
     lines = ["tokens".ljust(12) + "".join(name.rjust(12) for name in columns)]
     for name in ("prompt", "output", "total"):

@@ -1,7 +1,6 @@
-"""A file of a log -> its lines, in slices: unpacked as they are asked for, in whatever encoding, each line bounded.
+"""Opens log files: their lines in slices, unpacked and decoded as they are read, each line bounded.
 
-gzip and zstd are known by their first bytes, UTF-16 by its mark, Parquet by its own; what unpacks to more than is read
-ends there.
+First bytes tell gzip, zstd, UTF-16 and Parquet. Only as much is unpacked as is read.
 """
 
 from __future__ import annotations
@@ -18,28 +17,28 @@ from kvcore.base.errors import WorkloadError
 from kvcore.workload.requests import plain_name
 
 MAX_LINE_BYTES: Final = 8 << 20
-"""A longer line is given as its first bytes, without its end."""
+"""A longer line is cut."""
 _GZIP, _ZSTD, _PARQUET = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"PAR1"
 _UTF16: Final = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _BINARY: Final = b"\x00"
 HEAD_BYTES: Final = 4096
 MAX_LAYERS: Final = 2
-"""A packed file may be packed again."""
+"""How often a packed file may be packed again."""
 BATCH_ROWS: Final = 4096
 FEWEST_ROWS: Final = 16
 BATCH_BYTES: Final = 8 << 20
-"""Of a batch, where a file tells the truth of its sizes: rows of long texts are taken fewer at a time."""
+"""Bytes of a batch if the file states its sizes correctly: long rows are read fewer at a time."""
 ARROW_BYTES: Final = 2
-"""Of what is unpacked, to a byte of a log as text: a count takes eight bytes however few digits it has."""
+"""Unpacked bytes allowed for each byte of a text log: a count takes eight bytes however few digits it has."""
 TAKEN_ROWS: Final = 64
-"""Of a Parquet file, that are Python's objects at a time."""
+"""Rows of a Parquet file that are Python objects at a time."""
 SLICE_BYTES: Final = 1 << 18
-"""Takes longer than the interpreter's switch interval: where it is given up for short reads alone, other threads, whose
-wait begins anew each time, are kept from it for 0.2 s."""
+"""A slice takes longer than the interpreter's switch interval. With short reads alone other threads would wait for
+0.2 s, because their wait starts again at each read."""
 
 
 def slices_of(source: Iterable[bytes]) -> Iterator[list[bytes]]:
-    """The lines of a file, or of what is lines already, several at a time. Raises WorkloadError `request-log-not-text`,
+    """The lines of a file, or of an iterable of lines, several at a time. Raises WorkloadError `request-log-not-text`,
     `request-log-damaged` for a packed file that is cut or broken, `request-log-needs` where a package is missing.
 
     Example:
@@ -73,13 +72,13 @@ class Lines:
         return True
 
     def take(self, lines: int = 1) -> bytes:
-        """Returns the next line, and passes over so many lines of its slice."""
+        """Returns the next line and moves on by `lines`, within its slice."""
         found = self.slice[self.at]
         self.at, self.number = self.at + lines, self.number + lines
         return found
 
     def rest(self) -> bytes:
-        """All lines that are left."""
+        """The remaining lines."""
         parts = [b"".join(self.slice[self.at :]), *map(b"".join, self._slices)]
         self.at = len(self.slice)
         return b"".join(parts)
@@ -99,7 +98,7 @@ def _slices_of_lines(lines: Iterator[bytes]) -> Iterator[list[bytes]]:
 
 
 def needed(module: str, what: str) -> Any:
-    """A package that is not part of the smallest installation. Raises WorkloadError `request-log-needs`."""
+    """Imports an optional package. Raises WorkloadError `request-log-needs`."""
     try:
         return import_module(module)
     except ImportError:
@@ -107,7 +106,7 @@ def needed(module: str, what: str) -> Any:
 
 
 class _Raw(io.RawIOBase):
-    """What a visitor's file gives, behind a buffer that may be looked into."""
+    """A visitor's file as a raw stream, so that a buffer can peek into it."""
 
     def __init__(self, source: BinaryIO) -> None:
         self._source = source
@@ -157,7 +156,7 @@ class _Recoded(io.RawIOBase):
 
 
 def _bounded_slices(packed: io.BufferedReader) -> Iterator[list[bytes]]:
-    """Lines; of one that is too long the rest is read over."""
+    """Slices of lines; the rest of a line that is too long is skipped."""
     try:
         source = _unpacked(packed)
         while found := source.read(SLICE_BYTES):
@@ -185,7 +184,7 @@ def _damaged(error: Exception) -> WorkloadError:
 
 
 def is_parquet(source: object) -> bool:
-    """Whether a file is Parquet; it is left where it was."""
+    """Whether a file is Parquet; its position does not change."""
     if not hasattr(source, "seek") or not hasattr(source, "read"):
         return False
     try:
@@ -199,7 +198,7 @@ def is_parquet(source: object) -> bool:
 def parquet_rows(
     source: BinaryIO, wanted: frozenset[str], most_rows: int | None, most_bytes: int | None = None
 ) -> Iterator[Mapping[str, Any]]:
-    """The rows of a Parquet file, as far as their columns have a plain name of `wanted`.
+    """The rows of a Parquet file, with the columns whose plain names are `wanted`.
 
     ARROW_BYTES times `most_bytes` is unpacked at most: a few bytes may stand for gigabytes of it, and the file's own
     sizes do not tell. Arrow unpacks a page before anything can be counted, so a stranger's file is read under a limit
@@ -235,7 +234,7 @@ def parquet_rows(
 
 
 def _batch_rows(metadata: Any) -> int:
-    """How many rows are unpacked at a time, by the size that the file states for its first rows."""
+    """Rows to unpack at a time, by the size that the file states for its first rows."""
     first = metadata.row_group(0) if metadata.num_row_groups else None
     if first is None or first.num_rows <= 0 or first.total_byte_size <= 0:
         return BATCH_ROWS

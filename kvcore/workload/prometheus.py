@@ -1,6 +1,6 @@
-"""Lengths from the engine's own histograms, without any log: intervals of percentiles, and requests at once.
+"""Lengths from the engine's Prometheus histograms, without a log: intervals of percentiles, and requests at once.
 
-A histogram of Prometheus counts requests up to each edge, so that a percentile lies between two edges and no closer.
+Such a histogram counts requests up to each edge, so a percentile is known only to lie between two edges.
 Source of the names: vllm/v1/metrics/loggers.py:PrometheusStatLogger (0.33.0).
 """
 
@@ -23,14 +23,14 @@ METRICS: Final[Mapping[str, str]] = {
     "max_tokens": "vllm:request_params_max_tokens",
     "latency": "vllm:e2e_request_latency_seconds",
 }
-"""Histograms that are read, by what they count."""
+"""Histograms that are read, by what they measure."""
 PERCENTS: Final = (50, 90, 95, 99)
 MAX_TEXT_BYTES: Final = 8 << 20
 MAX_ANSWER_BYTES: Final = 4 << 20
 TIMEOUT_SECONDS: Final = 20.0
 MAX_EDGES: Final = 200
 MAX_AMOUNT: Final = 1e30
-"""Of one sample; no counter of an engine comes near, and sums of them are never infinite."""
+"""Largest value of a sample: no counter of an engine comes near, and sums stay finite."""
 _SAMPLE: Final = re.compile(
     r"^([a-zA-Z_:][\w:]{0,99})(_bucket|_sum|_count)(?:\{([^}]{0,4000})\})?\s+(\S{1,40})(?:\s+-?\d{1,20})?$"
 )
@@ -43,7 +43,7 @@ class Buckets(Struct, frozen=True, kw_only=True):
     edges: tuple[float, ...]
     """Upper edges, rising; the last is infinite."""
     counts: tuple[float, ...]
-    """Up to and with each edge."""
+    """Requests up to and including each edge."""
     total: float
     """Sum of all values."""
 
@@ -54,11 +54,11 @@ class Buckets(Struct, frozen=True, kw_only=True):
 
     @property
     def mean(self) -> float:
-        """Of all values, exactly; 0 without any."""
+        """Exact mean of all values; 0 without any."""
         return self.total / self.requests if self.requests else 0.0
 
     def interval(self, percent: float) -> tuple[float, float]:
-        """What the percentile lies above, and what it does not exceed; infinite beyond the last edge.
+        """The edges between which the percentile lies: above the first, at most the second; infinite beyond the last.
 
         Example:
             >>> found = Buckets(edges=(100, 1000, math.inf), counts=(60, 100, 100), total=30_000)
@@ -136,7 +136,7 @@ def _amount(text: str) -> float:
 
 
 def query_server(address: str, window: str) -> dict[str, Buckets]:
-    """The same from a Prometheus server's HTTP API, over the last `window` (`1d`, `7d`). For the command line only.
+    """Reads the histograms from a Prometheus server, over the last `window` (`1d`, `7d`). For the command line only.
 
     Raises WorkloadError `metrics-unreachable`, `metrics-none`, `metrics-damaged`.
     """
@@ -169,7 +169,7 @@ def _query(address: str, query: str) -> list[dict[str, Any]]:
 
 
 def metrics_report(found: Mapping[str, Buckets], requests_per_second: float | None = None) -> dict[str, Any]:
-    """Intervals as JSON; null above the last edge. With requests per second, how many run or wait at once.
+    """The intervals as JSON; null above the last edge. With requests per second also the requests at once.
 
     Little's law: at once = requests per second x mean latency.
 
@@ -208,7 +208,7 @@ def _edge(value: float) -> int | None:
 
 
 def metrics_table(report: Mapping[str, Any]) -> str:
-    """The same for people."""
+    """The report as text."""
     lines = [f"{report['requests']:,} requests; a percentile lies above the first and is at most the second"]
     for name in ("prompt", "output", "max_tokens"):
         if report[name] is not None:

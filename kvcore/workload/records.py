@@ -1,7 +1,7 @@
-"""Request logs -> how long prompts and answers are: JSON lines, tables, vLLM's own lines, traces, exports.
+"""Reads how long prompts and answers are from JSON lines, tables, vLLM's own lines, traces and exports.
 
-A record may carry token counts, or text that is counted by the model's tokenizer or a stated approximation. Only counts
-are kept; every line is either counted or accounted for.
+A record has token counts, or text that is counted by the model's tokenizer or a stated approximation. Only counts are
+kept; each line is either counted or reported as unusable.
 """
 
 from __future__ import annotations
@@ -40,39 +40,39 @@ SHOWN_COLUMNS: Final = 8
 PROGRESS_BYTES: Final = 1 << 20
 
 Progress = Callable[[int], None]
-"""Called with how many bytes were read."""
+"""Called with the number of bytes read."""
 
 
 class RequestLog(Struct, frozen=True, kw_only=True):
-    """What a request log says about lengths, and what of it was not usable."""
+    """Lengths from a request log, and the lines of it that were not usable."""
 
     traffic: Traffic
     estimated: int
-    """How many prompts were counted from text by the approximation."""
+    """Prompts counted from text by the approximation."""
     unusable: int
     unusable_lines: tuple[int, ...]
-    """The first few line numbers that could not be used."""
+    """Numbers of the first unusable lines."""
     reasons: tuple[tuple[Unusable, int], ...]
-    """How many lines could not be used for which reason."""
+    """Unusable lines by reason."""
     other_lines: int
-    """Lines of an engine's log that do not speak of a request."""
+    """Lines of an engine's log that are not about a request."""
     failed: int = 0
     """Requests that failed; they are in none of the counts."""
     not_counted: int = 0
     """Images and audio of prompts, which are in none of the counts."""
     by_text: int = 0
-    """How many prompts were counted from text, by a tokenizer or by the approximation."""
+    """Prompts counted from text, by a tokenizer or by the approximation."""
     unseen: tuple[str, ...] = ()
-    """What a person says that a field is called, and no record has."""
+    """Field names given by the user that no record has."""
 
     @property
     def without_answer(self) -> int:
-        """Requests whose answer the log does not tell."""
+        """Requests whose answer length is unknown."""
         return self.traffic.requests - self.traffic.answers.requests
 
     @property
     def counted_by(self) -> str:
-        """What counted the prompts, the log's own counts, a tokenizer or the approximation, or some of each."""
+        """Source of the prompt lengths: usage, tokenizer, approximation, or several of them."""
         shares = {
             "usage": self.traffic.requests - self.by_text,
             "tokenizer": self.by_text - self.estimated,
@@ -84,7 +84,7 @@ class RequestLog(Struct, frozen=True, kw_only=True):
 def read_logs_here(
     files: Iterable[Iterable[bytes]], progress: Progress | None = None, reading: Reading = READING
 ) -> RequestLog:
-    """As `read_request_logs`, in this process whatever the files are."""
+    """Reads logs as `read_request_logs` does, but always in this process."""
     reading = replace(reading, seen=set())
     tally = _Tally(reading)
     meter = _Meter(progress, reading)
@@ -103,7 +103,7 @@ def read_logs_here(
 
 @dataclass(slots=True)
 class _Meter:
-    """Counts bytes over all files."""
+    """Counts bytes and lines over all files, and enforces their limits."""
 
     progress: Progress | None
     reading: Reading
@@ -132,7 +132,7 @@ def _too_many(most: int) -> WorkloadError:
 
 @dataclass(slots=True)
 class _Tally:
-    """Counts over all files; its size is bounded, whatever the logs have."""
+    """Counts over all files, in bounded memory."""
 
     reading: Reading
     collector: Collector = field(default_factory=Collector)
@@ -145,7 +145,7 @@ class _Tally:
     not_counted: int = 0
     by_text: int = 0
     defects: int = 0
-    """Records that the reader failed on; the first of them is in the server's log."""
+    """Records that the reader failed on by a fault of its own; the first one is in the server's log."""
 
     def add(self, request: Request) -> None:
         most = self.reading.max_requests
@@ -172,7 +172,7 @@ class _Tally:
             self.bad_lines.append(line)
 
     def lose(self, error: Exception, number: int) -> None:
-        """A record that gave no request; the last net is here, so that one record never ends a log."""
+        """Accounts for a record without a request. No error in one record ends the reading of a log."""
         if isinstance(error, UnusableLineError):
             self.drop(error.reason, number)
         elif isinstance(error, KvPlannerError | MemoryError):
@@ -221,7 +221,7 @@ def _read_file(slices: Iterator[list[bytes]], tally: _Tally) -> None:
 
 
 def _read_text(lines: Lines, tally: _Tally) -> None:
-    """What begins with a line that is not empty."""
+    """Reads a file from its first line that is not empty."""
     line = lines.slice[0]
     head, encoding = decoded_head(line)
     if head.startswith('{"' + MARK):
@@ -263,7 +263,7 @@ def _read_parquet(source: Any, tally: _Tally) -> None:
 
 
 class _Table:
-    """The rows below a head."""
+    """The rows below a header line."""
 
     def __init__(self, lines: Lines, columns: Columns, encoding: str, tally: _Tally) -> None:
         self._lines, self._columns, self._encoding, self._tally = lines, columns, encoding, tally
@@ -275,7 +275,7 @@ class _Table:
         self._layouts.read(self._lines, self._alone, self._tally.add_rows)
 
     def _rows(self) -> Iterator[str]:
-        """As text; one that no table has is counted as unusable and left empty."""
+        """Rows as text; one that is too long counts as unusable and is left empty."""
         while self._lines.more():
             number, row = self._lines.number, self._lines.take()
             if len(row) > MAX_ROW_BYTES:
@@ -338,7 +338,7 @@ class _Log:
         return self._records.is_open
 
     def _take(self, number: int, text: bytes) -> bool:
-        """Whether a record was one request."""
+        """Reads a record; whether it was one request."""
         tally = self._tally
         known = tally.collector.requests
         if len(text) > MAX_LINE_BYTES:

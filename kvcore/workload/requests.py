@@ -1,4 +1,4 @@
-"""One request of a log: its lengths in tokens, why a line has none, and the names of fields (requests.toml)."""
+"""Requests of a log: their lengths in tokens, why a line has none, and the names of fields (requests.toml)."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from kvcore.tables import Amount, Count, Record, Source, TableFile
 from kvcore.workload.histogram import MAX_TOKENS
 
 MAX_DIGITS: Final = 9
-"""Digits of a count that is read without further ado."""
+"""Digits of a count that `int` may read."""
 MAX_LOG_BYTES: Final = 50 << 20
 MAX_REQUESTS: Final = 1_000_000
 MAPPED: Final = ("prompt", "completion", "max_tokens", "cached", "session", "seconds", "status")
-"""Fields whose names a person may give."""
+"""Fields whose names the user may give."""
 TEXT_SLICE: Final = 1 << 18
 _ASCII: Final = range(128)
 _NOISE: Final = 1e-9
-"""Of quotients that add up to a whole number."""
+"""Rounding error of quotients that sum to a whole number."""
 _BLANK: Final = b" " * len(_ASCII) + bytes(range(len(_ASCII), 256))
 LONGEST_NAME: Final = 60
 _NUMBERS: Final = (int, float)
@@ -38,7 +38,7 @@ Name = Annotated[str, Meta(pattern=r"^\w{1,60}$")]
 
 
 class Names(Record, frozen=True, kw_only=True):
-    """What fields are called, each preferred to the next."""
+    """Names of fields, in order of preference."""
 
     prompt: tuple[Name, ...]
     completion: tuple[Name, ...]
@@ -52,7 +52,7 @@ class Names(Record, frozen=True, kw_only=True):
 
 
 class Inside(Record, frozen=True, kw_only=True):
-    """Fields with an object inside: of counts, or of anything."""
+    """Fields that contain an object: with counts, or with anything."""
 
     usage: tuple[Name, ...]
     other: tuple[Name, ...]
@@ -66,17 +66,17 @@ class Texts(Record, frozen=True, kw_only=True):
 
 
 class Rate(Record, frozen=True, kw_only=True):
-    """Characters of one kind to a token, and the least and largest error of a text of that kind."""
+    """Characters of one kind per token, and the smallest and largest relative error for such a text."""
 
     characters_per_token: Amount
     error: tuple[Error, Error]
 
 
 class Estimate(Record, frozen=True, kw_only=True):
-    """Tokens of a text whose tokenizer is not available, and of what a chat template adds to a message."""
+    """Approximate tokens of a text without its tokenizer, and those that a chat template adds to a message."""
 
     kinds: Mapping[str, Rate]
-    """By the pattern of their characters; a character is of the first kind that matches it."""
+    """By a pattern of characters; a character counts as the first kind that matches."""
     tokens_per_message: Count
     sources: tuple[Source, ...]
     checked: datetime.date
@@ -97,39 +97,39 @@ tables: Final = TableFile("kvcore.workload", "requests.toml", RequestTables).loa
 
 
 class Reading(Struct, frozen=True, kw_only=True):
-    """How logs are read: who counts texts, what a person says of columns, and how much is read at all."""
+    """Options of reading logs: what counts texts, names of columns, and limits."""
 
     counter: Callable[[str], int] | None = None
-    """Tokens of a text by the model's tokenizer; None: the stated approximation."""
+    """Counts a text by the model's tokenizer; None: the stated approximation."""
     columns: tuple[tuple[str, str], ...] = ()
-    """A field of `Names`, and what this log calls it; it stands before the names that are known."""
+    """Fields of `Names` with the name in this log, which is preferred to known names."""
     max_bytes: int | None = MAX_LOG_BYTES
-    """Of all files together, unpacked; None for no limit, as on the command line."""
+    """Bytes of all files together, unpacked; None for no limit, as on the command line."""
     max_requests: int | None = MAX_REQUESTS
-    """Lines, or requests where a line has many."""
+    """Lines, or requests if a line has several."""
     seen: set[str] = msgspec.field(default_factory=set)
-    """Plain names of `columns` that a record of the log that is being read has had."""
+    """Plain names of `columns` found in the log so far."""
 
     @property
     def unseen(self) -> tuple[str, ...]:
-        """Names of `columns` that no record has had so far, as they were given."""
+        """Names of `columns`, as given, that no record has had so far."""
         return tuple(name for _, name in self.columns if plain_name(name) not in self.seen)
 
     def note(self, layers: Sequence[Collection[str]]) -> None:
-        """That the log has these plain names."""
+        """Notes the plain names that the log has."""
         for name in map(plain_name, self.unseen):
             if any(name in layer for layer in layers):
                 self.seen.add(name)
 
     @property
     def names(self) -> Names:
-        """What fields are called in this log."""
+        """Names of the fields in this log."""
         return names_with(self.columns)
 
 
 @lru_cache(maxsize=32)
 def names_with(columns: tuple[tuple[str, str], ...]) -> Names:
-    """The names of requests.toml, those of a person before them.
+    """The names of requests.toml, preceded by those of the user.
 
     Raises WorkloadError `unknown-column-field`.
     """
@@ -152,7 +152,7 @@ class Unusable(StrEnum):
 
 
 class UnusableLineError(Exception):
-    """A line that is not counted; raised and caught inside this package."""
+    """A line that is not counted; raised and caught within this package."""
 
     def __init__(self, reason: Unusable) -> None:
         super().__init__(reason.value)
@@ -160,7 +160,7 @@ class UnusableLineError(Exception):
 
 
 class Request(NamedTuple):
-    """One record: its lengths in tokens, and what else it tells. A tuple, because a log has a million of them."""
+    """One request: its lengths in tokens, and what else a record has. A tuple, because a log has a million."""
 
     prompt_tokens: int
     completion_tokens: int | None = None
@@ -168,14 +168,14 @@ class Request(NamedTuple):
     estimated: bool = False
     """Whether the prompt was counted from its text by the approximation."""
     cached_tokens: int = 0
-    """Prompt tokens that a cache answered; they are part of `prompt_tokens`."""
+    """Prompt tokens found in a cache; `prompt_tokens` includes them."""
     session: str | None = None
     seconds: float | None = None
-    """When it came, since 1970 or since the log's own beginning."""
+    """Arrival, since 1970 or since the start of the log."""
     blocks: tuple[str, ...] = ()
-    """Hashes of the prompt's blocks, each of all tokens up to its end; a number by its digits."""
+    """Hashes of the prompt's blocks, each over all tokens up to its end; numbers as digits."""
     not_counted: int = 0
-    """Images and audio of the prompt, which are in none of the counts."""
+    """Images and audio of the prompt, which no count includes."""
     by_text: bool = False
     """Whether the prompt was counted from its text, by a tokenizer or by the approximation."""
 
@@ -245,7 +245,7 @@ def estimated_tokens(text: str) -> int:
             before, data = len(data), data.translate(None, characters)
             found[kind] += before - len(data)
         if not data.isascii():
-            # The last kind goes on over all others, and ends where ASCII stands.
+            # A run of the last kind continues over all other kinds up to the next ASCII character.
             other = b" ".join(rest.encode("utf-8", "surrogatepass").translate(_BLANK).split())
             for run in kinds.runs.finditer(other.decode("utf-8", "surrogatepass")):
                 found[(run.lastindex or 1) - 1] += run.end() - run.start()
@@ -260,7 +260,7 @@ def _between_long_runs(text: str, kinds: _Kinds) -> list[str]:
     for found in kinds.long_run.finditer(text):
         start, end = found.span()
         before = kinds.of.get(text[start - 1]) if start else None
-        # What stands before the run goes on into it, as far as it is of one kind.
+        # A run of another kind before it extends into it.
         while before is not None and start < end and kinds.of.get(text[start]) == before:
             start += 1
         if kinds.long_run.match(text, start):
@@ -270,15 +270,15 @@ def _between_long_runs(text: str, kinds: _Kinds) -> list[str]:
 
 
 class _Kinds(NamedTuple):
-    """The kinds of requests.toml: the first is a long run, each of the others a set of characters."""
+    """The kinds of requests.toml: the first is a long run, the others are sets of characters."""
 
     rates: tuple[float, ...]
     long_run: re.Pattern[str]
     runs: re.Pattern[str]
     of: Mapping[str, int]
-    """Of each ASCII character, where a set has it."""
+    """The kind of each ASCII character that is in a set."""
     ascii: tuple[tuple[int, bytes], ...]
-    """Of each kind its ASCII characters."""
+    """Kinds with their ASCII characters."""
 
 
 @cache
@@ -293,7 +293,7 @@ def _kinds() -> _Kinds:
 
 @lru_cache(maxsize=4096)
 def plain_name(name: str) -> str:
-    """The name of a field as requests.toml has it.
+    """The name of a field as requests.toml writes it.
 
     Example:
         >>> plain_name("Prompt_Tokens"), plain_name("gen_ai.usage.input_tokens")

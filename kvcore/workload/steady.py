@@ -1,4 +1,4 @@
-"""What a pool runs in the steady state, under load that never ends: requests counted as long as they stay.
+"""Requests that a KV cache pool runs in the steady state, under load that never ends.
 
 At a random moment a running request is one of the mix in proportion to its steps, and anywhere within its answer. So
 with w requests of each (prompt p, answer a), and s(L) the share of the pool that L tokens take,
@@ -18,46 +18,46 @@ from typing import Final
 from msgspec import Struct
 
 PARTS: Final = 16
-"""Moments of an answer at which a request is looked at, evenly spread."""
+"""Evenly spread moments of an answer that are evaluated."""
 BITS: Final = 8
-"""Leading bits to which lengths are distinguished: to 0.8 %."""
+"""Leading bits of lengths: exact to 0.8 %."""
 PREEMPTED: Final = 0.05
-"""Preemptions a request that are taken for rare."""
+"""Preemptions per request that count as rare."""
 EARNED: Final = 0.05
-"""How far the replay was off on mixes of every kind (tests/test_steady.py)."""
+"""Largest deviation from the replay, over mixes of every kind (tests/test_steady.py)."""
 FULL: Final = 0.75
-"""Of the time in which `seats` requests would take more than the pool, how much of it the pool is really full: large
-prompts wait with blocks free before them. Fitted on the replay of eight mixes."""
+"""Share of the time with demand above the pool in which the pool is really full: large prompts wait while blocks are
+free. Fitted on the replay of eight mixes."""
 MAX_SEATS: Final = 1 << 20
 _Z80: Final = NormalDist().inv_cdf(0.9)
 Shares = Callable[[Sequence[int]], Sequence[float]]
-"""What share of the pool a request of each length takes."""
+"""Returns the share of the pool that a request of each length takes."""
 
 
 class Steady(Struct, frozen=True, kw_only=True):
-    """The running request at a random moment, as cells of equal likelihood classes."""
+    """The distribution of the running request at a random moment."""
 
     shares: tuple[float, ...]
     weights: tuple[float, ...]
-    """Of the same cells; they sum to 1."""
+    """Probabilities of the shares; they sum to 1."""
     growth: float
-    """By how much of the pool a request grows from its admission to its end, on average."""
+    """Mean growth of a request from admission to end, as a share of the pool."""
     first_share: float
-    """What a request takes on admission, on average."""
+    """Mean share of a request on admission."""
     first_squares: float
-    """The mean of its square."""
+    """Mean of its square."""
     step_tokens: float
-    """Tokens that one running request puts into a step on average: its own, and its part of the prompts."""
+    """Mean tokens per step of one running request: its own, and its part of the prompts."""
     spread: float
-    """Relative standard error of the mean share, from the number of requests that were counted."""
+    """Relative standard error of the mean share, by the number of requests counted."""
 
     @property
     def mean_share(self) -> float:
-        """m: what a running request takes of the pool on average."""
+        """m: mean share of the pool of a running request."""
         return sum(share * weight for share, weight in zip(self.shares, self.weights, strict=True))
 
     def preemptions(self, seats: int) -> float:
-        """Preemptions a request with `seats` requests running all the time.
+        """Preemptions per request with `seats` requests running all the time.
 
         0.75 P(sum > 1) × growth / (first + growth / 2): as long as `seats` requests would take more than the pool, it
         stays full, and each growth by what the newest request takes costs one preemption. The probability is the
@@ -82,7 +82,7 @@ class Steady(Struct, frozen=True, kw_only=True):
 
     @property
     def most_preemptions(self) -> float:
-        """Preemptions a request in a pool that is always full: growth / (first + growth / 2)."""
+        """Preemptions per request in a pool that is always full: growth / (first + growth / 2)."""
         return self.growth / (self.first_share + self.growth / 2)
 
     def _tilt(self, mean: float) -> float:

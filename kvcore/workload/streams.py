@@ -1,4 +1,4 @@
-"""Records that are not one to a line: JSON over several lines, and the events of a streamed answer."""
+"""Records over several lines: JSON objects, events of streamed answers, and vLLM's own request lines."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from kvcore.workload.requests import Request
 
 _TEXT: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"')
 _BETWEEN: Final = (b"", b"[", b"]", b",")
-"""Lines around the records of a list."""
+"""Lines between the records of a list."""
 
 
 class Records:
     """Each record with the number of its first line: lines as they are, and objects over several lines put together.
 
-    Of a list over several lines each object is a record. What never closes is given line by line, as it stands.
+    Each object in a list over several lines is a record. An object that never closes is returned line by line.
 
     Example:
         >>> records = Records()
@@ -34,7 +34,7 @@ class Records:
 
     @property
     def is_open(self) -> bool:
-        """Whether the next line belongs to a record that has begun."""
+        """Whether the next line continues a record."""
         return bool(self._part)
 
     def take(self, number: int, line: bytes) -> Sequence[tuple[int, bytes]]:
@@ -53,12 +53,12 @@ class Records:
         return ((self._start, b"".join(part).rstrip(b",")),)
 
     def rest(self) -> Iterator[tuple[int, bytes]]:
-        """The lines of what never closed."""
+        """The lines of a record that never closed."""
         return ((self._start + at, one) for at, one in enumerate(self._part) if one)
 
 
 def _change(text: bytes) -> int:
-    """How many brackets a line opens more than it closes; texts apart."""
+    """Brackets that a line opens minus those that it closes, outside of strings."""
     bare = _TEXT.sub(b"", text)
     return bare.count(b"{") + bare.count(b"[") - bare.count(b"}") - bare.count(b"]")
 
@@ -80,7 +80,7 @@ class Streams:
         self._started: Mapping[str, Any] = {}
 
     def take(self, line: bytes) -> list[dict[str, Any]] | None:
-        """The records that a line completes; None for a line that is no event."""
+        """Records that a line completes; None for a line that is no event."""
         name, colon, data = line.partition(b":")
         if not colon or name not in (b"data", b"event", b"id", b"retry"):
             return None
@@ -110,9 +110,9 @@ class Streams:
 
 
 MAX_PENDING: Final = 100_000
-"""Requests whose second line has not come yet; beyond that the oldest is counted as it is."""
+"""Requests that wait for their second line; beyond that the oldest is counted as it is."""
 HEAD_CHARACTERS: Final = 1024
-"""Of a line, within which it says what it is; behind them stands the prompt."""
+"""Prefix of a line that tells its type; the prompt follows."""
 PARAMETER_CHARACTERS: Final = 1 << 16
 _RECEIVED: Final = re.compile(r"Received request (\S{1,200}): ")
 _DETAILS: Final = re.compile(r"Request (\S{1,200}) details: ")
@@ -123,7 +123,10 @@ _OUTPUT_IDS: Final = "output_token_ids: ["
 
 
 class EngineLines:
-    """Requests put together from the lines that speak of them.
+    """Requests from vLLM's own lines: `--enable-log-requests` and `--enable-log-outputs`.
+
+    They print token ids: the INFO line up to 0.11, later only the DEBUG line. A prompt is printed inside the line, so
+    the fields behind it are searched from the end.
 
     Source: vllm/entrypoints/logger.py:RequestLogger (0.11.0, 0.19.0), vllm/entrypoints/serve/utils/request_logger.py
     (0.33.0).
@@ -140,15 +143,15 @@ class EngineLines:
     """
 
     def __init__(self) -> None:
-        # A plain dictionary looks at every place that was emptied before it finds its first entry.
+        # In a plain dictionary finding the first entry passes over every deleted one.
         self._pending: OrderedDict[str, tuple[int | None, int | None, int | None]] = OrderedDict()
         self.without_length = 0
-        """Requests that were named and never given a length."""
+        """Requests without a length on any line."""
         self.spoke = False
-        """Whether any line spoke of a request."""
+        """Whether any line was about a request."""
 
     def take(self, line: str) -> bool:
-        """Whether the line speaks of a request; what it says is kept until `rest`."""
+        """Whether the line is about a request; its counts are merged until `rest`."""
         head = line[:HEAD_CHARACTERS]
         if (received := _RECEIVED.search(head)) is not None:
             tail = line[received.end() :]
@@ -165,12 +168,12 @@ class EngineLines:
         return True
 
     def overflow(self) -> Iterator[Request]:
-        """The oldest requests, once more are pending than are kept."""
+        """The oldest requests beyond MAX_PENDING."""
         while len(self._pending) > MAX_PENDING:
             yield from self._finish(next(iter(self._pending)))
 
     def rest(self) -> Iterator[Request]:
-        """All that are left, at the end of the log."""
+        """The remaining requests, at the end of the log."""
         for request_id in list(self._pending):
             yield from self._finish(request_id)
 
@@ -190,7 +193,7 @@ class EngineLines:
 
 
 def _ids(text: str, name: str) -> int | None:
-    """How many ids stand in the last list of that name; None without one."""
+    """Number of ids in the last list of that name; None without one."""
     start = text.rfind(name)
     end = text.find("]", start)
     if start < 0 or end < 0:

@@ -1,4 +1,7 @@
-"""Tokens of the texts in a record, by the model's own tokenizer or by the stated approximation; images are named."""
+"""Tokens of the texts in a record, by the model's own tokenizer or by the stated approximation.
+
+Patterns of a tokenizer may take for ever: a stranger's tokenizer counts in a process of its own (logs.py).
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from kvcore.workload.opening import needed
 from kvcore.workload.requests import estimated_tokens, tables
 
 Counter = Callable[[str], int]
-"""Tokens of a text."""
+"""Counts the tokens of a text."""
 MAX_DEPTH: Final = 8
 _IMAGES: Final = frozenset(("image", "image_url", "input_image", "inline_data", "inlineData", "input_audio"))
 _SPOKEN: Final = (
@@ -29,15 +32,15 @@ _SPOKEN: Final = (
     "tool_calls",
     "output",
 )
-"""Keys under which a message keeps what is said."""
+"""Keys of the text of a message."""
 
 
 _ANSWERING: Final = ("gpt", "assistant", "chatgpt", "bing", "bard")
-"""Who answers in a conversation, by the names of the data sets."""
+"""Names of the answering speaker in public data sets."""
 
 
 class TextCount(Struct, frozen=True, kw_only=True):
-    """Tokens of a prompt or an answer, and images and audio that are not in them."""
+    """Tokens of a prompt or an answer, and its images and audio, which they do not include."""
 
     tokens: int
     not_counted: int
@@ -46,9 +49,9 @@ class TextCount(Struct, frozen=True, kw_only=True):
 def text_tokens(
     layer: Mapping[str, Any], names: tuple[str, ...], counter: Counter | None
 ) -> TextCount | None:
-    """Tokens of what stands under `names`, with what a chat template adds to each message; None without any text.
+    """Tokens of the texts under `names`, with those that a chat template adds to each message; None without any text.
 
-    A definition of tools counts as the JSON that it is.
+    Tool definitions count as their JSON.
 
     Example:
         >>> messages = [{"role": "user", "content": [{"type": "text", "text": "aaaaaaa " * 5}, {"type": "image_url"}]}]
@@ -77,7 +80,7 @@ def text_tokens(
 
 
 def spoken(value: object, depth: int = 0) -> Iterator[str | None]:
-    """The texts in a message, None for each image or audio."""
+    """The texts of a message; None for each image or audio."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, list) and depth < MAX_DEPTH:
@@ -96,7 +99,7 @@ def spoken(value: object, depth: int = 0) -> Iterator[str | None]:
 def conversation(record: Mapping[str, Any], counter: Counter | None) -> Iterator[tuple[int, int]]:
     """Prompt and answer of each turn of a whole conversation: ShareGPT's `conversations`, LMSYS' `conversation`.
 
-    Each answer is one request, and its prompt is all that stands before it.
+    Each answer is one request; its prompt is all that precedes it.
 
     Example:
         >>> said = [{"from": "human", "value": "aaaaaaa " * 5}, {"from": "gpt", "value": "bbbbbbb " * 10}]
@@ -118,13 +121,13 @@ def conversation(record: Mapping[str, Any], counter: Counter | None) -> Iterator
 
 MAX_TOKENIZER_BYTES: Final = 64 << 20
 MAX_REASON_CHARACTERS: Final = 200
-"""Of what the package says of a file, which may repeat parts of it."""
+"""Characters of the package's error message, which may repeat parts of the file."""
 PANIC: Final = "PanicException"
-"""What a package in Rust raises where it does not go on; it is no Exception, and nothing exports it."""
+"""Raised by a Rust package that panics; it is no Exception, and no module exports it."""
 
 
 def read_tokenizer(name: str) -> Callable[[str], int]:
-    """Counts tokens by a tokenizer.json: a file, or of a model on the Hub, which is asked for it.
+    """Counts tokens by a tokenizer.json: a file, or that of a model on the Hub.
 
     Raises WorkloadError `tokenizer-unreadable`, `request-log-needs`.
     """
@@ -145,10 +148,9 @@ def read_tokenizer(name: str) -> Callable[[str], int]:
 
 
 def counter_of(text: str) -> Callable[[str], int]:
-    """Counts tokens by the text of a tokenizer.json: all of a text, wherever the file itself would cut or fill it.
+    """Counts tokens by the text of a tokenizer.json, without its truncation or padding.
 
-    Raises WorkloadError `tokenizer-unreadable`, `request-log-needs`; the counter `tokenizer-failed`, where this
-    tokenizer has no answer to a text.
+    Raises WorkloadError `tokenizer-unreadable`, `request-log-needs`; the counter raises `tokenizer-failed`.
 
     Example:
         >>> counter_of('{"model": {"type": "WordLevel", "vocab": {"?": 0}, "unk_token": "?"}}')("one")
@@ -161,10 +163,10 @@ def counter_of(text: str) -> Callable[[str], int]:
         found.no_padding()
 
     def count(text: str) -> int:
-        # Half a character, as a cut log has it, is the log's fault: the package takes no text with one.
+        # The package refuses half a character, as a cut log has it.
         whole = text if text.isascii() else text.encode("utf-8", "replace").decode()
         with _coded("tokenizer-failed"):
-            # Without the places of tokens in the text, and without a list of them: a third less memory.
+            # Without offsets and without a list of tokens: a third less memory.
             return len(found.encode_batch_fast([whole], add_special_tokens=False)[0])
 
     return count
@@ -172,14 +174,14 @@ def counter_of(text: str) -> Callable[[str], int]:
 
 @contextmanager
 def _coded(code: str) -> Iterator[None]:
-    """What the package fails on, as a coded error. With the package's words of the file alone: those of a text that is
-    counted may have parts of it."""
+    """Turns errors of the package into coded ones. Its message is shown for a file alone: for a text it may quote the
+    text."""
     try:
         yield
     except MemoryError:
         raise
     except BaseException as error:
-        # The package raises plain Exception for whatever is wrong in a file, and for a panic what is none.
+        # The package raises plain Exception for a bad file, and for a panic a BaseException.
         if not isinstance(error, Exception) and type(error).__name__ != PANIC:
             raise
         said = {"reason": str(error)[:MAX_REASON_CHARACTERS]} if code == "tokenizer-unreadable" else {}

@@ -1,4 +1,4 @@
-"""What requests look like together: every reader makes this, every page reads it, a link or a file keeps it.
+"""Traffic: the lengths of all requests together, made by every reader, and packed into a link or a file.
 
 A link carries it in so few bins that it fits, and the page that wrote the link shows those bins too: whoever opens the
 link sees the same figures. P50, P90, P95, P99 and the longest of each length are never binned.
@@ -35,7 +35,7 @@ from kvcore.workload.histogram import (
 MAX_CELLS: Final = 1 << 16
 """Different lengths, or pairs of them, that are counted one by one."""
 MAX_LINK_CHARACTERS: Final = 3000
-"""Of the packed form: with a packed config.json of 4,500 it stays below the 8 KiB at which proxies cut a line."""
+"""Characters of the packed form: with a config.json of 4,500 it stays below the 8 KiB at which proxies cut a line."""
 STEPS: Final = ((128, 512), (96, 384), (64, 256), (48, 192), (32, 128), (24, 96), (16, 64), (8, 32))
 """Bins of each length and cells of the joint histogram, from which a link takes the first that fits."""
 MARK: Final = "kvcore_traffic"
@@ -53,9 +53,9 @@ class Traffic(Keeper):
 
     prompts: LengthHistogram
     answers: LengthHistogram
-    """Where they are known."""
+    """Lengths of known answers."""
     max_tokens: LengthHistogram
-    """What requests asked for, where they did."""
+    """max_tokens of the requests that have it."""
     taken: LengthHistogram
     """Prompt and answer together, when the answer ends."""
     needed: LengthHistogram
@@ -69,7 +69,7 @@ class Traffic(Keeper):
     shared_tokens: int = 0
     """Prompt tokens in blocks that an earlier request of the log had too, by the log's own hashes."""
     span_seconds: float = 0.0
-    """From the first request to the last; 0 where the log does not tell."""
+    """Time from the first request to the last; 0 if unknown."""
     error: float = 0.0
     """The width of a bin as a share of its lengths; a bin stands at its mean, and percentiles are exact even so."""
     joint_error: float = 0.0
@@ -81,7 +81,7 @@ class Traffic(Keeper):
         return self.prompts.requests
 
     def binned(self, bins: int, cells: int) -> Traffic:
-        """The same requests in about `bins` bins of each length and at most `cells` cells."""
+        """Coarser traffic: about `bins` bins of each length and at most `cells` cells."""
         joint, joint_bits = self.joint.binned(cells)
         found = {name: getattr(self, name).binned(bins) for name in _LENGTHS}
         return replace(
@@ -93,7 +93,7 @@ class Traffic(Keeper):
         )
 
     def bounded(self) -> Traffic:
-        """The same requests in as many bins and cells as are counted one by one."""
+        """Coarser traffic, with as many bins and cells as a log that is counted line by line."""
         return self.binned(MAX_CELLS, MAX_CELLS)
 
     def for_link(self) -> Traffic:
@@ -112,11 +112,11 @@ class Traffic(Keeper):
         return found
 
     def packed(self) -> str:
-        """As a parameter of a link."""
+        """The traffic as a parameter of a link."""
         return pack(self.text())
 
     def text(self) -> str:
-        """As a small file: JSON, lengths as steps from each to the next."""
+        """The traffic as a small file: JSON, lengths as differences."""
         record: dict[str, Any] = {MARK: VERSION}
         for name in _LENGTHS:
             histogram: LengthHistogram = getattr(self, name)
@@ -127,7 +127,7 @@ class Traffic(Keeper):
 
 
 def traffic_of_counts(counts: Mapping[tuple[int, int | None, int | None], int]) -> Traffic:
-    """From a mapping of (prompt, answer, max_tokens) to number of requests, exactly; None is unknown.
+    """Makes exact traffic from a mapping of (prompt, answer, max_tokens) to number of requests; None: unknown.
 
     A request takes prompt + answer, or + max_tokens where its answer is not known; `needed_tokens` is what it needs.
 
@@ -203,7 +203,7 @@ def _sum(*parts: Iterable[tuple[int, int]]) -> dict[int, int]:
 
 
 def unpacked(text: str) -> Traffic:
-    """What `Traffic.packed` made this of. Raises WorkloadError `traffic-unreadable`."""
+    """Reverses `Traffic.packed`. Raises WorkloadError `traffic-unreadable`."""
     try:
         return read_traffic(unpack(text, "traffic"))
     except KvPlannerError:
@@ -211,7 +211,7 @@ def unpacked(text: str) -> Traffic:
 
 
 def read_traffic(text: str) -> Traffic:
-    """What `Traffic.text` wrote. Raises WorkloadError `traffic-unreadable`.
+    """Reads the text of `Traffic.text`. Raises WorkloadError `traffic-unreadable`.
 
     Example:
         >>> found = traffic_of_counts({(900, 80, 512): 3})
@@ -297,7 +297,7 @@ class Percentiles(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, histogram: LengthHistogram) -> Percentiles:
-        """Those of a histogram, by nearest rank."""
+        """Percentiles of a histogram, by nearest rank."""
         p50, p95, p99 = (min(histogram.percentile_tokens(percent), MAX_TOKENS) for percent in PERCENTS)
         return cls(p50=p50, p95=p95, p99=p99)
 
@@ -338,7 +338,7 @@ def _normal_quantile(share: float) -> float:
 
 
 class LengthQuantiles(Struct, frozen=True, kw_only=True):
-    """What a link keeps of a workload: twelve numbers, nothing of a request."""
+    """Workload in a link: twelve numbers and nothing of a single request."""
 
     prompt: Percentiles
     answer: Percentiles
@@ -348,13 +348,13 @@ class LengthQuantiles(Struct, frozen=True, kw_only=True):
     """The max_model_len that serves a request in full: with max_tokens where it asked for that."""
 
     def encode(self) -> str:
-        """As a parameter of a link: prompt, answer, taken, needed, each P50:P95:P99."""
+        """The numbers as a parameter of a link: prompt, answer, taken, needed, each P50:P95:P99."""
         parts = (getattr(self, part) for part in self.__struct_fields__)
         return ",".join(":".join(map(str, part.values)) for part in parts)
 
     @classmethod
     def decode(cls, text: str) -> LengthQuantiles:
-        """What `encode` wrote. Raises WorkloadError `percentiles-unreadable`.
+        """Reverses `encode`. Raises WorkloadError `percentiles-unreadable`.
 
         Example:
             >>> text = "800:1150:1200,120:380:512,920:1530:1712,1312:1662:1712"
@@ -373,7 +373,7 @@ class LengthQuantiles(Struct, frozen=True, kw_only=True):
 
 
 def typed_quantiles(prompt: Percentiles, answer: Percentiles, max_tokens: int | None) -> LengthQuantiles:
-    """From percentiles of prompts and answers, which are taken as independent of each other.
+    """Percentiles of totals, from those of prompts and answers, which are assumed to be independent.
 
     With `max_tokens` a request needs prompt + max_tokens; without, prompt + answer.
 

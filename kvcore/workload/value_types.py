@@ -38,7 +38,7 @@ class NoLayoutError(Exception):
 
 
 class Kind(Enum):
-    """What the name of a field says that its value is."""
+    """Meaning of a value, by the name of its field."""
 
     COUNT = auto()
     """A number of tokens."""
@@ -59,7 +59,7 @@ class Value:
     ) -> None:
         self.path, self.kind, self.value = path, kind, value
         self.get = attrgetter(attribute)
-        """From a decoded record."""
+        """Reads the value from a decoded record."""
         self.is_fixed = _is_fixed(value, kind)
         """Whether every record of the layout has this value."""
         self.date = _DATE.fullmatch(value) if kind is Kind.SECONDS and isinstance(value, str) else None

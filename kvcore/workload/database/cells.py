@@ -1,4 +1,4 @@
-"""What the query answers with: cells of the joint histogram, and their way back in from a pasted or dropped CSV.
+"""The answer of the query: cells of the joint histogram, from a database or from a pasted or dropped CSV.
 
 A cell is a prompt and an answer, each rounded up to BITS leading bits, and its number of requests. The prompt UNKNOWN
 stands for rows without a usable length, the answer UNKNOWN for requests whose answer is not in the table.
@@ -20,33 +20,33 @@ from kvcore.workload.histogram import MAX_TOKENS, LengthHistogram, error_of
 from kvcore.workload.traffic import Traffic, traffic_of_counts
 
 BITS: Final = 7
-"""Leading bits of a length: no more than 1/64 above the true one, and exact up to 128."""
+"""Leading bits of a length: at most 1/64 above the true one, and exact up to 128."""
 UNKNOWN: Final = -1
 COLUMNS: Final = ("prompt", "answer", "requests")
 MAX_CELLS: Final = 1 << 20
 MAX_REQUESTS: Final = 1 << 53
 MAX_CSV_CELLS: Final = 1 << 18
-"""Of a stranger's CSV. The query answers with at most 960 different prompts up to a million tokens, and of their pairs
-with answers a log has a small part."""
+"""Cells of a visitor's CSV. The query gives at most 960 different prompts up to a million tokens, and a log has few of
+their pairs with answers."""
 MAX_CSV_BYTES: Final = 12 << 20
 MAX_DIGITS: Final = 17
 
 
 class Cells(Struct, frozen=True, kw_only=True):
-    """A joint histogram as a database answers it."""
+    """A joint histogram from a database."""
 
     counts: tuple[tuple[int, int | None, int], ...]
-    """Prompt, answer (None where it is not known) and requests, ascending."""
+    """Prompt, answer (None: unknown) and requests, ascending."""
     unusable: int
     """Rows without a usable length."""
 
     @property
     def requests(self) -> int:
-        """Rows that were counted."""
+        """Rows counted."""
         return sum(count for _, _, count in self.counts)
 
     def traffic(self) -> Traffic:
-        """Lengths of the requests, with how far they may be above the true ones.
+        """Lengths of the requests, with their error.
 
         Example:
             >>> found = read_cells([(900, 80, 3), (20, -1, 1)]).traffic()
@@ -59,7 +59,7 @@ class Cells(Struct, frozen=True, kw_only=True):
 
 
 def lengths_error(taken: LengthHistogram) -> float:
-    """How far lengths of cells may be above the true ones, as a share; 0 where all are short enough to be exact.
+    """Largest relative error of the lengths of cells; 0 if all are short enough to be exact.
 
     Example:
         >>> [lengths_error(LengthHistogram.from_lengths([longest])) for longest in (128, 129)]
@@ -69,7 +69,7 @@ def lengths_error(taken: LengthHistogram) -> float:
 
 
 def read_cells(rows: Iterable[tuple[int, int, int]], most: int | None = None) -> Cells:
-    """Cells of the rows of an answer, of no more than `most` rows, or MAX_CELLS.
+    """Cells from the rows of an answer, at most `most` rows, or MAX_CELLS.
 
     Raises WorkloadError `cells-unreadable`, `cells-too-many`, and `database-no-lengths` where no row has a length.
 
@@ -103,7 +103,7 @@ def read_cells(rows: Iterable[tuple[int, int, int]], most: int | None = None) ->
 
 
 def is_cells(head: str) -> bool:
-    """Whether a text begins as the CSV of an answer does.
+    """Whether a text starts like the CSV of an answer.
 
     Example:
         >>> is_cells('"PROMPT","ANSWER","REQUESTS"'), is_cells("prompt_tokens,answer,requests")
@@ -117,7 +117,7 @@ def is_cells(head: str) -> bool:
 
 
 def read_cells_csv(text: str) -> Cells:
-    """Cells of a pasted or dropped CSV, commas, semicolons or tabs between its columns. Raises as `read_cells`.
+    """Cells of a pasted or dropped CSV, separated by commas, semicolons or tabs. Raises as `read_cells`.
 
     Example:
         >>> read_cells_csv("prompt,answer,requests\\n900,80,3\\n").requests

@@ -1,4 +1,4 @@
-"""A database named by the command line or the server's secrets: only read, bounded in time, its password never shown.
+"""A database named by the command line or the server's secrets: read only, bounded in time, its password never shown.
 
 Where the database can, the server itself ends the query; `bounded` leaves every one behind when its time is up.
 """
@@ -30,7 +30,7 @@ SCHEMES: Final = {
     "bigquery": "bigquery", "snowflake": "snowflake", "duckdb": "duckdb",
     "spark": "pyspark", "sc": "pyspark", "local": "pyspark", "local-cluster": "pyspark",
 }  # fmt: skip
-"""The beginning of an address -> Ibis's name of the database."""
+"""Ibis's name of the database by the scheme of an address."""
 _ENVIRONMENT: Final = "env:"
 _FILES: Final = re.compile(r".*[/*].*|.*\.(parquet|jsonl|ndjson|csv|gz|zst)")
 _ABSENT: Final = re.compile(
@@ -48,7 +48,7 @@ def read_table(
     answer: str | None = None,
     timeout_seconds: int = TIMEOUT_SECONDS,
 ) -> Cells:
-    """The joint histogram of a table, its columns by name or by how logs call them.
+    """The joint histogram of a table; columns are given, or found by the names that logs use.
 
     `address` is a URL (`postgres://user@host/database`), or `env:NAME` for the environment variable with it.
     `table` may have its schema before it, with a dot.
@@ -76,12 +76,12 @@ def answered(rows: Table) -> Cells:
 
 
 def log_of_cells(found: Cells) -> RequestLog:
-    """What a database answered, in the form of what a file says."""
+    """Cells from a database as a RequestLog."""
     return log_of_traffic(found.traffic(), found.unusable)
 
 
 def log_of_traffic(traffic: Traffic, unusable: int) -> RequestLog:
-    """What was counted elsewhere, in the form of what a file says."""
+    """Traffic that was counted elsewhere as a RequestLog."""
     return RequestLog(
         traffic=traffic,
         estimated=0,
@@ -93,7 +93,7 @@ def log_of_traffic(traffic: Traffic, unusable: int) -> RequestLog:
 
 
 def bounded(work: Callable[[], Found], seconds: float) -> Found:
-    """What `work` gives within that time. Raises WorkloadError `database-slow`; the work itself is left behind.
+    """The result of `work` within that time. Raises WorkloadError `database-slow`; the work itself goes on.
 
     Example:
         >>> bounded(lambda: 7, 5)
@@ -120,7 +120,7 @@ def bounded(work: Callable[[], Found], seconds: float) -> Found:
 
 @contextmanager
 def coded(url: str, code: str = "database-failed") -> Iterator[None]:
-    """What a driver raises as a coded error, in its own words but for what the address keeps secret."""
+    """Turns a driver's exception into a coded error, with its message without secrets of the address."""
     try:
         yield
     except (WorkloadError, KeyboardInterrupt):
@@ -139,7 +139,7 @@ def coded(url: str, code: str = "database-failed") -> Iterator[None]:
 
 
 def hidden(words: str, url: str) -> str:
-    """`words` without the user's password and without what follows the question mark of the address.
+    """`words` without the user's password and without the query string of the address.
 
     Example:
         >>> hidden("no route to postgres://me:s3cret@host/db as s3cret", "postgres://me:s3cret@host/db?token=abc")

@@ -1,4 +1,8 @@
-"""Files by DuckDB: Parquet, JSON lines and CSV, packed or not, many at once, on this machine or in a bucket."""
+"""Reads files with DuckDB: Parquet, JSON lines and CSV, packed or not, many at once, on this machine or in a bucket.
+
+DuckDB runs the one query and folds its cells, so that few rows leave it. The query is the stored SQL of the Ibis
+expression (query.py), so files need neither Ibis nor its start-up time; the result is that of `Cells.traffic`.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +22,13 @@ from kvcore.workload.requests import MAX_LOG_BYTES
 from kvcore.workload.traffic import MAX_CELLS, Traffic
 
 MEMORY: Final = "512MB"
-"""What DuckDB takes at most; beyond it, it writes to a folder of its own."""
+"""Memory limit of DuckDB; beyond it, it spills to a folder of its own."""
 JSON_ENDINGS: Final = (".jsonl", ".ndjson", ".json")
 CSV_ENDINGS: Final = (".csv", ".tsv")
 PARQUET: Final = ".parquet"
 PACKINGS: Final = (".gz", ".zst")
 MOST_UNUSABLE: Final = 100
-"""Requests for each row without a length; with fewer the log is of a kind that DuckDB does not know."""
+"""Fewest requests for each row without a length; with fewer the log is of a kind unknown to DuckDB."""
 REMOTE: Final = ("s3://", "gs://", "https://", "http://", "hf://")
 _BUCKET_SETTINGS: Final = {
     "AWS_ACCESS_KEY_ID": "KEY_ID",
@@ -42,11 +46,11 @@ _COUNTS: Final = (
     "cache_creation_input_tokens",
 )
 _PLAIN: Final = _COUNTS[:2]
-"""OpenAI's."""
+"""Names of OpenAI's counts."""
 SAMPLE_ROWS: Final = 1000
-"""By which the names of a log are guessed; where the guess is wrong the whole log is read again."""
+"""Rows of the sample that tells the names of a log; if it misleads, the whole log is read again."""
 _PLACES: Final = ("usage.", "response.usage.", "response.body.usage.", "")
-"""Where a JSON line may have its counts: in its `usage`, in that of a response (OpenAI's batch files), of its own."""
+"""Places of the counts in a JSON line: its `usage`, that of a response (OpenAI's batch files), or the line itself."""
 _USAGE: Final = f"STRUCT({', '.join(f'{name} INTEGER' for name in _COUNTS)})"
 _RECORD: Final = {
     "usage": _USAGE,
@@ -60,9 +64,9 @@ _LOG: Final = "kv_log"
 def read_large(
     paths: Sequence[str], prompt: str | None, answer: str | None, timeout_seconds: int
 ) -> RequestLog | None:
-    """What DuckDB reads of files that only it reads (patterns of names, places on the network), or that are large.
+    """The log in files that only DuckDB reads (patterns of names, network locations) or that are large; else None.
 
-    None for the rest, and where it does not find the lengths of nearly all requests in files that others read too.
+    Also None if DuckDB does not find the lengths of nearly all requests in files that the other reader can read.
     Raises as `read_files`.
     """
     only_here = any(path.startswith(REMOTE) or "*" in path for path in paths)
@@ -88,7 +92,7 @@ def read_files(
     answer: str | None = None,
     timeout_seconds: int = TIMEOUT_SECONDS,
 ) -> RequestLog:
-    """Lengths of the requests of all files, which are of one kind; every row is counted or is unusable.
+    """Lengths of the requests in all files, which are of one kind; each row is counted or unusable.
 
     Raises WorkloadError `database-extra`, `database-files`, `database-columns`, `database-mixed-files`,
     `database-slow`, `database-failed`, `database-no-lengths`.
@@ -115,7 +119,7 @@ def _read(paths: list[str], prompt: str | None, answer: str | None) -> RequestLo
 def _queries(
     connection: Connection, paths: list[str], prompt: str | None, answer: str | None
 ) -> Iterator[str]:
-    """The one query over the files; a further one where rows are left without a length or an answer."""
+    """The queries over the files: a second one for rows without a length or an answer."""
     kinds = {_kind(path) for path in paths}
     if len(kinds) != 1:
         raise WorkloadError("database-mixed-files")
@@ -173,7 +177,7 @@ def _kind(path: str) -> str:
 
 
 def _usage(lines: str, places: Sequence[str]) -> str:
-    """Anthropic counts what its cache answered, or took in, apart from the rest of the prompt."""
+    """Lengths from usage; Anthropic counts cached prompt tokens, read or written, apart from the others."""
     prompts: list[str] = []
     for place in places:
         cached = (f"coalesce({place}cache_{kind}_input_tokens, 0)" for kind in ("read", "creation"))
@@ -183,7 +187,7 @@ def _usage(lines: str, places: Sequence[str]) -> str:
 
 
 def _open_buckets(connection: Connection) -> None:
-    """The keys are the environment's, as the tools of the bucket's provider read them."""
+    """Opens the bucket with the keys in the environment that the provider's tools use."""
     given = {name: os.environ[key] for key, name in _BUCKET_SETTINGS.items() if os.environ.get(key)}
     if "ENDPOINT" in given:
         scheme, _, host = given["ENDPOINT"].partition("://")
@@ -207,7 +211,7 @@ _HISTOGRAMS: Final = {
 
 
 def make_cells(connection: Connection, query: str) -> tuple[int, int]:
-    """Runs the one query, as `take_away` gives it.
+    """Runs the one query, as `take_away` returns it.
 
     Gives the rows without a usable length, and those without an answer.
     """
@@ -221,7 +225,7 @@ def make_cells(connection: Connection, query: str) -> tuple[int, int]:
 
 
 def folded(connection: Connection) -> Traffic:
-    """The traffic of the cells that `make_cells` made, its joint histogram in at most MAX_CELLS cells at their means.
+    """Traffic of the cells of `make_cells`; its joint histogram has at most MAX_CELLS cells, each at its mean.
 
     Raises WorkloadError `database-no-lengths` where no row has a length.
     """
@@ -260,7 +264,7 @@ def _histogram(connection: Connection, what: str) -> LengthHistogram:
 
 
 def _joint(connection: Connection) -> tuple[JointHistogram, int]:
-    """As `JointHistogram.binned` does it: the most leading bits that fit, each cell at its mean."""
+    """The histogram of `JointHistogram.binned`: as many leading bits as fit, each cell at its mean."""
     sums = (
         f"sum(requests * prompt)::BIGINT AS prompts, sum(requests * {_ANSWER})::BIGINT AS answers, "
         "sum(requests)::BIGINT AS number"
@@ -280,6 +284,6 @@ def _joint(connection: Connection) -> tuple[JointHistogram, int]:
 
 
 def _rounded_up(tokens: str, bits: int) -> str:
-    """`kvcore.workload.histogram.rounded_up`; the logarithm of a length is exact enough to count its bits."""
+    """SQL of `kvcore.workload.histogram.rounded_up`; the logarithm is exact enough to count bits."""
     step = f"(1 << greatest(0, floor(log2(greatest({tokens}, 1)))::INTEGER + {1 - bits}))"
     return f"({tokens} + {step} - 1) // {step} * {step}"

@@ -1,4 +1,8 @@
-"""The joint histogram of prompts and answers as one Ibis expression, for every database that Ibis speaks to."""
+"""The joint histogram of prompts and answers as one query: an Ibis expression, and as SQL to take away without Ibis.
+
+`dialects.json` has the SQL with placeholders for names. `tools/workload_sql.py` writes it, and a test compares it with
+Ibis's output.
+"""
 
 import json
 import re
@@ -23,17 +27,17 @@ Name = Annotated[str, Meta(pattern=r"^\w{1,60}$")]
 
 
 class Layout(Record, frozen=True, kw_only=True):
-    """How a product keeps its log in a table."""
+    """The table in which a product stores its log."""
 
     name: Name
-    """Of the table."""
+    """Name of the table."""
     usage: Name
-    """A map of kinds of tokens to their number."""
+    """Column with a map of kinds of tokens to their number."""
     prompt: Name
-    """What the names of all kinds contain that a prompt is made of."""
+    """Part of the names of all kinds that belong to the prompt."""
     answer: Name
     only: Mapping[Name, str | int]
-    """Columns and what stands in them in rows that count."""
+    """Columns and their values in the rows that count."""
     sources: tuple[Source, ...]
 
 
@@ -43,16 +47,16 @@ class _Tables(Record, frozen=True, kw_only=True):
 
 @cache
 def layouts() -> tuple[Layout, ...]:
-    """Tables without columns for the lengths: layouts.toml."""
+    """Tables without columns of lengths (layouts.toml)."""
     return TableFile("kvcore.workload.database", "layouts.toml", _Tables).load().layouts
 
 
 def length_columns(
     names: tuple[str, ...], prompt: str | None = None, answer: str | None = None
 ) -> tuple[str, str | None] | Layout:
-    """Of a table's columns those with the tokens of prompts and of answers, or the layout of a product.
+    """The columns with the tokens of prompts and answers, or the layout of a product.
 
-    Without names they are found by those that request logs use. Raises WorkloadError `database-columns` with the
+    Columns that are not given are found by the names in request logs. Raises WorkloadError `database-columns` with the
     columns that the table has.
 
     Example:
@@ -74,7 +78,7 @@ def length_columns(
 
 
 def lengths(table: Table, prompt: str | None = None, answer: str | None = None) -> Table:
-    """Two columns, `prompt` and `answer`, of a table with a prompt's tokens in one column and the answer's in another.
+    """Two columns, `prompt` and `answer`, of a table, with the tokens of prompt and answer.
 
     Raises WorkloadError `database-columns` with the columns that the table has.
     """
@@ -89,7 +93,7 @@ def lengths(table: Table, prompt: str | None = None, answer: str | None = None) 
 
 
 def _summed(table: Table, layout: Layout) -> Table:
-    """Sums of the kinds of tokens whose names contain `input` or `output`, as Langfuse shows them itself."""
+    """Sums over kinds of tokens whose names contain `input` or `output`, as Langfuse itself shows them."""
     usage = table[layout.usage]
 
     def tokens(kind: str) -> Any:
@@ -134,16 +138,16 @@ def rounded_up(tokens: Any) -> Any:
 
 
 TABLE, PROMPT, ANSWER = "kv_table", "kv_prompt", "kv_answer"
-"""What stands in the kept text for names."""
+"""Placeholders for names in the stored SQL."""
 LONGEST_NAME: Final = 128
 DIALECTS: Final[Mapping[str, str]] = {
     "postgres": '"', "clickhouse": '"', "bigquery": "`", "snowflake": '"', "trino": '"', "spark": "`", "duckdb": '"',
 }  # fmt: skip
-"""Dialect -> how it quotes a name."""
+"""Quotation mark of names by dialect."""
 LANGFUSE: Final = "clickhouse-langfuse"
-"""Langfuse's own table, whose names are known."""
+"""Langfuse's own table, with its names."""
 LANGFUSE_FILES: Final = "duckdb-langfuse"
-"""The same of files that were exported from it."""
+"""Files exported from Langfuse."""
 
 
 @cache
@@ -159,7 +163,7 @@ def take_away(
     prompt: str = "prompt_tokens",
     answer: str = "completion_tokens",
 ) -> str:
-    """The query in a dialect; `table` may have its schema before it, with a dot.
+    """The query in a dialect; `table` may be preceded by its schema and a dot.
 
     Raises WorkloadError `sql-dialect` and `sql-name`.
 
