@@ -33,7 +33,7 @@ from kvcore.evidence.log.reader import read_log
 from kvcore.flags.schema import request_schema
 from kvcore.planning import plan
 from kvcore.wire import link
-from kvcore.deploy.commands import launch_command
+from kvcore.deploy.shell import launch_command
 from kvcore.controls.in_force import settings_in_force
 from kvcore.base.words import Language, words
 from kvcore.wire.request import scenario_from_request

@@ -18,8 +18,8 @@ from kvcore import catalogue
 from kvcore.api.limits import CLIENTS, Settings
 from kvcore.api.operations import Asked
 from kvcore.api.pool import Pool
+from kvcore.api.quotas import Allowances, client_of
 from kvcore.api.routes import Api
-from kvcore.api.shares import Allowances, client_of
 from kvcore.base.errors import KvPlannerError, ScenarioError
 from tests.api_server import ANSWER_SECONDS, GOOD, running_api
 

@@ -162,5 +162,5 @@ def test_a_plan_from_the_shell_imports_only_what_it_needs() -> None:
     assert [name for name in UNUSED_BY_A_PLAN if name in imported] == []
     assert {name for name in imported if name.startswith(ROOMS)} <= {
         "kvcore.deploy.launch",
-        "kvcore.deploy.commands",
+        "kvcore.deploy.shell",
     }

@@ -8,7 +8,7 @@ import pytest
 
 from kvcore.base.errors import EngineRefusalError, ScenarioError
 from kvcore.base.units import GIB, MIB
-from kvcore.deploy.commands import launch_command
+from kvcore.deploy.shell import launch_command
 from kvcore.evidence.log.reader import read_log
 from kvcore.evidence.recognized import request_from
 from kvcore.planning import Plan, plan

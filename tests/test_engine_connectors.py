@@ -10,7 +10,7 @@ from kvcore.base.errors import EngineRefusalError, ScenarioError
 from kvcore.base.units import GIB
 from kvcore.base.words import Language, words
 from kvcore.controls.in_force import settings_in_force
-from kvcore.deploy.commands import launch_command
+from kvcore.deploy.shell import launch_command
 from kvcore.evidence.log.reader import read_log
 from kvcore.evidence.recognized import scenario_from_log
 from kvcore.planning import Plan, plan

@@ -175,7 +175,7 @@ ENGINES["made-up"] = MadeUpEngine()
 from kvcore.evidence.log.reader import read_log
 from kvcore.planning import plan
 from kvcore.deploy.server_start import image
-from kvcore.deploy.commands import launch_command
+from kvcore.deploy.shell import launch_command
 from kvcore.wire.request import scenario_from_request
 asked = {{"model": "Qwen/Qwen3-8B", "engine": "made-up", "accelerator": {{"memory_gib": 64, "vendor": "intel"}}}}
 planned = plan(scenario_from_request(asked))

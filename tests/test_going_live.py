@@ -13,7 +13,6 @@ import yaml
 from msgspec.structs import replace
 
 from kvcore.base.words import Language, words
-from kvcore.deploy.commands import launch_command
 from kvcore.deploy.going_live import (
     Load,
     Tick,
@@ -26,6 +25,7 @@ from kvcore.deploy.going_live import (
     never_fires,
     thresholds,
 )
+from kvcore.deploy.shell import launch_command
 from kvcore.engines.vllm.availability import benchmark_program, exported_metrics
 from kvcore.planning import Plan
 from tests import present_plans

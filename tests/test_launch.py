@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from kvcore.deploy.commands import launch_command
 from kvcore.deploy.launch import launch_arguments
+from kvcore.deploy.shell import launch_command
 from kvcore.evidence.log.reader import read_log
 from kvcore.evidence.recognized import request_from
 from kvcore.planning import Plan, plan

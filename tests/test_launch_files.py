@@ -18,10 +18,10 @@ import yaml
 
 from kvcore import catalogue
 from kvcore.base.errors import ScenarioError
-from kvcore.deploy.commands import launch_command
 from kvcore.deploy.going_live import expected_log_lines
 from kvcore.deploy.launch_files import CONTAINERS, Artefact, artefact, kubernetes_name
 from kvcore.deploy.server_start import has_image, start_seconds
+from kvcore.deploy.shell import launch_command
 from kvcore.evidence.log.reader import read_log
 from kvcore.planning import Plan, plan
 from kvcore.wire.request import scenario_from_request

@@ -16,11 +16,11 @@ from kvcore.base import words as texts
 from kvcore.base.errors import EngineRefusalError, ScenarioError
 from kvcore.charts.plan_report import report_html, ticket_text
 from kvcore.contract.result import result_of
-from kvcore.deploy.commands import launch_command
 from kvcore.deploy.going_live import expected_log_lines
 from kvcore.deploy.launch import machines_of
 from kvcore.deploy.launch_files import Artefact, artefact
 from kvcore.deploy.server_start import image
+from kvcore.deploy.shell import launch_command
 from kvcore.evidence.log.reader import measured_from, read_log
 from kvcore.planning import Plan, plan
 from kvcore.wire.request import scenario_from_request

@@ -9,7 +9,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from kvcore.base.numbers import DASH
-from kvcore.deploy.commands import launch_command
+from kvcore.deploy.shell import launch_command
 from kvcore.hub import LOOKUPS, REFUSED_SECONDS, Lookups
 from kvcore.planning import plan
 from kvcore.wire import link

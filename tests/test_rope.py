@@ -15,7 +15,7 @@ from kvcore.base.errors import ModelError, ScenarioError
 from kvcore.base.units import gib
 from kvcore.catalogue.documented import DOCUMENTED, documented_yarn
 from kvcore.controls.edit import with_model
-from kvcore.deploy.commands import launch_command
+from kvcore.deploy.shell import launch_command
 from kvcore.evidence.log.reader import read_log
 from kvcore.model.config import Section
 from kvcore.model.families import read_architecture

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.types import Message, Receive
 
 from kvcore.api.limits import ALL_BODY_BYTES, BODY_BYTES, CLIENT_BODY_BYTES, MESSAGE_VALUES, MIB
-from kvcore.api.shares import Shares
+from kvcore.api.quotas import Shares
 from kvcore.base.errors import ScenarioError
 from kvcore.base.untrusted import parse_json_object, utf8_text
 

@@ -26,7 +26,7 @@ from kvcore.api.operations import JSON, JSON_LINES, OPTIONS, Answered, Asked
 from kvcore.api.pool import Pool
 from kvcore.api.problems import MEDIA as PROBLEM
 from kvcore.api.problems import problem_bytes, status_of
-from kvcore.api.shares import Allowances, Shares, client_of
+from kvcore.api.quotas import Allowances, Shares, client_of
 from kvcore.base.errors import KvPlannerError, ScenarioError, defect
 from kvcore.version import VERSION
 

@@ -25,8 +25,8 @@ from kvcore.charts import memory_bar, summary
 from kvcore.charts import plotting as draw
 from kvcore.charts.curves import curve_lengths
 from kvcore.controls.in_force import assumed_text, override_steps
-from kvcore.deploy.commands import launch_command
 from kvcore.deploy.going_live import expected_log_lines
+from kvcore.deploy.shell import launch_command
 from kvcore.explain.numbers import number_rows
 from kvcore.planning import Plan
 from kvcore.texts import LABELS

@@ -11,7 +11,7 @@ from kvcore.base.quantity import Quantity
 from kvcore.base.units import rounded_gib
 from kvcore.base.untrusted import utf8_text
 from kvcore.contract.assumed import assumed_surroundings
-from kvcore.deploy.commands import launch_command
+from kvcore.deploy.shell import launch_command
 from kvcore.engine.rank_memory import RankMemory
 from kvcore.model.config import ModelConfig
 from kvcore.planning import Batch, Plan, Verdict, plan

@@ -19,8 +19,8 @@ from kvcore.base.numbers import concurrency_text, count, gib_text
 from kvcore.base.parts import SUMMED, UNUSED
 from kvcore.base.units import gib
 from kvcore.base.words import Words
-from kvcore.deploy.commands import launch_command
 from kvcore.deploy.launch import PORT, launch_words, served_model
+from kvcore.deploy.shell import launch_command
 from kvcore.deploy.templates import filled, yaml_text
 from kvcore.engine.records import MetricRole
 from kvcore.planning import Plan, Verdict

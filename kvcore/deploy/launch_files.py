@@ -17,7 +17,9 @@ from typing import Any, Final
 
 from kvcore.base.errors import ScenarioError
 from kvcore.base.units import GIB, ceil_div, round_up
-from kvcore.deploy.commands import (
+from kvcore.deploy.launch import FIRST, MODELSCOPE, PORT, Machine
+from kvcore.deploy.server_start import TOKEN, ServerStart, image, start_of, start_seconds
+from kvcore.deploy.shell import (
     before_server,
     exports,
     folded,
@@ -25,8 +27,6 @@ from kvcore.deploy.commands import (
     own_exports,
     several_machines,
 )
-from kvcore.deploy.launch import FIRST, MODELSCOPE, PORT, Machine
-from kvcore.deploy.server_start import TOKEN, ServerStart, image, start_of, start_seconds
 from kvcore.deploy.templates import filled, yaml_text
 from kvcore.planning import Plan
 

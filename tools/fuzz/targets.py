@@ -22,7 +22,7 @@ from kvcore.charts.memory_bar import memory_bar
 from kvcore.charts.replay_figures import replay_report
 from kvcore.contract.result import error_of, planned_result
 from kvcore.controls import in_force
-from kvcore.deploy import commands
+from kvcore.deploy import shell
 from kvcore.engines.registry import find_engine
 from kvcore.evidence.log.reader import read_log
 from kvcore.evidence.log_report import log_report
@@ -205,7 +205,7 @@ def views_of_plan(planned: Plan) -> None:
     json.dumps(charts.concurrency_chart(planned, curves, _T))
     numbers.number_rows(planned, _T)
     in_force.override_steps(planned)
-    commands.launch_command(planned)
+    shell.launch_command(planned)
     fixes(planned)
     for notice in planned.notices:
         assert notice.message, notice.code
