@@ -80,7 +80,7 @@ def find_release(engine: Engine, engine_version: str | None) -> Release:
     Raises ScenarioError `invalid-value` for a text that is no version, `engine-version-too-old` below the oldest.
 
     Example:
-        >>> from kvcore.engine.records import APPROXIMATED, Release
+        >>> from kvcore.engines.registry import find_engine
         >>> str(find_release(find_engine("vllm"), "0.11.2.dev278+g55c6a5c").version)
         '0.11.1'
         >>> find_release(find_engine("vllm"), "v0.19.0").notices
@@ -221,7 +221,7 @@ def releases_of(engine: Engine) -> tuple[tuple[Version, Version], ...]:
     """Every known release of an engine, oldest first, each with the vLLM release that it runs on.
 
     Example:
-        >>> from kvcore.engine.records import APPROXIMATED, Release
+        >>> from kvcore.engines.registry import find_engine
         >>> [str(version) for version in releases_of(find_engine("vllm-ascend"))[-1]]
         ['0.23.0.post1', '0.23.0']
     """
