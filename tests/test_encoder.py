@@ -7,6 +7,7 @@ import pytest
 
 from kvcore import catalogue
 from kvcore.base.errors import ModelError
+from kvcore.model.architecture import elements
 from kvcore.model.config import ModelConfig, Section
 from kvcore.model.families import (
     deepseek_ocr,
@@ -74,6 +75,41 @@ class TestModels:
         with pytest.raises(ModelError, match="mystery") as raised:
             read_architecture(ModelConfig.from_mapping(config))
         assert raised.value.field == "config.vision_config.model_type"
+
+
+VISION = {
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "projection_intermediate_size": 96,
+    "num_heads": 4,
+    "depth": 2,
+    "patch_size": 14,
+    "spatial_merge_size": 2,
+    "out_hidden_size": 256,
+}
+
+
+class TestGlmFlash:
+    """GLM-5.3-Flash behind its encoder: vllm/models/glm5next/common/multimodal.py (0.33)."""
+
+    def test_its_modules_by_arithmetic_and_positions_as_far_as_the_texts(self):
+        text = config_of("Glm5NextForCausalLM")
+        built = read_architecture(
+            ModelConfig.from_mapping(
+                {
+                    "architectures": ["Glm5NextForConditionalGeneration"],
+                    "model_type": "glm5_next",
+                    "text_config": text,
+                    "vision_config": VISION,
+                }
+            )
+        )
+        patches = 3 * 2 * 14 * 14 * 64 + 64
+        attention = 3 * 64 * (64 + 1) + 64 * (64 + 1) + 2 * 64 // 4
+        mlp = 2 * 128 * (64 + 1) + 64 * (128 + 1)
+        merger = 64 + 256 * (64 * 4 + 1) + 256 * 256 + 2 * 256 + 3 * 96 * 256
+        assert sum(map(elements, built.every)) == patches + 2 * (attention + mlp + 2 * 64) + merger
+        assert built.rotary_tables[-1].max_positions == text["max_position_embeddings"]
 
 
 class TestSizes:
