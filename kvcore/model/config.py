@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
+
+from cachetools import LRUCache
 
 from kvcore.base.errors import ModelError
 from kvcore.base.kept import Keeper
@@ -415,22 +416,12 @@ class SharedConfigs:
     """
 
     def __init__(self, most_characters: int = MAX_SHARED_CHARACTERS) -> None:
-        self._most = most_characters
-        self._configs: OrderedDict[ModelConfig, ModelConfig] = OrderedDict()
-        self._characters = 0
+        self._configs: LRUCache[ModelConfig, ModelConfig] = LRUCache(most_characters, _characters)
 
     def read(self, raw: Mapping[str, Any], hf_quant_config: Mapping[str, Any] | None = None) -> ModelConfig:
         """`ModelConfig.from_mapping`, or the equal one that was read before. Raises ModelError `input-too-large`."""
         config = ModelConfig.from_mapping(raw, hf_quant_config)
-        known = self._configs.get(config)
-        if known is not None:
-            self._configs.move_to_end(known)
-            return known
-        self._configs[config] = config
-        self._characters += _characters(config)
-        while self._characters > self._most:
-            self._characters -= _characters(self._configs.popitem(last=False)[1])
-        return config
+        return self._configs.setdefault(config, config)
 
 
 def _characters(config: ModelConfig) -> int:
