@@ -78,7 +78,7 @@ class Parameter(Struct, frozen=True, kw_only=True):
     experts: int = 0
     """How many routed experts it is of, where it is: expert parallelism distributes whole ones over ranks."""
     is_unsure: bool = False
-    """Whole on every rank for want of a name that says how it is cut."""
+    """Whole on every rank because its name does not tell how it is cut."""
 
 
 class Experts(Struct, frozen=True, kw_only=True):

@@ -216,7 +216,7 @@ def granite_speech(config: ModelConfig, text: int) -> enc.Encoder:
 def dasheng(section: Section, subsampling: int) -> enc.Encoder:
     """Patches of a spectrogram, tables of times and frequencies, sharded blocks.
 
-    Ten seconds are drawn: 1,001 columns, one of 4 and then of `subsampling` stays, of which the engine takes 5:
+    Ten seconds are drawn: 1,001 columns, of which one in 4 stays, then one in `subsampling`; the engine takes 5:
     midashenglm.py:calculate_mel_frames_dasheng (0.11.0, 0.33.0).
 
     Source: vllm/model_executor/models/midashenglm.py:DashengAudioTransformer (0.32).
