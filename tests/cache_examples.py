@@ -10,7 +10,8 @@ from packaging.version import Version
 from kvcore.cache.spec import CacheKind, LayerSpec
 from kvcore.engine.protocol import Resolved
 from kvcore.engines.registry import find_engine
-from kvcore.model.architecture import Architecture, CacheState, FullAttention, Layer
+from kvcore.model.architecture import Architecture, Layer
+from kvcore.model.caches import CacheState, FullAttention
 
 
 def flags(engine_version: str = "0.32.0", **changes: Any) -> Resolved:

@@ -10,7 +10,7 @@ from kvcore.cache.spec import CacheKind, LayerSpec
 from kvcore.cache.vectors import counted_vectors
 from kvcore.engine.records import CompressedBlocks
 from kvcore.engines.registry import find_engine
-from kvcore.model.architecture import (
+from kvcore.model.caches import (
     CacheState,
     ChunkedLocal,
     CompressedLatent,

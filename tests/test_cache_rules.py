@@ -15,7 +15,8 @@ from kvcore.cache.capacity import plan_cache
 from kvcore.cache.rules import KERNEL_BLOCKS, PLANNER, hybrid_block_size, planner_rules, smallest_kernel_block
 from kvcore.cache.states import aligned_block_size, rank_layer_specs, state_tensor_bytes
 from kvcore.engine.protocol import Resolved
-from kvcore.model.architecture import Architecture, RecurrentState, StateShape
+from kvcore.model.architecture import Architecture
+from kvcore.model.caches import RecurrentState, StateShape
 from kvcore.scenario import Parallel
 from tests.cache_examples import architecture, flags, full_layer, layer
 

@@ -8,7 +8,7 @@ from kvcore.base.errors import EngineRefusalError
 from kvcore.base.units import GIB
 from kvcore.cache.spec import CacheKind
 from kvcore.cache.states import rank_layer_specs
-from kvcore.model.architecture import (
+from kvcore.model.caches import (
     ChunkedLocal,
     CompressedLatent,
     CrossAttention,

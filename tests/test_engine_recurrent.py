@@ -14,7 +14,7 @@ from kvcore.charts.summary import state_mode_text
 from kvcore.controls.offers import keeps_recurrent_states, state_choices
 from kvcore.deploy.launch import launch_arguments
 from kvcore.engines.vllm.recurrent import mamba_cache_mode
-from kvcore.model.architecture import RecurrentState, StateShape
+from kvcore.model.caches import RecurrentState, StateShape
 from kvcore.planning import Plan, Verdict, plan
 from kvcore.wire.request import scenario_from_request
 

@@ -17,14 +17,8 @@ from kvcore.engine.protocol import Resolved
 from kvcore.engines.registry import find_engine
 from kvcore.memory.weights import weight_bytes
 from kvcore.model import architecture as arch
-from kvcore.model.architecture import (
-    Architecture,
-    Experts,
-    FullAttention,
-    Linear,
-    SlidingWindow,
-    Split,
-)
+from kvcore.model.architecture import Architecture, Experts, Linear, Split
+from kvcore.model.caches import FullAttention, SlidingWindow
 from kvcore.model.config import ModelConfig
 from kvcore.model.families import READERS, collect_readers, decoder, gpt, read_architecture
 from kvcore.model.quantization import read_quantization

@@ -7,7 +7,7 @@ from kvcore.base.units import gib
 from kvcore.catalogue import find_accelerator, find_model
 from kvcore.memory.weights import Rank
 from kvcore.model import architecture as arch
-from kvcore.model.architecture import CrossAttention, FullAttention, Mla, RecurrentState
+from kvcore.model.caches import CrossAttention, FullAttention, Mla, RecurrentState
 from kvcore.model.config import ModelConfig
 from kvcore.model.families import read_architecture
 from kvcore.model.quantization import read_quantization

@@ -5,7 +5,7 @@ import pytest
 from kvcore.base.errors import ModelError
 from kvcore.base.units import gib
 from kvcore.memory.weights import weight_bytes
-from kvcore.model.architecture import Mla, SparseIndexer
+from kvcore.model.caches import Mla, SparseIndexer
 from kvcore.model.families import read_architecture
 from kvcore.model.quantization import read_quantization
 from kvcore.scenario import Parallel

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kvcore.model import architecture as arch
+from kvcore.model.caches import FullAttention, PooledKeys, SlidingWindow, TokenRing
 from kvcore.model.config import ModelConfig
 from kvcore.model.families import read_architecture
 
@@ -52,7 +53,7 @@ def test_layers_with_windows_have_their_own_number_of_heads() -> None:
     dense, sparse, _ = layers_of()
     assert elements(dense) == attention + MLP + NORMS
     assert elements(sparse) == attention + EXPERTS + NORMS
-    assert [type(cache) for cache in dense.caches] == [arch.SlidingWindow]
+    assert [type(cache) for cache in dense.caches] == [SlidingWindow]
 
 
 def test_a_layer_that_picks_has_an_indexer_in_its_projection() -> None:
@@ -61,7 +62,7 @@ def test_a_layer_that_picks_has_an_indexer_in_its_projection() -> None:
     layer = layers_of()[2]
     assert elements(layer) == attention + indexer + EXPERTS + NORMS
     kept, keys, ring = layer.caches
-    assert isinstance(kept, arch.FullAttention)
-    assert keys == arch.PooledKeys(tokens_per_state=8, key_bytes=256)
-    assert isinstance(ring, arch.TokenRing)
+    assert isinstance(kept, FullAttention)
+    assert keys == PooledKeys(tokens_per_state=8, key_bytes=256)
+    assert isinstance(ring, TokenRing)
     assert ring.fills_page_of == kept

@@ -3,7 +3,7 @@
 import pytest
 
 from kvcore.base.errors import ModelError
-from kvcore.model.architecture import ChunkedLocal, FullAttention, SlidingWindow
+from kvcore.model.caches import ChunkedLocal, FullAttention, SlidingWindow
 from tests.special_models import (
     fact_of,
     read,

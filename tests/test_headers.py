@@ -26,7 +26,7 @@ from kvcore.base.errors import EngineRefusalError, KvPlannerError, ModelError, S
 from kvcore.base.quantity import Grade
 from kvcore.base.untrusted import pack
 from kvcore.memory.weights import counted_modules
-from kvcore.model.architecture import ChunkedLocal, KeysAndValues, RecurrentState, SlidingWindow
+from kvcore.model.caches import ChunkedLocal, KeysAndValues, RecurrentState, SlidingWindow
 from kvcore.model.config import ModelConfig
 from kvcore.model.families import read_architecture
 from kvcore.model.headers import MAX_CHARACTERS, MAX_ENTRIES, MAX_ROWS, HeadersReader, read_headers

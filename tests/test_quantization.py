@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 from kvcore.base.errors import EngineRefusalError, KvPlannerError, ModelError
 from kvcore.catalogue import find_model
-from kvcore.model.architecture import Experts, FullAttention, Linear, Mla, Output, RecurrentState
+from kvcore.model.architecture import Experts, Linear, Output
+from kvcore.model.caches import FullAttention, Mla, RecurrentState
 from kvcore.model.config import ModelConfig
 from kvcore.model.families import read_architecture
 from kvcore.model.quantization import Quantization, read_quantization

@@ -25,6 +25,7 @@ from kvcore.evidence.carry import carried_over
 from kvcore.flags import FLAGS
 from kvcore.memory.weights import Rank, counted_layers
 from kvcore.model import architecture as arch
+from kvcore.model.caches import BlockIndexer, CompressedLatent, LatentWindow, PooledKeys, SparseIndexer
 from kvcore.model.families import read_architecture
 from kvcore.planning import HIGH, LOW, Plan, Verdict, plan, stage_kv_bytes
 from kvcore.planning.numbers import Numbers, numbers, numbers_of
@@ -410,7 +411,7 @@ def _read(rank: Rank, module: arch.Module, name: str) -> float:
 def _read_kv_bytes_per_token(plan: Plan) -> float:
     """Of layers that read their whole cache in every step: not of windows, states, and what an indexer picks from."""
     caches = {type(cache) for layer in plan.architecture.layers for cache in layer.caches}
-    picks = {arch.SparseIndexer, arch.BlockIndexer, arch.PooledKeys, arch.CompressedLatent, arch.LatentWindow}
+    picks = {SparseIndexer, BlockIndexer, PooledKeys, CompressedLatent, LatentWindow}
     if caches & picks:
         return 0.0
     return sum(

@@ -23,8 +23,8 @@ from kvcore.cache.vectors import counted_vectors
 from kvcore.engine import divided, stage_layers, units_per_rank
 from kvcore.engine.protocol import Resolved
 from kvcore.engine.records import CompressedBlocks
-from kvcore.model.architecture import (
-    Architecture,
+from kvcore.model.architecture import Architecture, Layer, by_identity, caches_of, layer_counts
+from kvcore.model.caches import (
     BlockIndexer,
     CacheState,
     ChunkedLocal,
@@ -33,16 +33,12 @@ from kvcore.model.architecture import (
     FullAttention,
     InputWindow,
     LatentWindow,
-    Layer,
     Mla,
     PooledKeys,
     RecurrentState,
     SlidingWindow,
     SparseIndexer,
     TokenRing,
-    by_identity,
-    caches_of,
-    layer_counts,
 )
 from kvcore.model.families.drafts import Draft
 from kvcore.scenario import Parallel

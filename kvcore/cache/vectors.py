@@ -7,10 +7,7 @@ from typing import Final
 from kvcore.cache.kv_formats import aligned_states, kv_format
 from kvcore.cache.spec import CacheKind, LayerSpec
 from kvcore.engine.records import CompressedBlocks
-from kvcore.model.architecture import (
-    CompressedLatent,
-    LatentWindow,
-)
+from kvcore.model.caches import CompressedLatent, LatentWindow
 
 INDEX_SCALE_BYTES: Final = 2
 

@@ -25,7 +25,7 @@ from kvcore.cache.spec import (
 from kvcore.course.equation import equations
 from kvcore.course.lesson import Content, Lesson, Prediction, Slip, StepName
 from kvcore.explain.numbers import any_cache, bytes_per_token_in_all
-from kvcore.model.architecture import Mla
+from kvcore.model.caches import Mla
 from kvcore.planning import Plan
 
 _BITS: Final = 8

@@ -33,7 +33,8 @@ from kvcore.engine.records import (
     Transfer,
 )
 from kvcore.engine.switches import AttentionBackend, Switches
-from kvcore.model.architecture import Architecture, CacheState
+from kvcore.model.architecture import Architecture
+from kvcore.model.caches import CacheState
 from kvcore.model.config import ModelConfig
 from kvcore.model.families.drafts import Draft
 from kvcore.model.quantization import Quantization

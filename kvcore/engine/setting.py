@@ -9,7 +9,8 @@ from kvcore.catalogue.accelerators import Accelerator, Interconnect
 from kvcore.engine import stage_layers
 from kvcore.engine.overheads import Overheads
 from kvcore.engine.protocol import Engine, Resolved, Setting
-from kvcore.model.architecture import Architecture, SparseIndexer, caches_of
+from kvcore.model.architecture import Architecture, caches_of
+from kvcore.model.caches import SparseIndexer
 from kvcore.scenario import Host, Link, Scenario
 
 DTYPE_BYTES: Final = {

@@ -8,8 +8,8 @@ from msgspec import Struct
 
 from kvcore.base.kept import kept
 from kvcore.engine.switches import AttentionKind
-from kvcore.model.architecture import (
-    Architecture,
+from kvcore.model.architecture import Architecture
+from kvcore.model.caches import (
     BlockIndexer,
     ChunkedLocal,
     CompressedLatent,

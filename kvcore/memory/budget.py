@@ -39,7 +39,8 @@ from kvcore.memory.intervals import Reach, available_interval, reach_of
 from kvcore.memory.loaded import loaded_quantity
 from kvcore.memory.unstated import other_settings
 from kvcore.memory.weights import WeightBytes
-from kvcore.model.architecture import Architecture, LatentWindow, Mla, SparseIndexer, caches_of
+from kvcore.model.architecture import Architecture, caches_of
+from kvcore.model.caches import LatentWindow, Mla, SparseIndexer
 from kvcore.scenario import Scenario
 
 ASSUMED_TOTAL_SPREAD: Final = 0.3

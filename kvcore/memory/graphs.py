@@ -17,7 +17,8 @@ from kvcore.engine.setting import has_indexer, own_overheads
 from kvcore.engine.switches import AttentionBackend
 from kvcore.engine.switches import GraphEstimate as EstimateRule
 from kvcore.memory.activations import ACTIVATIONS, FLOAT32_BYTES, layer_elements
-from kvcore.model.architecture import Architecture, ChunkedLocal, FullAttention, Mla, SlidingWindow, caches_of
+from kvcore.model.architecture import Architecture, caches_of
+from kvcore.model.caches import ChunkedLocal, FullAttention, Mla, SlidingWindow
 from kvcore.tables import (
     Capability,
     CapabilityNumber,

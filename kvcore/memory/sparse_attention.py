@@ -12,7 +12,8 @@ from kvcore.engine import stage_layers
 from kvcore.engine.protocol import Resolved
 from kvcore.engine.switches import AttentionBackend, SparseQueries, Switches
 from kvcore.memory.weights import allocated_bytes, loading_split_bytes
-from kvcore.model.architecture import Architecture, CompressedLatent, LatentWindow, Mla, caches_of
+from kvcore.model.architecture import Architecture, caches_of
+from kvcore.model.caches import CompressedLatent, LatentWindow, Mla
 from kvcore.scenario import Parallel
 
 INDEX_BYTES: Final = 4

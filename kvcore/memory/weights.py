@@ -22,20 +22,17 @@ from kvcore.engine.setting import DTYPE_BYTES
 from kvcore.memory.stages import on_every_stage, stage_modules
 from kvcore.model.architecture import (
     Architecture,
-    ChunkedLocal,
     Experts,
-    FullAttention,
     Layer,
     Linear,
-    Mla,
     Module,
     Parameter,
     RotaryTable,
-    SlidingWindow,
     Split,
     VocabEmbedding,
     by_identity,
 )
+from kvcore.model.caches import ChunkedLocal, FullAttention, Mla, SlidingWindow
 from kvcore.model.quantization import Quantization
 from kvcore.model.quantization.formats import ExpertsShape, LinearShape
 from kvcore.scenario import Parallel

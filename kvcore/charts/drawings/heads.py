@@ -11,14 +11,8 @@ from kvcore.base.numbers import count, format_bytes
 from kvcore.base.words import Words, listed, msg
 from kvcore.cache.kv_formats import kv_format
 from kvcore.charts.drawings.drawing import Drawing, box, words_box
-from kvcore.model.architecture import (
-    Architecture,
-    CompressedLatent,
-    FullAttention,
-    Linear,
-    Mla,
-    SlidingWindow,
-)
+from kvcore.model.architecture import Architecture, Linear
+from kvcore.model.caches import CompressedLatent, FullAttention, Mla, SlidingWindow
 from kvcore.planning import Plan
 
 MHA, GQA, MQA, MLA = "MHA", "GQA", "MQA", "MLA"

@@ -31,7 +31,8 @@ from kvcore.engines.vllm_ascend.npu import NpuEngine, NpuFacts
 from kvcore.engines.vllm_ascend.profile import kept_stream_bytes
 from kvcore.engines.vllm_ascend.refusals import Asked, check_combinations, check_states
 from kvcore.engines.vllm_ascend.stored import Storing, kept_states, stored
-from kvcore.model.architecture import Architecture, CacheState
+from kvcore.model.architecture import Architecture
+from kvcore.model.caches import CacheState
 from kvcore.model.quantization import Quantization
 from kvcore.model.quantization.compressed import COMPRESSED_TENSORS
 from kvcore.scenario import CudagraphMode, Scenario

@@ -14,20 +14,15 @@ from kvcore.base.units import ceil_div, round_up
 from kvcore.engines.vllm_ascend.additional import ModuleRanks
 from kvcore.model.architecture import (
     Architecture,
-    CacheState,
-    ChunkedLocal,
     Experts,
-    FullAttention,
     Layer,
     Linear,
-    Mla,
     Module,
     Parameter,
-    SlidingWindow,
-    SparseIndexer,
     Split,
     VocabEmbedding,
 )
+from kvcore.model.caches import CacheState, ChunkedLocal, FullAttention, Mla, SlidingWindow, SparseIndexer
 
 WHOLE_QUERIES: Final = ("q_b_proj", "kv_b_proj", "attn.wq_b", "attn.attn_sink")
 """Modules that each rank stores whole where it attends to a part of the tokens with all heads.

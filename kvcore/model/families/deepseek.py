@@ -9,6 +9,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from kvcore.model import architecture as arch
+from kvcore.model.caches import LatentWindow
 from kvcore.model.config import ModelConfig, Section
 from kvcore.model.families.decoder import (
     DECODERS,
@@ -247,7 +248,7 @@ def v4_layer(
         *blocks.norms(hidden, "attn_norm", "ffn_norm"),
         *(float32(name, mixes * streams * hidden + mixes + 3) for name in ("hc_attn", "hc_ffn")),
     ]
-    window = arch.LatentWindow(
+    window = LatentWindow(
         sliding_window=section.integer("sliding_window"),
         state_bytes=LATENT_BYTES,
         page_alignment=mla.PAGE_ALIGNMENT,

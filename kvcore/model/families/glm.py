@@ -8,6 +8,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from kvcore.model import architecture as arch
+from kvcore.model.caches import CacheState, PooledKeys, RecurrentState, TokenRing
 from kvcore.model.config import ModelConfig, Section
 from kvcore.model.families.decoder import (
     DECODERS,
@@ -113,7 +114,7 @@ def linear_attention(section: Section, hidden: int) -> arch.Layer:
     kernel = read_conv_kernel(section, "linear_conv_kernel_dim")
     layer = unquantized(kda_layer(prefix, hidden, (heads, width), kernel, start, gates))
     exporting = (
-        replace(state, exported_head_size=width) if isinstance(state, arch.RecurrentState) else state
+        replace(state, exported_head_size=width) if isinstance(state, RecurrentState) else state
         for state in layer.caches
     )
     return replace(layer, caches=tuple(exporting))
@@ -121,13 +122,13 @@ def linear_attention(section: Section, hidden: int) -> arch.Layer:
 
 def attending(section: Section, latent: Latent) -> arch.Layer:
     """Latent attention in 16 bits, with the indexer that picks pools of tokens where the config has one."""
-    caches: tuple[arch.CacheState, ...] = (latent.cache,)
+    caches: tuple[CacheState, ...] = (latent.cache,)
     modules: tuple[arch.Module, ...] = latent_attention(latent)
     if section.optional_integer("index_topk", minimum=1) is not None:
         pool, width = section.integer("index_kpool", minimum=2), section.integer("index_head_dim")
         key_bytes = width + width // KEY_SCALE * 4
-        keys = arch.PooledKeys(tokens_per_state=pool, key_bytes=key_bytes, page_keys=PAGE_KEYS)
-        ring = arch.TokenRing(tokens_per_group=pool, row_bytes=2 * width * 2, in_powers=True)
+        keys = PooledKeys(tokens_per_state=pool, key_bytes=key_bytes, page_keys=PAGE_KEYS)
+        ring = TokenRing(tokens_per_group=pool, row_bytes=2 * width * 2, in_powers=True)
         caches = (keys, ring, latent.cache)
         prefix = "self_attn.indexer.index_kpool_compress"
         modules += (

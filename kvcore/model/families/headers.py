@@ -20,6 +20,7 @@ from kvcore.base.errors import ModelError, Notice, notice
 from kvcore.base.units import gib
 from kvcore.model import architecture as arch
 from kvcore.model.architecture import Architecture, Layer, Module
+from kvcore.model.caches import CacheState, KeysAndValues, Mla, RecurrentState, SparseIndexer
 from kvcore.model.config import MAX_LAYERS, ModelConfig, Section
 from kvcore.model.headers import Headers
 from kvcore.model.parts import blocks, mixers
@@ -118,7 +119,7 @@ class _Reader:
             moe=self._moe(layers),
             vocab_size=embeddings[0].tensors.shape[0] if embeddings else self.section.integer("vocab_size"),
             is_multimodal=bool(self.encoders),
-            is_mla=any(isinstance(cache, arch.Mla) for cache in caches),
+            is_mla=any(isinstance(cache, Mla) for cache in caches),
         )
         return dataclasses.replace(model, is_assumed=True, notices=tuple(self._notices(layers, windows)))
 
@@ -176,7 +177,7 @@ class _Reader:
     def _layer(self, parts: list[Part], window: int | None) -> Layer:
         states = {part.path[:-1] for part in parts if part.is_called(NAMES.recurrent)}
         modules: list[Module] = []
-        caches: list[arch.CacheState] = []
+        caches: list[CacheState] = []
         loading: list[arch.Parameter] = []
         mixers_of: dict[Words, list[Part]] = {}
         for part in parts:
@@ -245,16 +246,16 @@ class _Reader:
             raise self.section.missing("num_attention_heads")
         return attended // size
 
-    def _latent(self, down: Part, members: list[Part], parts: list[Part]) -> Iterator[arch.CacheState]:
+    def _latent(self, down: Part, members: list[Part], parts: list[Part]) -> Iterator[CacheState]:
         """The latent vector with the rotated part of the keys, and the keys of a sparse indexer."""
         indexer = self.cutter.rows(first(parts, NAMES.indexer_key))
         if indexer is not None:
-            yield arch.SparseIndexer(index_head_dim=indexer)
+            yield SparseIndexer(index_head_dim=indexer)
         norm = next((part.tensors.elements for part in members if part.is_called(NAMES.latent_norm)), None)
         rank, rows = norm or self.section.optional_integer("kv_lora_rank"), self.cutter.rows(down)
         if not rank or not rows or rows < rank:
             raise self._unreadable(reason="the latent vector's width is not to be seen")
-        yield arch.Mla(kv_lora_rank=rank, qk_rope_head_dim=rows - rank)
+        yield Mla(kv_lora_rank=rank, qk_rope_head_dim=rows - rank)
 
     def _copies(self, members: list[Part]) -> Iterator[arch.Parameter]:
         """Copies of the way up from the latent vector that decoding keeps, as `parts.latent.absorbed` has it."""
@@ -263,7 +264,7 @@ class _Reader:
             heads = self._num_heads(0)
             yield arch.Parameter(name="absorbed", sharded=heads, replicated=up.tensors.elements // heads)
 
-    def _state(self, members: list[Part]) -> Iterator[arch.CacheState]:
+    def _state(self, members: list[Part]) -> Iterator[CacheState]:
         """The cache states of a mixer, by its convolutions, its decay and its last projection."""
         taps = [
             part.tensors.shape for part in members if "conv" in part.module and len(part.tensors.shape) == 3
@@ -274,7 +275,7 @@ class _Reader:
         if len(decay) == 2:
             shapes = [replace(shape, sharded_per_speculative_token=0) for shape in shapes]
             states = (*shapes, mixers.matrices(*decay))
-            yield arch.RecurrentState(kind="mamba1", heads=decay[0], shapes=states)
+            yield RecurrentState(kind="mamba1", heads=decay[0], shapes=states)
         elif decay and inner:
             heads, rest = math.prod(decay), max(channels - inner, 0)
             is_delta = any(part.is_called(NAMES.delta) for part in members)
@@ -285,7 +286,7 @@ class _Reader:
             groups = 0 if is_delta else rest // (2 * size)
             if groups and shapes:
                 shapes[0] = replace(shapes[0], sharded_per_group=2 * size * (taps[0][2] - 1))
-            yield arch.RecurrentState(
+            yield RecurrentState(
                 kind="gdn_attention" if is_delta else "mamba2",
                 heads=heads,
                 replicable_groups=groups,
@@ -293,14 +294,14 @@ class _Reader:
                 shapes=(*shapes, mixers.matrices(heads, width * size, next(filter(None, dtypes), ""))),
             )
         elif shapes:
-            yield arch.RecurrentState(kind="short_conv", heads=channels, shapes=tuple(shapes))
+            yield RecurrentState(kind="short_conv", heads=channels, shapes=tuple(shapes))
 
     # -- the whole model --------------------------------------------------------------------------------------------
 
-    def _heads(self, caches: Sequence[arch.CacheState]) -> Heads:
+    def _heads(self, caches: Sequence[CacheState]) -> Heads:
         hidden = self.cutter.hidden_size
-        kept = [cache for cache in caches if isinstance(cache, arch.KeysAndValues)]
-        latent = next((cache for cache in caches if isinstance(cache, arch.Mla)), None)
+        kept = [cache for cache in caches if isinstance(cache, KeysAndValues)]
+        latent = next((cache for cache in caches if isinstance(cache, Mla)), None)
         if latent is not None:
             width = latent.kv_lora_rank + latent.qk_rope_head_dim
             return Heads(hidden_size=hidden, num_heads=self._num_heads(0), num_kv_heads=1, head_dim=width)
@@ -353,7 +354,7 @@ class _Reader:
         if whole.total() >= NOTABLE_BYTES:
             names, size = (name for name, _ in whole.most_common()), f"{gib(whole.total()):.2f}"
             yield notice("headers-whole-tensors", "headers", names=_listed(names), size=size)
-        states = [any(isinstance(cache, arch.RecurrentState) for cache in layer.caches) for layer in layers]
+        states = [any(isinstance(cache, RecurrentState) for cache in layer.caches) for layer in layers]
         if any(states):
             yield notice("headers-state-layers", "headers", layers=sum(states))
         has_window = (

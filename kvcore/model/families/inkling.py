@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from kvcore.base.units import round_up
 from kvcore.model import architecture as arch
+from kvcore.model.caches import InputWindow
 from kvcore.model.config import ModelConfig, Section
 from kvcore.model.parts import blocks
 from kvcore.model.parts.experts import MAX_EXPERTS
@@ -95,7 +96,7 @@ def decoder_layer(
     window = section.integer("sliding_window_size", 512)
     positions = window if is_local else section.integer("rel_extent", 1024)
     row = 2 * heads.head_dim + 2 * (hidden // heads.num_kv_heads)
-    convolved = arch.InputWindow(
+    convolved = InputWindow(
         num_kv_heads=heads.num_kv_heads, row_elements=1 << (row - 1).bit_length(), kernel=kernel
     )
     return arch.Layer(

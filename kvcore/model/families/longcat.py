@@ -8,7 +8,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from kvcore.model import architecture as arch
-from kvcore.model.architecture import CacheState, SparseIndexer
+from kvcore.model.caches import CacheState, SparseIndexer
 from kvcore.model.config import ModelConfig, Section
 from kvcore.model.families.decoder import (
     DECODERS,

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from kvcore.base.errors import ModelError
 from kvcore.model import architecture as arch
-from kvcore.model.architecture import BlockIndexer
+from kvcore.model.caches import BlockIndexer
 from kvcore.model.config import ModelConfig, Section
 from kvcore.model.families.decoder import (
     DECODERS,

@@ -7,6 +7,7 @@ from typing import Final
 
 from kvcore.base.units import round_up
 from kvcore.model import architecture as arch
+from kvcore.model.caches import CacheState, PooledKeys, RecurrentState, TokenRing
 from kvcore.model.config import ModelConfig, Section
 from kvcore.model.families.decoder import DECODERS, by_row, feed_forward, read_decoder
 from kvcore.model.families.qwen import LINEAR, read_delta_net
@@ -83,7 +84,7 @@ def read(config: ModelConfig) -> arch.Architecture:
 def attending(section: Section, heads: blocks.Heads, *, has_positions: bool) -> arch.Layer:
     """Attention with an output gate; where the config has an indexer, its projection is part of the queries', and it
     keeps a key a group and a ring of those whose group is not whole."""
-    caches: tuple[arch.CacheState, ...] = (blocks.cache_of(heads),)
+    caches: tuple[CacheState, ...] = (blocks.cache_of(heads),)
     projections = blocks.attention(heads, query_parts=2)
     modules: tuple[arch.Module, ...] = (
         *projections,
@@ -94,8 +95,8 @@ def attending(section: Section, heads: blocks.Heads, *, has_positions: bool) -> 
         return arch.Layer(modules=modules, caches=caches)
     width, group = section.integer("indexer_head_dim"), section.integer("indexer_compress_ratio")
     elements = round_up(width, POSITION_ELEMENTS) + POSITIONS if has_positions else width
-    ring = arch.TokenRing(tokens_per_group=group, row_bytes=elements * KEY_BYTES)
-    keys = arch.PooledKeys(tokens_per_state=group, key_bytes=width * KEY_BYTES)
+    ring = TokenRing(tokens_per_group=group, row_bytes=elements * KEY_BYTES)
+    keys = PooledKeys(tokens_per_state=group, key_bytes=width * KEY_BYTES)
     rows = (count + section.integer("indexer_kv_heads")) * width
     prefix = "self_attn.indexer"
     return arch.Layer(
@@ -136,9 +137,7 @@ def lookup(section: Section, wide: int, hidden: int) -> arch.Layer:
         return arch.Layer(modules=())
     kernel = read_conv_kernel(section, "ple_conv_kernel_size")
     rows = (kernel - 1) * section.integer("ngram_size", minimum=2, maximum=MAX_CONV_TAPS)
-    state = arch.RecurrentState(
-        kind="short_conv", heads=wide, shapes=(conv_rows(wide, rows + 1),), is_whole=True
-    )
+    state = RecurrentState(kind="short_conv", heads=wide, shapes=(conv_rows(wide, rows + 1),), is_whole=True)
     return arch.Layer(
         modules=(
             blocks.replicated("ple.kv_proj", section.integer("ple_embed_dim"), wide + hidden),

@@ -7,7 +7,8 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from kvcore.model.architecture import Architecture, CrossAttention, Layer
+from kvcore.model.architecture import Architecture, Layer
+from kvcore.model.caches import CrossAttention
 from kvcore.model.config import MAX_LAYERS, ModelConfig, Section
 from kvcore.model.families import decoder
 from kvcore.model.families.multimodal import behind_encoders

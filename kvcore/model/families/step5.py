@@ -7,6 +7,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from kvcore.model import architecture as arch
+from kvcore.model.caches import FullAttention, PooledKeys, TokenRing
 from kvcore.model.config import ModelConfig, Section
 from kvcore.model.families.multimodal import behind_encoders
 from kvcore.model.parts import blocks, image_encoders
@@ -150,7 +151,7 @@ def picking(indexer: Section, heads: blocks.Heads, norm: str) -> arch.Layer:
         parts=(*fused.parts, *(f"self_attn.{part}" for part in parts)),
     )
     weights = arch.Output(units=groups, width=count // groups, replicable=True)
-    kept = arch.FullAttention(
+    kept = FullAttention(
         num_kv_heads=heads.num_kv_heads, head_size=heads.head_dim, head_size_v=heads.head_dim
     )
     return arch.Layer(
@@ -167,8 +168,8 @@ def picking(indexer: Section, heads: blocks.Heads, norm: str) -> arch.Layer:
         ),
         caches=(
             kept,
-            arch.PooledKeys(tokens_per_state=REGION, key_bytes=PROXY),
-            arch.TokenRing(tokens_per_group=REGION, row_bytes=4 * PROXY, fills_page_of=kept),
+            PooledKeys(tokens_per_state=REGION, key_bytes=PROXY),
+            TokenRing(tokens_per_group=REGION, row_bytes=4 * PROXY, fills_page_of=kept),
         ),
     )
 

@@ -8,7 +8,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from kvcore.model import architecture as arch
-from kvcore.model.architecture import CacheState, ChunkedLocal
+from kvcore.model.caches import CacheState, ChunkedLocal
 from kvcore.model.config import ModelConfig, Section
 from kvcore.model.families.decoder import DECODERS, by_row, experts_of, read_decoder
 from kvcore.model.parts import blocks, image_encoders

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from kvcore.base.errors import CatalogueError
 from kvcore.model import architecture as arch
+from kvcore.model.caches import CacheState, FullAttention, SlidingWindow
 from kvcore.model.config import ModelConfig, Section
 from kvcore.model.rope import derived_max_model_len, read_context_limits, read_ropes
 from kvcore.tables import NEVER
@@ -252,14 +253,12 @@ TWO_NORMS: Final = ("input_layernorm", "post_attention_layernorm")
 """Both norms of a layer, as Llama and most after it call them."""
 
 
-def cache_of(heads: Heads, sliding_window: int | None = None) -> arch.CacheState:
+def cache_of(heads: Heads, sliding_window: int | None = None) -> CacheState:
     """The cache of an attention layer: everything, or a window."""
     kv, size, size_v = heads.num_kv_heads, heads.head_dim, heads.head_size_v
     if sliding_window is None:
-        return arch.FullAttention(num_kv_heads=kv, head_size=size, head_size_v=size_v)
-    return arch.SlidingWindow(
-        num_kv_heads=kv, head_size=size, head_size_v=size_v, sliding_window=sliding_window
-    )
+        return FullAttention(num_kv_heads=kv, head_size=size, head_size_v=size_v)
+    return SlidingWindow(num_kv_heads=kv, head_size=size, head_size_v=size_v, sliding_window=sliding_window)
 
 
 def embedding(

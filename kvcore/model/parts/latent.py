@@ -9,6 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from kvcore.model import architecture as arch
+from kvcore.model.caches import CompressedLatent, LatentWindow, Mla, SparseIndexer
 from kvcore.model.config import Section
 from kvcore.model.parts.blocks import Heads, norm, replicated, row
 from kvcore.model.parts.experts import ExpertTraits, expert_modules, shared_experts
@@ -31,9 +32,9 @@ class Latent(Struct, frozen=True, kw_only=True):
         return self.qk_nope_head_dim + self.qk_rope_head_dim
 
     @property
-    def cache(self) -> arch.Mla:
+    def cache(self) -> Mla:
         """The cache of a layer."""
-        return arch.Mla(kv_lora_rank=self.kv_lora_rank, qk_rope_head_dim=self.qk_rope_head_dim)
+        return Mla(kv_lora_rank=self.kv_lora_rank, qk_rope_head_dim=self.qk_rope_head_dim)
 
 
 NO_ROTATION: Final = "qk_rope_head_dim"
@@ -90,7 +91,7 @@ def latent_attention(latent: Latent, prefix: str = "self_attn") -> tuple[arch.Mo
 
 def latent_layer(latent: Latent, *more: arch.Module, indexed: Section | None = None) -> arch.Layer:
     """A layer of latent attention with `more` modules; `indexed` has the width of its indexer's keys."""
-    keys = () if indexed is None else (arch.SparseIndexer(index_head_dim=indexed.integer("index_head_dim")),)
+    keys = () if indexed is None else (SparseIndexer(index_head_dim=indexed.integer("index_head_dim")),)
     modules = (*latent_attention(latent), *more)
     return arch.Layer(modules=modules, caches=(*keys, latent.cache), loading=(absorbed(latent),))
 
@@ -151,7 +152,7 @@ def compressor(
     Source: vllm/models/deepseek_v4/compressor.py:DeepseekCompressor (0.32).
     """
     windows = 2 if ratio == OVERLAPPING_RATIO else 1
-    waiting = arch.LatentWindow(
+    waiting = LatentWindow(
         sliding_window=windows * ratio,
         state_bytes=2 * windows * width * FLOAT32_BYTES,
         page_alignment=PAGE_ALIGNMENT,
@@ -165,7 +166,7 @@ def compressor(
             norm(f"{prefix}.norm", width),
         ),
         caches=(
-            arch.CompressedLatent(
+            CompressedLatent(
                 tokens_per_state=ratio,
                 state_bytes=state_bytes,
                 page_alignment=PAGE_ALIGNMENT,

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from kvcore.base.toml_files import file_text
 from kvcore.base.units import ceil_div
 from kvcore.model import architecture as arch
+from kvcore.model.caches import RecurrentState, StateShape
 from kvcore.model.config import Section
 from kvcore.model.parts.blocks import column, norm, norms, replicated, row
 from kvcore.tables import Record, convert, read_toml
@@ -83,10 +84,10 @@ def mamba1(
     if has_norms:
         small += norms(rank, f"{prefix}.dt_layernorm")
         small += norms(state, f"{prefix}.b_layernorm", f"{prefix}.c_layernorm")
-    shapes = (arch.StateShape(sharded=inner * (kernel - 1), replicated=1), matrices(inner, state))
+    shapes = (StateShape(sharded=inner * (kernel - 1), replicated=1), matrices(inner, state))
     return arch.Layer(
         modules=(*(replace(linear, quantizable=False) for linear in linears), *small),
-        caches=(arch.RecurrentState(kind="mamba1", heads=inner, shapes=shapes),),
+        caches=(RecurrentState(kind="mamba1", heads=inner, shapes=shapes),),
     )
 
 
@@ -119,7 +120,7 @@ def mamba2(
         modules.append(arch.Parameter(name=f"{prefix}.norm", sharded=heads * width))
     rows = conv_rows(heads * width + 2 * groups * state, kernel)
     rows = replace(rows, sharded_per_group=2 * state * (kernel - 1))
-    kept = arch.RecurrentState(
+    kept = RecurrentState(
         kind="mamba2",
         heads=heads,
         replicable_groups=groups,
@@ -185,7 +186,7 @@ class DeltaNet(Struct, frozen=True, kw_only=True):
         )
 
     @property
-    def cache(self) -> arch.RecurrentState:
+    def cache(self) -> RecurrentState:
         """Convolution rows and the state matrices.
 
         Source: vllm/model_executor/layers/mamba/mamba_utils.py:gated_delta_net_state_shape (0.32).
@@ -193,7 +194,7 @@ class DeltaNet(Struct, frozen=True, kw_only=True):
         channels = 2 * self.num_k_heads * self.head_k_dim + self.num_v_heads * self.head_v_dim
         states = matrices(self.num_v_heads, self.head_v_dim * self.head_k_dim, self.state_dtype)
         shapes = (conv_rows(channels, self.conv_kernel), states)
-        return arch.RecurrentState(
+        return RecurrentState(
             kind="gdn_attention",
             heads=self.num_v_heads,
             shapes=shapes,
@@ -212,7 +213,7 @@ def short_convolution(prefix: str, channels: int, kernel: int, *, bias: bool) ->
         wide_column(f"{prefix}.in_proj", channels, (third,) * 3, bias=bias),
         row(f"{prefix}.out_proj", channels, channels, bias=bias),
     )
-    state = arch.RecurrentState(kind="short_conv", heads=channels, shapes=(conv_rows(channels, kernel),))
+    state = RecurrentState(kind="short_conv", heads=channels, shapes=(conv_rows(channels, kernel),))
     return arch.Layer(modules=modules, caches=(state,))
 
 
@@ -273,25 +274,25 @@ def kda_layer(
         row(f"{prefix}.o_proj", count * width, hidden),
     )
     shapes = (conv_rows(3 * count * width, kernel), matrices(count, width**2, "float32"))
-    state = arch.RecurrentState(kind="kda", heads=count, shapes=shapes)
+    state = RecurrentState(kind="kda", heads=count, shapes=shapes)
     return arch.Layer(modules=modules, caches=(state,))
 
 
-def linear_state(heads: int, width: int) -> arch.RecurrentState:
+def linear_state(heads: int, width: int) -> RecurrentState:
     """Linear attention keeps one matrix a head."""
-    shape = arch.StateShape(sharded=heads, replicated=width**2)
-    return arch.RecurrentState(kind="linear_attention", heads=heads, shapes=(shape,))
+    shape = StateShape(sharded=heads, replicated=width**2)
+    return RecurrentState(kind="linear_attention", heads=heads, shapes=(shape,))
 
 
-def conv_rows(channels: int, kernel: int) -> arch.StateShape:
+def conv_rows(channels: int, kernel: int) -> StateShape:
     """The rows that a convolution keeps; one more for each speculative token."""
     rows = channels * (kernel - 1)
-    return arch.StateShape(sharded=rows, replicated=1, sharded_per_speculative_token=channels)
+    return StateShape(sharded=rows, replicated=1, sharded_per_speculative_token=channels)
 
 
-def matrices(heads: int, elements: int, dtype: str = "") -> arch.StateShape:
+def matrices(heads: int, elements: int, dtype: str = "") -> StateShape:
     """The state itself: one matrix a head."""
-    return arch.StateShape(sharded=heads, replicated=elements, dtype=dtype, is_ssm=True)
+    return StateShape(sharded=heads, replicated=elements, dtype=dtype, is_ssm=True)
 
 
 def convolution(name: str, kernel: int, outputs: tuple[arch.Output, ...], *, bias: bool) -> arch.Linear:

@@ -9,6 +9,7 @@ from typing import Final, TypeAlias
 from kvcore.base.errors import ModelError
 from kvcore.base.kept import Keeper
 from kvcore.model import architecture as arch
+from kvcore.model.caches import CacheState, ChunkedLocal, FullAttention, Mla, SlidingWindow
 from kvcore.model.config import Section
 from kvcore.model.quantization.formats import UNQUANTIZED, Format
 from kvcore.model.quantization.modules import Kind, ModuleName, canonical
@@ -67,16 +68,16 @@ class Quantization(Keeper):
             known = self._formats[name, kind] = self.format_of(asked)
         return known
 
-    def scale_bytes(self, cache: arch.CacheState) -> int:
+    def scale_bytes(self, cache: CacheState) -> int:
         """Bytes of the scale parameters with one attention cache; loading drops them.
 
         Source: vllm/model_executor/layers/quantization/kv_cache.py:BaseKVCacheMethod,
         compressed_tensors/compressed_tensors.py:CompressedTensorsKVCacheMethod (0.32).
         """
         match cache:
-            case arch.FullAttention() | arch.SlidingWindow() | arch.ChunkedLocal():
+            case FullAttention() | SlidingWindow() | ChunkedLocal():
                 return self.attention_scale_bytes
-            case arch.Mla():
+            case Mla():
                 return self.mla_scale_bytes
             case _:
                 return 0
