@@ -1,4 +1,4 @@
-"""Little's law. Sums are by hand."""
+"""Little's law; expected values computed by hand."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ CHAT = Arrivals(
 )
 
 
-def test_requests_at_once_are_arrivals_times_the_stay() -> None:
+def test_requests_at_once_are_arrivals_times_time() -> None:
     # 1 s to the first token, 400 / 20 = 20 s for the answer; 2 a second
     assert CHAT.seconds_in_system == 21
     assert CHAT.requests_at_once == 42
 
 
-def test_the_post_mortem_does_not_agree_with_itself() -> None:
+def test_the_post_mortem_contradicts_itself() -> None:
     """50 a second, answers of 512 tokens at 15 a second: not 10 to 15 at once."""
     arrivals = Arrivals(
         per_second=50, prompt_tokens=1200, answer_tokens=512, first_token_seconds=0, tokens_per_second=15
@@ -27,11 +27,11 @@ def test_the_post_mortem_does_not_agree_with_itself() -> None:
     assert arrivals.requests_at_once == 1707
 
 
-def test_a_few_requests_are_at_least_one() -> None:
+def test_there_is_at_least_one_request_at_once() -> None:
     assert replace(CHAT, per_second=0.001).requests_at_once == 1
 
 
-def test_the_fleet_has_room_for_all_of_them() -> None:
+def test_the_fleet_fits_all_requests() -> None:
     # Two cards of a replica; 1,400 tokens are 88 blocks of 16.
     plan = present_plans.request(tensor_parallel_size=2)
     assert plan.cache is not None
@@ -45,12 +45,12 @@ def test_the_fleet_has_room_for_all_of_them() -> None:
     assert fleet.running <= held
 
 
-def test_seats_are_a_limit_as_well() -> None:
+def test_max_num_seqs_limits_too() -> None:
     fleet = fleet_for(present_plans.request(tensor_parallel_size=2, max_num_seqs=3), CHAT)
     assert fleet is not None
     assert (fleet.requests_per_replica, fleet.replicas, fleet.running) == (3, 14, 3)
 
 
 @pytest.mark.parametrize("fields", [{"max_model_len": 1024}, {"accelerator": "RTX-4090-24GB"}])
-def test_no_fleet_where_a_request_does_not_fit(fields: dict[str, object]) -> None:
+def test_no_fleet_if_a_request_does_not_fit(fields: dict[str, object]) -> None:
     assert fleet_for(present_plans.request(**fields), CHAT) is None

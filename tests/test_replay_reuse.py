@@ -92,7 +92,7 @@ def test_by_hand() -> None:
 
 @settings(deadline=None, max_examples=40)
 @given(st.lists(st.integers(0, 6), min_size=1, max_size=40), st.integers(1, 12))
-def test_a_cache_that_is_simulated_finds_the_same(names: list[int], size: int) -> None:
+def test_a_simulated_cache_finds_the_same(names: list[int], size: int) -> None:
     """One block each, and one token more: a plain LRU cache of that size."""
     requests = [
         TraceRequest(id=f"{at}", arrival=at, prompt=((f"n{name}", 17),), answer_tokens=1)
@@ -111,7 +111,7 @@ def test_a_cache_that_is_simulated_finds_the_same(names: list[int], size: int) -
     assert reuse_of(requests, 16).hit_rate(size) == pytest.approx(hits * 16 / (17 * len(names)))
 
 
-def test_a_sample_is_close_to_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sampled_trace_is_close_to_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     requests = interleaved("chat")
     whole = reuse_of(requests, BLOCK)
     monkeypatch.setattr(reuse, "MAX_ACCESSES", 60_000)
@@ -121,7 +121,7 @@ def test_a_sample_is_close_to_the_whole(monkeypatch: pytest.MonkeyPatch) -> None
         assert sample.hit_rate(blocks) == pytest.approx(whole.hit_rate(blocks), abs=0.03)
 
 
-def test_what_the_chart_and_the_sentence_say() -> None:
+def test_the_chart_and_the_sentence() -> None:
     requests = spaced(documents(12, 60, 800))
     found = reuse_of(requests, BLOCK)
     engine = Settings(num_blocks=101, max_num_seqs=4, max_num_batched_tokens=8192, max_model_len=2048,

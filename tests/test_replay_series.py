@@ -39,7 +39,7 @@ def request(name: str, arrival: float, prompt: int = 100, answer: int = 3) -> Tr
 
 
 def ended(work: Generator[Any, None, Any]) -> Any:
-    """What the work comes to."""
+    """Runs the work and returns its result."""
     while True:
         try:
             next(work)
@@ -58,14 +58,14 @@ def test_one_request_by_hand() -> None:
     assert found.mean_running == 1
 
 
-def test_nobody_waits_for_a_request_that_comes_later() -> None:
+def test_no_request_waits_for_a_later_one() -> None:
     found = replayed([request("a", 0), request("b", 100)], settings(), RATES)
     assert found.seconds == pytest.approx(100.3)
     assert found.ttft is not None
     assert found.ttft.p99 == pytest.approx(0.1)
 
 
-def test_preemption_begins_where_answers_outgrow_the_pool() -> None:
+def test_preemption_starts_when_answers_outgrow_the_pool() -> None:
     """20 blocks: two requests of 9 blocks fit, and when both grow to 11 one is preempted."""
     trace = [request("a", 0, 144, 30), request("b", 50, 144, 30)]
     calm = replayed(trace, settings(), RATES)
@@ -78,7 +78,7 @@ def test_preemption_begins_where_answers_outgrow_the_pool() -> None:
     assert ended(most_rate(trace, settings(), RATES, (1000, 2000))) is None
 
 
-def test_points_stay_few_and_lose_nothing() -> None:
+def test_merged_points_keep_sums_and_maxima() -> None:
     trace = random_arrivals([(50, 40, 1)], per_second=0.5, requests=400)
     found = replayed(trace, settings(), RATES)
     assert len(found.points) <= 2 * 480
@@ -88,7 +88,7 @@ def test_points_stay_few_and_lose_nothing() -> None:
     assert held == pytest.approx(busy * found.mean_running)
 
 
-def test_a_bound_is_no_latency() -> None:
+def test_a_bound_gives_no_latency() -> None:
     clock = BoundClock(weight_bytes=1e9, kv_bytes_per_token=1e6, bandwidth=1e12)
     found = replayed([request("a", 0)], settings(), clock)
     assert (found.ttft, found.tpot) == (None, None)
@@ -97,7 +97,7 @@ def test_a_bound_is_no_latency() -> None:
 
 
 def test_a_bound_takes_the_longer_of_reading_and_computing() -> None:
-    """Of one request: a prompt of 100 computes for 100 x 1e10 / 1e13 s = 0.1 s, then each step reads 1 GB in 1 ms."""
+    """One request: a prompt of 100 computes for 100 x 1e10 / 1e13 s = 0.1 s, then each step reads 1 GB in 1 ms."""
     clock = BoundClock(
         weight_bytes=1e9, kv_bytes_per_token=0, bandwidth=1e12, flops_per_token=1e10, peak_flops=1e13
     )
@@ -126,7 +126,7 @@ def test_two_replicas_preempt_nothing_where_one_does() -> None:
     assert [len(part.parts) for part in [ended(over_replicas(trace[:1], settings(), RATES, 4))]] == [1]
 
 
-def test_what_a_fit_says_nothing_of_takes_the_bound() -> None:
+def test_terms_without_a_fit_take_the_bound() -> None:
     planned = present_plans.fits()
     fit = FittedClock(a=1.0, b=0.0, c=0.0, off=0.0)
     trace = [request("a", 0, 100, 4)]
@@ -137,7 +137,7 @@ def test_what_a_fit_says_nothing_of_takes_the_bound() -> None:
     assert [name for name, _ in ended(comparing(planned, trace, fit, "replicas"))] == ["1", "2", "4", "8"]
 
 
-def test_a_benchmark_of_one_gap_over_many_requests_is_no_endless_work() -> None:
+def test_one_gap_over_many_requests_is_fitted_quickly() -> None:
     """Every gap spans all starts: what is counted for each is a difference of two sums, not a walk over them."""
     many = 20_000
     result = {
@@ -147,7 +147,7 @@ def test_a_benchmark_of_one_gap_over_many_requests_is_no_endless_work() -> None:
     assert fitted_clock(result).off >= 0
 
 
-def test_a_clock_is_found_again_from_a_benchmark() -> None:
+def test_a_clock_is_recovered_from_a_benchmark() -> None:
     """Streams made with 10 ms + 20 µs a token + 10 ns a token of context; starts apart, so that the load changes."""
     a, b, c = 0.01, 2e-5, 1e-8
     starts, ttfts, gaps = [], [], []
@@ -160,7 +160,7 @@ def test_a_clock_is_found_again_from_a_benchmark() -> None:
     assert a + b + c * 1000 == pytest.approx(found.a + found.b + found.c * 1000, rel=0.01)
 
 
-def test_least_squares_never_give_time_back() -> None:
+def test_least_squares_are_never_negative() -> None:
     assert min(least_squares([(float(n), 100.0 * n, 1.0 / n) for n in range(1, 20)])) >= 0
 
 
@@ -174,7 +174,7 @@ def test_a_benchmark_without_its_steps_is_refused(result: dict[str, Any]) -> Non
 
 
 @pytest.mark.parametrize("rate", [0.0, -1.0, math.nan, math.inf])
-def test_a_rate_that_is_none(rate: float) -> None:
+def test_an_invalid_rate(rate: float) -> None:
     with pytest.raises(ScenarioError):
         UserClock(prefill_tokens_per_second=rate, decode_tokens_per_second=10)
 

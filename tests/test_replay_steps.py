@@ -1,4 +1,4 @@
-"""The scheduler step by step, against what vLLM's own did with the same requests.
+"""The scheduler step by step, compared with vLLM's own on the same requests.
 
 tests/data/replay_steps.jsonl has one group of full attention, replay_groups.jsonl windows, chunks, recurrent states
 and drafts, replay_drafts.jsonl drafts by other means.
@@ -45,7 +45,7 @@ def case_of(record: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("record", RECORDS, ids=lambda record: record["id"])
-def test_every_step_is_the_engines(record: dict[str, Any]) -> None:
+def test_every_step_equals_the_engines(record: dict[str, Any]) -> None:
     answer = case_answer(json.dumps(case_of(record)).encode())
     wanted = [tuple(row) for count, *row in record["steps"] for _ in range(count)]
     assert answer["steps"] == wanted
@@ -157,14 +157,14 @@ STATE = {"kind": "mamba", "block_size": 16, "mamba_cache_mode": "none"}
         ({"requests": [{}]}, "invalid-value", "requests[0]"),
     ],
 )
-def test_what_cannot_be_replayed_is_refused_by_name(changes: dict[str, Any], code: str, field: str) -> None:
+def test_unsupported_settings_are_refused_by_name(changes: dict[str, Any], code: str, field: str) -> None:
     answer = case_answer(json.dumps(small(**changes)).encode())
     assert (answer["id"], answer["error"]["code"], answer["error"]["field"]) == ("one", code, field)
     assert answer["error"]["next_step"]
 
 
 @pytest.mark.parametrize("line", [b"\xff", b"[]", b"{", b"null", b'{"id": 1}', b"[" * 100])
-def test_a_broken_line_is_an_answer_too(line: bytes) -> None:
+def test_a_broken_line_gets_an_answer(line: bytes) -> None:
     answer = case_answer(line)
     assert answer["id"] is None
     assert answer["error"]["code"]
@@ -200,7 +200,7 @@ def test_accepted_drafts_shorten_an_answer() -> None:
     assert [row[3] for row in rows(0)] == [20, 3, 3, 3, 3, 3, 3]
 
 
-def test_a_draft_model_takes_a_place_of_each_request_in_the_batch() -> None:
+def test_a_draft_model_takes_a_batch_token_for_each_request() -> None:
     def tokens(version: str, method: str) -> list[int]:
         drafts = {"method": method, "num_speculative_tokens": 2, "accepted_tokens": [2]}
         case = small(engine_version=version, requests=one(prompt=[["a", 62]], answer_tokens=1),
@@ -298,7 +298,7 @@ def test_the_pool_never_leaks_and_every_request_gets_its_answer(
 
 @settings(deadline=None, max_examples=60)
 @given(st.sampled_from(RECORDS), st.lists(st.sampled_from([0, 1, 2, 3, 40, 300]), min_size=12, max_size=12))
-def test_idle_steps_are_skipped_as_if_they_had_been_made(record: dict[str, Any], pauses: list[int]) -> None:
+def test_skipped_idle_steps_equal_computed_ones(record: dict[str, Any], pauses: list[int]) -> None:
     case = case_of(record)
     arrivals = accumulate(pauses)
     case["requests"] = [
@@ -352,7 +352,7 @@ def test_groups_leak_nothing(
     assert_all_given_back(scheduler_of(given_settings, requests), requests)
 
 
-def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_remembered_contents_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trace, "MAX_KNOWN", 3)
     shared = [
         {"id": f"{at}", "arrival_step": 0, "prompt": [["a", 80]], "answer_tokens": 1} for at in range(2)

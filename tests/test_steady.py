@@ -1,4 +1,4 @@
-"""Capacity in the steady state, held against the replay of vLLM's scheduler on eight mixes."""
+"""Capacity in the steady state, compared with the replay of vLLM's scheduler on eight mixes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def steady_of(mix: str) -> Steady:
 
 
 @pytest.mark.parametrize("mix", MIXES)
-def test_as_many_run_as_in_the_replay(mix: str) -> None:
+def test_as_many_requests_run_as_in_the_replay(mix: str) -> None:
     found = steady_of(mix).running(4 * BLOCKS, BATCHED)
     assert found == pytest.approx(saturated(mix, BLOCKS, 4 * BLOCKS).running, rel=EARNED)
 
@@ -46,7 +46,7 @@ def test_beyond_these_seats_the_replay_preempts(mix: str) -> None:
 
 
 def shares_of(blocks: int) -> Shares:
-    """Of a pool of that many blocks of 16 tokens, one group of full attention."""
+    """The steady state of a pool of so many blocks of 16 tokens, with one group of full attention."""
     return lambda lengths: [math.ceil(length / 16) / blocks for length in lengths]
 
 
@@ -63,7 +63,7 @@ def test_by_hand() -> None:
     assert found.running(100, 13) == pytest.approx(4)
 
 
-def test_half_of_the_requests_is_most_of_what_runs() -> None:
+def test_long_answers_dominate_the_running_requests() -> None:
     # One of two requests runs for 1 step, the other for 99: of 100 moments 99 belong to the long one.
     found = steady_state([(1, 1, 1), (1000, 99, 1)], lambda lengths: [length / 1e6 for length in lengths], 4096,
                          is_async=False)  # fmt: skip
@@ -71,7 +71,7 @@ def test_half_of_the_requests_is_most_of_what_runs() -> None:
     assert found.mean_share * 1e6 == pytest.approx((1 + 99 * 1049) / 100, rel=1e-3)
 
 
-def test_nothing_to_say() -> None:
+def test_no_steady_state() -> None:
     assert steady_state([], shares_of(9), 64, is_async=False) is None
     assert steady_state([(100, 5, 1)], shares_of(9), 64, is_async=False) is None
     assert steady_state([(10, 5, 1)], lambda lengths: [0.0] * len(lengths), 64, is_async=False) is None

@@ -1,4 +1,4 @@
-"""Request logs -> lengths: JSON lines, CSV, the engine's own lines; whatever is no request is counted or refused."""
+"""Lengths from request logs: JSON lines, CSV, the engine's own lines; other lines are counted or refused."""
 
 import io
 import json
@@ -40,7 +40,7 @@ def refused(content: list[bytes]) -> WorkloadError:
 
 
 class TestJsonLines:
-    def test_usage_counts_win_over_text(self) -> None:
+    def test_usage_counts_take_precedence_over_text(self) -> None:
         log = read_request_log(
             lines({"prompt": "x" * 7000, "usage": {"prompt_tokens": 12, "completion_tokens": 3}})
         )
@@ -65,7 +65,7 @@ class TestJsonLines:
         assert (log.traffic.prompts.longest_tokens, log.estimated) == (tokens, 1)
 
     @given(st.text(st.sampled_from("aZ09+/_=-(!. \n显カ한กжעé\u3000\xa0😀\ud800"), max_size=400))
-    def test_the_approximation_is_each_run_over_the_rate_of_its_kind(self, text: str) -> None:
+    def test_the_approximation_divides_each_run_by_the_rate_of_its_kind(self, text: str) -> None:
         kinds = requests.tables().estimate.kinds
         rates = [rate.characters_per_token for rate in kinds.values()]
         runs = re.finditer("|".join(f"({pattern})" for pattern in kinds), text)
@@ -83,7 +83,7 @@ class TestJsonLines:
         )
         assert (log.traffic.taken.longest_tokens, log.traffic.needed.longest_tokens) == (980, 1412)
 
-    def test_a_list_of_records_and_a_detailed_benchmark_are_many_requests(self) -> None:
+    def test_a_list_of_records_and_a_detailed_benchmark_have_many_requests(self) -> None:
         log = read_request_log(
             [
                 json.dumps([{"prompt_tokens": 1}, {"prompt_tokens": 2}]).encode(),
@@ -94,7 +94,7 @@ class TestJsonLines:
         assert log.traffic.prompts.lengths == (1, 2, 100, 200)
         assert log.traffic.taken.longest_tokens == 220
 
-    def test_bad_lines_are_counted_by_reason_and_the_first_are_named(self) -> None:
+    def test_unusable_lines_are_counted_by_reason_and_the_first_are_listed(self) -> None:
         log = read_request_log(
             [
                 b"not json\n",
@@ -130,7 +130,7 @@ class TestTables:
         assert (log.traffic.prompts.lengths, log.traffic.answers.lengths) == ((374, 396), (44, 109))
         assert log.unusable == 0
 
-    def test_a_chinese_spreadsheet_in_its_own_encoding(self) -> None:
+    def test_a_chinese_spreadsheet_in_gb18030(self) -> None:
         log = table("时间,输入token数,输出token数\n九点,374,44\n", "gb18030")
         assert (log.traffic.prompts.lengths, log.traffic.answers.lengths) == ((374,), (44,))
 
@@ -150,7 +150,7 @@ class TestTables:
         error = refused([b"time,latency_ms,status\n", b"1,200,ok\n"])
         assert (error.code, error.params["columns"]) == ("request-log-columns", "time, latency_ms, status")
 
-    def test_an_open_quote_takes_no_line_away_silently(self) -> None:
+    def test_an_open_quote_loses_no_line_silently(self) -> None:
         log = table('prompt_tokens,note\n5,ok\n7,"open\n9,ok\n')
         assert log.traffic.prompts.lengths == (5,)
         assert (log.unusable, log.unusable_lines) == (2, (3,))
@@ -164,7 +164,7 @@ class TestEngineLines:
         "prompt_token_ids: {ids}, prompt_embeds shape: None, lora_request: None.\n"
     )
 
-    def test_lengths_are_those_of_the_ids(self) -> None:
+    def test_lengths_are_numbers_of_ids(self) -> None:
         log = read_request_log(
             [
                 b"INFO 11-02 10:00:00 [api_server.py:1] vLLM API server version 0.11.0\n",
@@ -202,7 +202,7 @@ class TestRefusals:
             ([b"prompt_tokens,x\n", b"9e99,1\n"], "request-log-absurd"),
         ],
     )
-    def test_nothing_usable_is_a_coded_error(self, content: list[bytes], code: str) -> None:
+    def test_a_log_without_usable_lines_is_a_coded_error(self, content: list[bytes], code: str) -> None:
         assert refused(content).code == code
 
     def test_a_log_over_the_limit_is_refused(self) -> None:
@@ -211,7 +211,7 @@ class TestRefusals:
             read_request_log(line for _ in range((MAX_LOG_BYTES >> 20) + 1))
         assert caught.value.code == "request-log-too-large"
 
-    def test_the_limit_holds_for_all_files_together(self) -> None:
+    def test_the_limit_applies_to_all_files_together(self) -> None:
         half = [b" " * (1 << 20)] * 26
         with pytest.raises(WorkloadError) as caught:
             read_request_logs([half, half])
@@ -228,7 +228,7 @@ class TestRefusals:
             assert read_request_log(data.splitlines(keepends=True)).traffic.prompts.requests >= 1
 
 
-def test_progress_is_told_in_steps_of_a_mebibyte() -> None:
+def test_progress_is_reported_every_mebibyte() -> None:
     told: list[int] = []
     line = b'{"prompt_tokens": 5, "pad": "' + b"x" * (1 << 19) + b'"}\n'
     read_request_log([line] * 8, told.append)
@@ -241,7 +241,7 @@ def test_several_files_each_in_its_format() -> None:
     assert log.traffic.prompts.lengths == (5, 7)
 
 
-def test_what_a_running_request_holds_is_averaged_over_its_steps() -> None:
+def test_tokens_of_a_running_request_are_averaged_over_its_steps() -> None:
     """Prompt 10, answer 4: 11, 12, 13, 14 at its steps. Prompt 100, answer 1: 101. Five steps: 151 / 5."""
     log = read_request_log(
         lines({"prompt_tokens": 10, "completion_tokens": 4}, {"prompt_tokens": 100, "completion_tokens": 1})
@@ -265,7 +265,7 @@ def test_a_request_never_takes_more_than_it_needs_room_for(
 @pytest.mark.parametrize(
     ("name", "requests", "unusable"), [("requests.jsonl", 599, 1), ("requests.csv", 500, 0)]
 )
-def test_the_samples_are_what_they_say(name: str, requests: int, unusable: int) -> None:
+def test_the_samples_have_the_stated_lengths(name: str, requests: int, unusable: int) -> None:
     with (SAMPLES / name).open("rb") as content:
         log = read_request_log(content)
     assert (log.traffic.prompts.requests, log.unusable) == (requests, unusable)
@@ -344,7 +344,7 @@ class TestCost:
         ],
     )
     @pytest.mark.parametrize("head", [b"", b"prompt_tokens,completion_tokens\n"])
-    def test_four_times_the_lines_take_no_more_than_their_share(self, unit: bytes, head: bytes) -> None:
+    def test_time_grows_in_proportion_to_the_lines(self, unit: bytes, head: bytes) -> None:
         def cpu_seconds(size: int) -> float:
             content = io.BytesIO(head + unit * (size // len(unit)))
             before = time.thread_time()
@@ -363,14 +363,14 @@ class TestCost:
             assert caught.value.code == "request-log-too-long"
         assert read_request_log([one + b"\n"] * 100, reading=few).traffic.prompts.requests == 100
 
-    def test_a_row_that_no_table_has_is_counted_as_unusable(self) -> None:
+    def test_an_overlong_row_counts_as_unusable(self) -> None:
         log = read_request_log(
             [b"prompt_tokens,x\n", b"5,1\n", b"1," * (columns.MAX_ROW_BYTES // 2) + b"1\n", b"6,1\n"]
         )
         assert log.traffic.prompts.lengths == (5, 6)
         assert (log.unusable, log.unusable_lines) == (1, (3,))
 
-    def test_a_record_of_too_many_values_is_counted_as_unusable(self) -> None:
+    def test_a_record_with_too_many_values_counts_as_unusable(self) -> None:
         many = b'{"prompt_tokens": [' + b"0," * fields.MAX_VALUES + b"0]}\n"
         log = read_request_log([many, b'{"prompt_tokens": 8}\n'])
         assert (log.traffic.prompts.lengths, log.unusable_lines) == ((8,), (1,))

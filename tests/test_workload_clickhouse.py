@@ -85,11 +85,11 @@ def url(database) -> Iterator[str]:
     server.shutdown()
 
 
-def test_the_query_to_take_away_gives_the_cells_of_whole_numbers(database) -> None:
+def test_the_query_to_take_away_gives_the_same_cells_as_python(database) -> None:
     assert read_cells_csv(str(database.query(take_away(LANGFUSE), "CSVWithNames"))) == cells_of(ROWS)
 
 
-def test_counts_in_columns_of_their_own(database) -> None:
+def test_lengths_in_columns(database) -> None:
     database.query("CREATE TABLE spend (prompt UInt32, answer Nullable(UInt64)) ENGINE = Memory")
     database.query("INSERT INTO spend VALUES " + ", ".join(map(str, ROWS)) + ", (9, NULL)")
     answer = str(
@@ -98,7 +98,7 @@ def test_counts_in_columns_of_their_own(database) -> None:
     assert read_cells_csv(answer) == cells_of([*ROWS, (9, None)])
 
 
-def test_the_connection_gives_the_same(url: str) -> None:
+def test_the_connection_gives_the_same_cells(url: str) -> None:
     assert read_table(url, "observations") == cells_of(ROWS)
 
 

@@ -1,4 +1,4 @@
-"""The histogram as one expression: files by DuckDB, SQL to take away, the way back in, and what goes wrong."""
+"""The histogram as one expression: files by DuckDB, SQL to take away, its CSV read back, and errors."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def folder(tmp_path_factory) -> Path:
 
 
 class TestFiles:
-    def test_parquet_csv_and_a_table_give_the_cells_of_whole_numbers(self, folder: Path) -> None:
+    def test_parquet_csv_and_a_table_give_the_same_cells_as_python(self, folder: Path) -> None:
         expected = cells_of(ROWS)
         log = connection.log_of_cells(expected)
         assert files.read_files([f"{folder}/*.parquet"]) == log
@@ -80,11 +80,11 @@ class TestFiles:
             ({"usage": {"prompt_tokens": 9}, "prompt": "prompt_tokens: 7"}, (9, None)),
         ],
     )
-    def test_counts_are_found_where_apis_put_them(self, record, lengths, tmp_path: Path) -> None:
+    def test_counts_are_found_in_the_places_of_each_api(self, record, lengths, tmp_path: Path) -> None:
         (tmp_path / "a.jsonl").write_text(json.dumps(record) + "\n")
         assert files.read_files([str(tmp_path / "a.jsonl")]).traffic == cells_of([lengths]).traffic()
 
-    def test_the_command_says_the_same_of_parquet_as_of_json_lines(self, folder: Path, capsys) -> None:
+    def test_the_command_reports_the_same_for_parquet_and_json_lines(self, folder: Path, capsys) -> None:
         """Percentiles of the exact lengths, and those of the cells at most 1/64 above."""
         exact = LengthHistogram.from_lengths([prompt for prompt, _ in ROWS[:2000]])
         small = folder / "small.parquet"
@@ -113,7 +113,7 @@ class TestFiles:
         assert files.read_large([str(text)], None, None, 60) is None
         assert files.read_large(["-"], None, None, 60) is None
 
-    def test_files_that_are_not_there_or_of_several_kinds(self, folder: Path) -> None:
+    def test_missing_files_and_mixed_kinds_are_refused(self, folder: Path) -> None:
         assert refused(files.read_files, [f"{folder}/no-*.parquet"]).code == "database-files"
         assert (
             refused(files.read_files, [f"{folder}/all.csv", f"{folder}/all.parquet"]).code
@@ -127,13 +127,13 @@ class TestFiles:
 
 class TestTakeAway:
     @pytest.mark.parametrize("dialect", query.DIALECTS)
-    def test_the_kept_text_is_what_ibis_gives_for_these_names(self, dialect: str) -> None:
+    def test_the_stored_sql_is_that_of_ibis(self, dialect: str) -> None:
         counts = workload_sql.table("Spend Logs", "in", "out", schema="my_schema")
         assert query.take_away(dialect, "my_schema.Spend Logs", "in", "out") == workload_sql.sql(
             dialect, counts, "in", "out"
         )
 
-    def test_langfuse_has_a_text_of_its_own(self) -> None:
+    def test_langfuse_has_its_own_sql(self) -> None:
         assert query.take_away(query.LANGFUSE) == workload_sql.langfuse()
         assert query.take_away(query.LANGFUSE_FILES) == workload_sql.langfuse("duckdb")
 
@@ -159,7 +159,7 @@ class TestCells:
     @given(
         st.lists(st.tuples(st.integers(1, MAX_TOKENS), st.none() | st.integers(0, MAX_TOKENS)), min_size=1)
     )
-    def test_what_is_written_is_read(self, some) -> None:
+    def test_written_cells_are_read_back(self, some) -> None:
         found = cells_of(some)
         text = csv_of(found).replace("-1,-1,0", "")
         assert read_cells_csv(text) == found
@@ -169,7 +169,7 @@ class TestCells:
         "row", ["1,2", "1,2,3,4", "x,2,3", "1,2,0", "1,2,-1", "0,2,3", "1,-2,3", f"{MAX_TOKENS + 1},2,3", "1,2,1e3",
                 "-1,5,3", "9" * 40 + ",1,1", '1,"2,3'],
     )  # fmt: skip
-    def test_what_is_no_cell_is_named_by_its_line(self, row: str) -> None:
+    def test_a_bad_cell_is_reported_with_its_line(self, row: str) -> None:
         error = refused(read_cells_csv, f"prompt,answer,requests\n5,5,5\n{row}\n")
         assert error.code == "cells-unreadable"
 
@@ -182,13 +182,13 @@ class TestCells:
 class TestWhatGoesWrong:
     URL = "postgres://me:s%40cret@127.0.0.1:1/logs?sslpassword=abc123"
 
-    def test_a_database_that_is_gone_is_named_without_its_secrets(self) -> None:
+    def test_an_unreachable_database_is_named_without_its_secrets(self) -> None:
         error = refused(connection.read_table, self.URL, "requests", None, None, 5)
         assert error.code == "database-gone"
         shown = f"{error} {error.next_step} {error.params} {error.__cause__}"
         assert not any(secret in shown for secret in ("s%40cret", "s@cret", "abc123"))
 
-    def test_the_address_may_stand_in_the_environment(self, monkeypatch) -> None:
+    def test_the_address_may_come_from_the_environment(self, monkeypatch) -> None:
         monkeypatch.setenv("LOGS", self.URL)
         assert refused(connection.read_table, "env:LOGS", "requests", None, None, 5).code == "database-gone"
         assert refused(connection.read_table, "env:NOTHING", "requests").code == "database-address"
@@ -196,7 +196,7 @@ class TestWhatGoesWrong:
             "known"
         }
 
-    def test_a_slow_answer_is_left_behind(self) -> None:
+    def test_a_slow_answer_is_given_up(self) -> None:
         start = time.monotonic()
         assert refused(connection.bounded, lambda: time.sleep(30), 0.2).code == "database-slow"
         assert time.monotonic() - start < 10
@@ -210,13 +210,13 @@ class TestWhatGoesWrong:
             "prompt_tokens, completion_tokens",
         )
 
-    def test_nothing_is_written(self, folder: Path) -> None:
+    def test_the_database_is_not_written_to(self, folder: Path) -> None:
         backend = connection._connected(f"duckdb://{folder}/logs.duckdb", 5)
         with pytest.raises(Exception, match="read-only"):
             backend.raw_sql("DELETE FROM requests")
         backend.disconnect()
 
-    def test_without_the_extra_it_says_what_to_install(self, monkeypatch, capsys) -> None:
+    def test_a_missing_extra_is_named(self, monkeypatch, capsys) -> None:
         monkeypatch.setitem(sys.modules, "duckdb", None)
         assert cli.main(["workload", "*.parquet"]) == cli.UNREADABLE_INPUT
         assert "pip install 'kvcore[workload]'" in capsys.readouterr().err

@@ -23,7 +23,7 @@ LENGTH = st.integers(-1, 300) | st.integers(1, MAX_TOKENS + 1)
 
 
 def folded(some: list[Row]):
-    """What DuckDB makes of the rows, as a table that is no file."""
+    """The traffic that DuckDB folds from rows in a table."""
     with duckdb.connect() as connection:
         connection.execute("CREATE TABLE log (prompt BIGINT, answer BIGINT)")
         connection.executemany("INSERT INTO log VALUES (?, ?)", some)
@@ -37,7 +37,7 @@ def fold_query(table: str) -> str:
 
 @given(st.lists(st.tuples(st.none() | LENGTH, st.none() | LENGTH), min_size=1, max_size=30))
 @settings(max_examples=40, deadline=None)
-def test_the_fold_is_the_traffic_of_the_cells(some: list[Row]) -> None:
+def test_folded_cells_give_the_traffic_of_the_cells(some: list[Row]) -> None:
     expected = cells_of(some)
     if not expected.counts:
         with pytest.raises(WorkloadError) as caught:
@@ -70,7 +70,7 @@ def test_every_edge_of_a_bin_is_rounded_by_whole_numbers() -> None:
     assert found == [(edge, 1 if edge == 1 else 2) for edge in edges]
 
 
-def test_what_a_large_log_saves_can_be_read_again() -> None:
+def test_saved_traffic_of_a_large_log_can_be_read_again() -> None:
     chosen = random.Random(7)
     many = {(chosen.randrange(1, MAX_TOKENS), chosen.randrange(MAX_TOKENS)) for _ in range(150_000)}
     found = cells.read_cells((rounded_up(p, 7), rounded_up(a, 7), 1) for p, a in many).traffic()
@@ -88,7 +88,7 @@ class TestFiles:
         ran = [sys.executable, "-c", program, str(tmp_path / "a.jsonl")]
         assert subprocess.run(ran, check=True, capture_output=True, text=True).stdout == "(904,) False\n"
 
-    def test_a_log_that_goes_on_under_other_names_than_it_begins_with(self, tmp_path: Path) -> None:
+    def test_a_log_may_change_its_field_names(self, tmp_path: Path) -> None:
         """The first rows decide under which names is looked first; what they do not decide is what is counted."""
         first = {"usage": {"prompt_tokens": 100, "completion_tokens": 80}}
         later = {"usage": {"input_tokens": 9, "cache_read_input_tokens": 900, "output_tokens": 3}}
@@ -111,7 +111,7 @@ class TestFiles:
         found = files.read_files([str(tmp_path / "a.jsonl")])
         assert (found.traffic, found.unusable) == (expected.traffic(), expected.unusable + 1)
 
-    def test_what_langfuse_exports(self, tmp_path: Path) -> None:
+    def test_files_exported_from_langfuse(self, tmp_path: Path) -> None:
         out = tmp_path / "it's langfuse.parquet"
         usage = "MAP {'input': 100, 'input_cached_tokens': 20, 'output': 7, 'total': 127}"
         with duckdb.connect() as connection:

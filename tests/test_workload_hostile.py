@@ -75,7 +75,7 @@ class TestParquet:
         assert (refused.value.code, refused.value.params["limit"]) == ("request-log-too-large", "100 MiB")
         assert not unpacked
 
-    def test_rows_end_at_the_bytes_that_are_unpacked(self) -> None:
+    def test_reading_stops_at_the_limit_of_unpacked_bytes(self) -> None:
         rows = parquet_rows(io.BytesIO(repeated(100, 100_000)), frozenset(("prompt",)), None, 1 << 20)
         with pytest.raises(WorkloadError) as refused:
             Counter(map(len, rows))
@@ -85,7 +85,7 @@ class TestParquet:
     @pytest.mark.parametrize(
         ("by_limit", "expected"), [(True, "parquet-ended"), (False, "request-log-damaged")]
     )
-    def test_a_process_that_gives_no_answer_is_a_coded_error(
+    def test_a_process_without_an_answer_is_a_coded_error(
         self, answer: bytes, by_limit: bool, expected: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         data = parquet(pa.table({"prompt_tokens": [5, 6]}))
@@ -97,7 +97,7 @@ class TestParquet:
         assert refused.value.next_step
 
     def test_rows_of_long_texts_are_unpacked_few_at_a_time(self) -> None:
-        """Of a true log, 97 MiB in a file of 49: all of its texts at a time are beyond the memory of the process."""
+        """A real log, 97 MiB in a file of 49 MiB: all its texts at once exceed the memory of the process."""
         texts = [random.Random(number).randbytes(1 << 19).hex() for number in range(97)]
         data = parquet(pa.table({"prompt": texts}))
         assert len(data) < 50 << 20
@@ -109,7 +109,7 @@ class TestParquet:
             data = parquet(pa.table({"prompt_tokens": pa.array([5] * rows, pa.int64())}))
             assert opening._batch_rows(pq.ParquetFile(io.BytesIO(data)).metadata) == opening.BATCH_ROWS
 
-    def test_there_is_a_turn_for_each(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_readers_take_turns(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(logs, "PLACE_SECONDS", 0.0)
         data = parquet(pa.table({"prompt_tokens": [5, 6]}))
         places = logs._PARQUET_PLACES
@@ -121,7 +121,7 @@ class TestParquet:
         assert refused.value.code == "parquet-busy"
         assert log(data).traffic.requests == 2
 
-    def test_it_is_counted_with_the_others_as_here(self) -> None:
+    def test_parquet_among_others_counts_as_in_this_process(self) -> None:
         data = parquet(pa.table({"usage": [{"prompt_tokens": 900, "completion_tokens": 80}, None]}))
         files = [data, b'{"prompt_tokens": 7}\n']
         here = read_logs_here([io.BytesIO(one) for one in files])
@@ -133,7 +133,7 @@ class TestParquet:
 
 
 class TestHashes:
-    def test_no_number_of_a_log_chooses_its_place(self) -> None:
+    def test_numbers_of_a_log_cannot_collide_in_a_set(self) -> None:
         ids = [MEETING * k for k in range(1, 4001)]
         assert len({*map(hash, ids)}) == 1
         line = json.dumps({"timestamp": 1, "input_length": 1000, "output_length": 5, "hash_ids": ids})
@@ -144,7 +144,7 @@ class TestHashes:
         # 4,000 in 2^16 places: a few meet by chance.
         assert max(Counter(hash(one) % (1 << 16) for one in collector._blocks).values()) < 8
 
-    def test_numbers_of_one_place_in_lines_of_a_layout(self) -> None:
+    def test_colliding_numbers_in_lines_of_a_layout(self) -> None:
         rows = [
             {"timestamp": at, "input_length": 1024, "output_length": 5, "hash_ids": [MEETING, MEETING * at]}
             for at in range(2, 9)
@@ -157,7 +157,7 @@ class TestHashes:
         with pytest.raises(UnusableLineError):
             list(json_requests(line.encode()))
 
-    def test_contents_of_a_replay_begin_where_nobody_knows(self) -> None:
+    def test_contents_of_a_replay_start_at_a_secret_number(self) -> None:
         one, other = (
             TraceRequest(id=name, arrival=0, prompt=(("s", 20), (name, 30)), answer_tokens=9) for name in "ab"
         )
@@ -173,7 +173,7 @@ class TestTrace:
             {"timestamp": 1, "input_length": 512 * len(hashes), "output_length": 5, "hash_ids": hashes}
         ).encode()
 
-    def test_each_piece_is_kept_once(self) -> None:
+    def test_equal_pieces_are_shared(self) -> None:
         first, second = read_trace([self.line([1, 2]), self.line([1, 2])])
         assert all(one is other for one, other in zip(first.prompt, second.prompt, strict=True))
 
@@ -202,12 +202,12 @@ class TestRecords:
     GOOD = b'{"prompt_tokens": 5, "completion_tokens": 4}\n'
 
     @pytest.mark.parametrize("kind", [["text"], {"a": 1}, 7, None, True], ids=repr)
-    def test_what_a_message_is_may_be_anything(self, kind: object) -> None:
+    def test_a_message_may_be_of_any_type(self, kind: object) -> None:
         said = {"messages": [{"role": "user", "content": [{"type": kind, "text": "hi"}]}]}
         assert log(json.dumps(said).encode() + b"\n").by_text == 1
 
     @pytest.mark.parametrize("depth", [65, 500, *range(960, 1000, 3), 5000])
-    def test_what_nests_too_deep_is_one_unusable_line(self, depth: int) -> None:
+    def test_too_deep_nesting_is_one_unusable_line(self, depth: int) -> None:
         deep = "[" * depth + "]" * depth
         for line in (
             '{"prompt": "hi", "tools": ' + deep + "}",
@@ -237,7 +237,7 @@ class TestRecords:
         assert caplog.text.count("internal-error: TypeError") == 1
         assert "SECRET" not in caplog.text
 
-    def test_a_fault_of_memory_is_none_of_a_record(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_running_out_of_memory_ends_the_reading(self, monkeypatch: pytest.MonkeyPatch) -> None:
         def fails(line: bytes, reading: Reading) -> Any:
             raise MemoryError
 
@@ -296,7 +296,7 @@ def test_cells_of_a_file_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (refused.value.code, refused.value.params["limit"]) == ("cells-too-many", "2")
 
 
-def test_the_limit_under_the_hand_reaches_the_longest_request() -> None:
+def test_the_limit_slider_reaches_the_longest_request() -> None:
     line = {"prompt_tokens": MAX_TOKENS, "max_tokens": MAX_TOKENS, "completion_tokens": 5}
     longest = log(json.dumps(line).encode() + b"\n").traffic.needed.longest_tokens
     assert longest == MAX_LENGTH

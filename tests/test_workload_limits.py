@@ -20,7 +20,7 @@ def test_history_grows_by_a_question_and_an_answer() -> None:
     assert [chat().new_tokens(turn) for turn in (1, 2, 20)] == [600, 100, 100]
 
 
-def test_dropped_turns_bound_the_length_and_cost_the_cache() -> None:
+def test_dropped_turns_bound_the_length_and_lose_the_cache() -> None:
     """Two turns kept: 500 + 3 × 500 = 2,000 for good; from turn four on 2 × 500 + 100 tokens are new."""
     kept = chat(kept_turns=2)
     assert [kept.taken_tokens(turn) for turn in (1, 2, 3, 4, 20)] == [1000, 1500, 2000, 2000, 2000]
@@ -32,7 +32,7 @@ def test_the_last_turn_within_a_limit(limit: int, turn: int) -> None:
     assert chat().last_turn_within(limit) == turn
 
 
-def test_kept_turns_within_the_limit_never_end() -> None:
+def test_kept_turns_within_the_limit_have_no_last_turn() -> None:
     assert chat(kept_turns=2).last_turn_within(2000) is None
     assert chat(kept_turns=2).last_turn_within(1999) == 2
 
@@ -76,13 +76,13 @@ def test_less_than_a_block_is_not_shared() -> None:
     assert found.requests_with == found.requests_without
 
 
-def test_no_pool_nothing_to_share() -> None:
+def test_without_a_pool_nothing_is_shared() -> None:
     assert prefix_sharing(present_plans.too_big(), 500, 1000) is None
 
 
 @given(st.integers(0, 5000), st.integers(0, 5000), st.integers(1, 5000))
 @settings(max_examples=40, deadline=None)
-def test_a_longer_prefix_never_holds_fewer(one: int, other: int, request: int) -> None:
+def test_a_longer_prefix_never_fits_fewer_requests(one: int, other: int, request: int) -> None:
     low, high = sorted((one, other))
     short, long = (prefix_sharing(present_plans.rule_of_thumb(), size, request) for size in (low, high))
     assert short is not None

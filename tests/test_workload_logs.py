@@ -1,4 +1,4 @@
-"""A log counted by a stranger's tokenizer in a process of its own: its counts, and an end whatever it does."""
+"""A stranger's tokenizer counts a log in a process of its own, which always ends."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def code(tokenizer: bytes, log: bytes = LOG, **given: Any) -> str:
     return caught.value.code
 
 
-def test_texts_count_whole_whatever_the_file_cuts() -> None:
+def test_texts_count_whole_despite_the_files_truncation() -> None:
     assert len(tokenizers.Tokenizer.from_str(words().decode()).encode("one two three").ids) == 2
     taken: list[int] = []
     log = counted_apart(words(), [LOG, LOG], look=taken.append)
@@ -51,7 +51,7 @@ def test_texts_count_whole_whatever_the_file_cuts() -> None:
     assert taken
 
 
-def test_columns_by_hand_and_refusals_pass_the_pipe() -> None:
+def test_given_columns_and_refusals_pass_the_pipe() -> None:
     log = counted_apart(words(), [b'{"wieviel": 7}\n'], columns=(("prompt", "wieviel"),))
     assert log.traffic.prompts.lengths == (7,)
     assert code(words(), b'{"model": "x"}\n') == "request-log-no-length"
@@ -59,7 +59,7 @@ def test_columns_by_hand_and_refusals_pass_the_pipe() -> None:
     assert code(words(), b"\x00" * 100) == "request-log-not-text"
 
 
-def test_a_pattern_that_backtracks_ends_by_the_kernel() -> None:
+def test_the_kernel_ends_a_pattern_that_backtracks() -> None:
     hostile = split("(a|a|aa)+$")
     # Each run stays below the steps at which the package's own patterns give up, which is a failure of its own.
     log = json.dumps({"prompt": ("a" * 12 + "b") * 100_000}).encode()
@@ -68,7 +68,7 @@ def test_a_pattern_that_backtracks_ends_by_the_kernel() -> None:
     assert time.process_time() - begun < 2
 
 
-def test_a_normalizer_that_grows_without_end_ends_by_the_memory() -> None:
+def test_the_memory_limit_ends_a_growing_normalizer() -> None:
     doubled = {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 1000}
     hostile = words(normalizer={"type": "Sequence", "normalizers": [doubled] * 8})
     assert code(hostile, b'{"prompt": "aaaa"}\n', cpu_seconds=20) == "tokenizer-ended"
@@ -113,20 +113,20 @@ needs_proc = pytest.mark.skipif(not Path("/proc/self/oom_score_adj").exists(), r
 
 
 @needs_proc
-def test_the_process_is_limited_and_the_first_that_the_kernel_ends() -> None:
+def test_the_process_is_limited_and_ended_first_by_the_kernel() -> None:
     score, cpu, data, addresses = limited()
     assert (score, cpu, data) == (1000, 7, 400 << 20)
     assert data < addresses < 1 << 30
 
 
 @needs_proc
-def test_what_the_system_forbids_it_leaves_its_limits() -> None:
+def test_limits_are_set_even_if_lowering_the_priority_is_forbidden() -> None:
     """systemd's filter `~@resources` has nice(); another has its own /proc."""
     refused = "os.nice = lambda by: os.open('/', os.O_WRONLY)"
     assert limited(refused) == limited()
 
 
-def test_layers_without_end_are_no_tokenizer() -> None:
+def test_endless_nesting_is_not_a_tokenizer() -> None:
     deep = b'{"normalizer":' + b'{"type":"Sequence","normalizers":[' * 200_000
     assert code(deep, cpu_seconds=20) == "tokenizer-unreadable"
 
@@ -146,7 +146,7 @@ def split(pattern: str) -> bytes:
     )
 
 
-def test_a_tokenizer_that_fails_is_named_and_no_limit() -> None:
+def test_a_failing_tokenizer_is_not_reported_as_a_limit() -> None:
     assert code(split("(a+)+$"), json.dumps({"prompt": "a" * 200 + "!"}).encode()) == "tokenizer-failed"
     assert code(charsmap("AAAAAA==")) == "tokenizer-failed"
     assert code(charsmap("")) == "tokenizer-unreadable"
@@ -154,14 +154,14 @@ def test_a_tokenizer_that_fails_is_named_and_no_limit() -> None:
 
 
 @pytest.mark.parametrize("known", [{}, {"one": 0}])
-def test_a_text_that_a_tokenizer_has_no_answer_to_is_no_broken_line(known: dict[str, int]) -> None:
+def test_a_text_that_the_tokenizer_fails_on_is_not_an_unusable_line(known: dict[str, int]) -> None:
     """Nine of ten lines, and all of them."""
     own = words(model={"type": "WordLevel", "vocab": known, "unk_token": "?"})
     log = b'{"prompt": "one"}\n' + b'{"prompt": "one two"}\n' * 9
     assert code(own, log) == "tokenizer-failed"
 
 
-def test_half_a_character_of_a_log_is_no_fault_of_the_tokenizer() -> None:
+def test_half_a_character_in_a_log_does_not_fail_the_tokenizer() -> None:
     log = counted_apart(words(), [b'{"prompt": "one \\ud83d two"}\n'])
     assert (log.traffic.prompts.lengths, log.unusable) == ((3,), 0)
 
@@ -181,10 +181,10 @@ def test_half_a_character_of_a_log_is_no_fault_of_the_tokenizer() -> None:
         ("raise ZeroDivisionError", "tokenizer-failed"),
     ],
 )
-def test_how_it_ended_says_why(
+def test_the_end_of_the_process_tells_the_cause(
     last: str, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever counts there is replaced in the other process, as it starts."""
+    """Replaces the counter in the other process as it starts."""
     (tmp_path / "sitecustomize.py").write_text(
         "import os, signal, sys\n"
         "def answer(head, source):\n"
@@ -210,7 +210,7 @@ def test_sizes_and_places_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert code(words()) == "request-log-needs"
 
 
-def test_who_goes_away_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_process_ends_when_the_visitor_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
     begun: list[subprocess.Popen[bytes]] = []
     whole = subprocess.Popen
 
@@ -227,6 +227,6 @@ def test_who_goes_away_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
     assert begun[0].poll() is not None
 
 
-def test_no_secret_of_the_server_goes_along(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_secret_of_the_server_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "secret")
     assert "secret" not in repr(apart._environment())

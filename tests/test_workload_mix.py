@@ -59,7 +59,7 @@ class TestHistogram:
         assert clipped.longest_tokens <= limit
 
     @given(LENGTHS, st.integers(1, 50))
-    def test_coarsening_rounds_up_by_no_more_than_a_cell(self, values: list[int], cells: int) -> None:
+    def test_coarsening_rounds_up_by_at_most_a_cell(self, values: list[int], cells: int) -> None:
         histogram = LengthHistogram.from_lengths(values)
         coarse = histogram.coarsened(cells)
         assert coarse.requests == histogram.requests
@@ -70,7 +70,7 @@ class TestHistogram:
 
 class TestPercentiles:
     @given(RISING)
-    def test_the_distribution_has_the_percentiles_it_was_made_of(self, values: list[int]) -> None:
+    def test_the_distribution_has_the_given_percentiles(self, values: list[int]) -> None:
         given_ = Percentiles(p50=values[0], p95=values[1], p99=values[2])
         assert Percentiles.of(given_.histogram()) == given_
 
@@ -123,14 +123,14 @@ class TestPercentiles:
 
 
 class TestRecommendation:
-    def test_of_the_post_mortem(self) -> None:
+    def test_the_recommendation_of_the_post_mortem(self) -> None:
         """Customer service: prompts of 800 to 1200 tokens, max_tokens 512, max_model_len 8192 set too large."""
         mix = mix_of(*((800 + n % 401, 90, 512) for n in range(4010)))
         assert mix.quantiles.prompt.values == (1000, 1180, 1196)
         assert mix.needed.percentile_tokens(99) == 1708
         assert mix.recommended_max_model_len == 1792
 
-    def test_without_max_tokens_the_answers_tell(self) -> None:
+    def test_without_max_tokens_the_answers_decide(self) -> None:
         mix = mix_of(*((100, n, None) for n in range(1, 101)))
         assert (mix.needed.percentile_tokens(99), mix.recommended_max_model_len) == (199, 256)
 
@@ -139,7 +139,7 @@ class TestRecommendation:
         assert mix.recommended_max_model_len == 512
 
     @given(LENGTHS)
-    def test_it_serves_99_percent_and_is_no_longer_than_it_must(self, prompts: list[int]) -> None:
+    def test_it_serves_99_percent_and_is_as_short_as_possible(self, prompts: list[int]) -> None:
         mix = small(prompts)
         limit = mix.recommended_max_model_len
         assert limit % 256 == 0
@@ -156,7 +156,7 @@ class TestSteadyState:
         assert choice.steady.running(1000, 1 << 30) == pytest.approx(19.5)
         assert choice.preemptions == 0
 
-    def test_no_pool_no_steady_state(self) -> None:
+    def test_without_a_pool_there_is_no_steady_state(self) -> None:
         assert steady_of(present_plans.too_big(), small([100])) is None
 
 
@@ -176,7 +176,7 @@ class TestLimits:
 
     @given(LENGTHS, st.integers(1, 30_000), st.integers(1, 30_000))
     @settings(max_examples=25, deadline=None)
-    def test_a_longer_limit_never_leaves_more_out_and_never_holds_more(
+    def test_a_longer_limit_never_refuses_more_and_never_fits_more(
         self, prompts: list[int], one: int, other: int
     ) -> None:
         mix = small(prompts)
@@ -197,7 +197,7 @@ class TestLimits:
         allowed = replace(present_plans.request(tensor_parallel_size=8).scenario, env={ALLOW_LONG: "1"})
         assert limit_choice(allowed, small([100]), 50_000).starts
 
-    def test_what_does_not_fit_holds_nothing(self) -> None:
+    def test_a_limit_that_does_not_fit_runs_nothing(self) -> None:
         choice = limit_choice(present_plans.too_big().scenario, small([100]), 2048)
         assert (choice.starts, choice.worst_case_requests, choice.preemptions) == (False, 0.0, None)
 
@@ -211,6 +211,6 @@ class TestLimits:
     @pytest.mark.parametrize(
         ("version", "refuses"), [("0.8.5", True), ("0.28.0", True), ("0.29.0", None), ("0.32.0", False)]
     )
-    def test_which_versions_refuse(self, version: str, refuses: bool | None) -> None:
+    def test_versions_that_refuse_long_requests(self, version: str, refuses: bool | None) -> None:
         resolved = present_plans.fits().resolved
         assert refuses_longer(replace(resolved, version=Version(version))) is refuses

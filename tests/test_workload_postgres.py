@@ -71,7 +71,7 @@ def url(server: str) -> str:
     return server
 
 
-def test_the_same_numbers_as_whole_numbers_in_python(url: str) -> None:
+def test_the_numbers_are_those_of_python(url: str) -> None:
     assert read_table(url, "LiteLLM_SpendLogs") == cells_of(ROWS)
     assert read_table(url, "public.LiteLLM_SpendLogs") == cells_of(ROWS)
 
@@ -104,7 +104,7 @@ def test_another_schema_is_a_coded_error(url: str, table: str, column: str | Non
     assert caught.value.code == code
 
 
-def test_a_server_that_is_slow_ends_the_query_itself(url: str) -> None:
+def test_a_slow_server_ends_the_query_itself(url: str) -> None:
     backend = connection._connected(url, 1)
     with pytest.raises(WorkloadError) as caught, connection.coded(url):
         backend.raw_sql("SELECT pg_sleep(60)")
@@ -112,7 +112,7 @@ def test_a_server_that_is_slow_ends_the_query_itself(url: str) -> None:
     backend.disconnect()
 
 
-def test_a_user_or_a_database_that_is_not_there(url: str) -> None:
+def test_an_unknown_user_or_database(url: str) -> None:
     with pytest.raises(WorkloadError) as caught:
         read_table(url.replace("/postgres", "/elsewhere").replace("planner@", "planner:s3cret@"), "requests")
     assert caught.value.code == "database-gone"

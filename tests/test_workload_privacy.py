@@ -1,4 +1,4 @@
-"""Prompts stay nowhere: not in logs, caches, the session, the link, files or messages. Sentinels are looked for."""
+"""Prompts stay nowhere: sentinels are searched for in logs, caches, the session, the link, files and messages."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LINES = (
 LOG = b"".join(json.dumps(line).encode() + b"\n" for line in LINES) + f'{{"cut": "{SENTINEL}\n'.encode()
 
 
-def test_what_is_kept_of_a_log_has_no_text(
+def test_results_of_a_log_contain_no_text(
     caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with caplog.at_level(logging.DEBUG):
@@ -40,7 +40,7 @@ def test_what_is_kept_of_a_log_has_no_text(
     assert SENTINEL not in repr(log) + log.traffic.text() + caplog.text + "".join(capfd.readouterr())
 
 
-def test_nothing_of_a_log_lives_on_in_a_cache() -> None:
+def test_no_cache_keeps_anything_of_a_log() -> None:
     read_request_log(io.BytesIO(LOG))
     assert plain_name.cache_info().currsize == 0
     gc.collect()
@@ -50,14 +50,14 @@ def test_nothing_of_a_log_lives_on_in_a_cache() -> None:
     ]
 
 
-def test_a_refusal_names_nothing_of_a_text() -> None:
+def test_a_refusal_quotes_no_text() -> None:
     for data in (f'{{"model": "{SENTINEL}"}}'.encode(), f"{SENTINEL} {SENTINEL}".encode()):
         with pytest.raises(WorkloadError) as caught:
             read_request_log(io.BytesIO(data))
         assert SENTINEL not in str(caught.value) + repr(caught.value.params)
 
 
-def test_the_command_writes_counts_alone(tmp_path: Path) -> None:
+def test_the_command_writes_only_counts(tmp_path: Path) -> None:
     (tmp_path / "log.jsonl").write_bytes(LOG)
     log, saved = str(tmp_path / "log.jsonl"), str(tmp_path / "t.json")
     command = [sys.executable, "-m", "kvcore", "workload", log, "--save", saved]
@@ -66,7 +66,7 @@ def test_the_command_writes_counts_alone(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == {"log.jsonl", "t.json"}
 
 
-def test_counting_apart_says_and_writes_nothing_of_a_text(
+def test_counting_apart_shows_and_writes_no_text(
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
     capfd: pytest.CaptureFixture[str],
@@ -83,7 +83,7 @@ def test_counting_apart_says_and_writes_nothing_of_a_text(
     assert not list(tmp_path.iterdir())
 
 
-def test_the_page_s_tokenizer_keeps_and_shows_counts_alone(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_pages_tokenizer_keeps_and_shows_only_counts(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG):
         app = upload(open_workload(), "log.jsonl", LOG)
         app.file_uploader(key="workload.tokenizer.0").set_value([("t.json", words(), "application/json")])
@@ -94,7 +94,7 @@ def test_the_page_s_tokenizer_keeps_and_shows_counts_alone(caplog: pytest.LogCap
     assert SENTINEL not in seen(app) + html(app) + repr(params(app)) + caplog.text
 
 
-def test_the_page_keeps_and_shows_counts_alone(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_page_keeps_and_shows_only_counts(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG):
         app = upload(open_workload(), "log.jsonl", LOG)
     assert "3 requests" in seen(app)

@@ -44,7 +44,7 @@ def test_two_models_are_added_and_percentiles_lie_between_edges() -> None:
     assert found["prompt"].mean == 120
 
 
-def test_the_report_says_intervals_and_littles_law() -> None:
+def test_the_report_has_intervals_and_littles_law() -> None:
     report = metrics_report(read_metrics("\n".join((PROMPT, ANSWER, LATENCY))), requests_per_second=2.5)
     assert report["prompt"] == {
         "mean": 120.0,
@@ -59,7 +59,7 @@ def test_the_report_says_intervals_and_littles_law() -> None:
 
 
 @given(st.lists(st.integers(1, 5000), min_size=1, max_size=200), st.sampled_from([50, 90, 95, 99]))
-def test_an_interval_holds_the_percentile(values: list[int], percent: int) -> None:
+def test_an_interval_contains_the_percentile(values: list[int], percent: int) -> None:
     edges = (10.0, 100.0, 1000.0, math.inf)
     counts = tuple(float(sum(value <= edge for value in values)) for edge in edges)
     low, high = Buckets(edges=edges, counts=counts, total=float(sum(values))).interval(percent)
@@ -78,7 +78,7 @@ def test_an_interval_holds_the_percentile(values: list[int], percent: int) -> No
     (exposed("vllm:request_prompt_tokens", (40, 70, 100), 1).replace(" 100", " 1e999"), "metrics-damaged"),
     ("\n".join(f'vllm:request_prompt_tokens_bucket{{le="{edge}"}} 5' for edge in range(1000)), "metrics-damaged"),
 ])  # fmt: skip
-def test_what_is_no_histogram_is_a_coded_error(text: str, code: str) -> None:
+def test_a_damaged_histogram_is_a_coded_error(text: str, code: str) -> None:
     with pytest.raises(WorkloadError) as caught:
         read_metrics(text)
     assert caught.value.code == code
@@ -127,7 +127,7 @@ def test_a_prometheus_server_is_asked(server: str, capsys: pytest.CaptureFixture
     ("http://127.0.0.1:9", "1d", "metrics-unreachable"),
     ("http://127.0.0.1:9", "1d]) or x", "metrics-window"),
 ])  # fmt: skip
-def test_a_server_that_is_gone_or_a_wrong_window(address: str, window: str, code: str) -> None:
+def test_an_unreachable_server_or_a_bad_window(address: str, window: str, code: str) -> None:
     with pytest.raises(WorkloadError) as caught:
         query_server(address, window)
     assert caught.value.code == code

@@ -1,4 +1,4 @@
-"""Formats of request logs: each as its publisher documents it, with the lengths that it says, by hand."""
+"""Formats of request logs: each as its publisher documents it, with lengths read off by hand."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ class TestStreams:
         log = read_request_log(io.BytesIO(text.encode()))
         assert (lengths(log), log.unusable) == ((900, 80, None), 0)
 
-    def test_events_of_anthropic_are_put_together(self) -> None:
+    def test_events_of_anthropic_are_merged(self) -> None:
         start = {"type": "message_start", "message": {"usage": {**ANTHROPIC, "output_tokens": 1}}}
         delta = {"type": "message_delta", "usage": {"output_tokens": 80}}
         text = "".join(f"event: {one['type']}\ndata: {json.dumps(one)}\n\n" for one in (start, delta))
@@ -155,12 +155,12 @@ class TestStreams:
     {"error": {"message": "x"}}, {"status": "failure"}, {"status_code": 429}, {"level": "ERROR"},
     {"status": {"code": 2}}, {"response": {"status_code": 500, "body": {}}},
 ])  # fmt: skip
-def test_failed_requests_stand_apart(failure: dict[str, Any]) -> None:
+def test_failed_requests_are_counted_apart(failure: dict[str, Any]) -> None:
     log = read_request_log(packed(CHAT, {**CHAT, **failure}))
     assert (log.traffic.requests, log.failed, log.unusable) == (1, 1, 0)
 
 
-def test_sessions_times_caches_and_blocks_are_read_where_they_are() -> None:
+def test_sessions_times_caches_and_blocks_are_read() -> None:
     log = read_request_log(packed(
         {**CHAT, "session_id": "a", "created": 1_760_000_000, "cached_tokens": 512},
         {**CHAT, "metadata": {"session_id": "a"}, "created": 1_760_000_060_000},
@@ -173,7 +173,7 @@ def test_sessions_times_caches_and_blocks_are_read_where_they_are() -> None:
     assert (found.shared_tokens, found.span_seconds) == (512, 1.0)
 
 
-def test_pictures_are_named_and_tools_are_counted() -> None:
+def test_images_are_reported_and_tools_are_counted() -> None:
     said = [
         {
             "role": "user",
@@ -192,7 +192,7 @@ def test_pictures_are_named_and_tools_are_counted() -> None:
     assert lengths(more)[0] == 14 + math.ceil(letters / 3.85 + (len(written) - letters) / 2.14)
 
 
-def test_columns_by_hand() -> None:
+def test_given_columns() -> None:
     text = b"when,in,out\n1,900,80\n"
     with pytest.raises(WorkloadError) as caught:
         read_request_log(io.BytesIO(text))
@@ -206,14 +206,14 @@ def test_columns_by_hand() -> None:
 
 
 class TestBombs:
-    def test_what_unpacks_to_more_than_is_read_ends_there(self) -> None:
+    def test_unpacking_stops_at_the_limit(self) -> None:
         line = json.dumps({"pad": "x" * 1000}).encode() + b"\n"
         for data in (gzip.compress(line * 4000), zstandard.ZstdCompressor().compress(line * 4000)):
             with pytest.raises(WorkloadError) as caught:
                 read_request_log(io.BytesIO(data), reading=Reading(max_bytes=1 << 20))
             assert caught.value.code == "request-log-too-large"
 
-    def test_one_endless_line_is_never_held(self) -> None:
+    def test_an_endless_line_is_never_in_memory_as_a_whole(self) -> None:
         bomb = gzip.compress(b" " * (40 << 20) + b"\n" + json.dumps(CHAT).encode())
         pieces = [sum(map(len, lines)) for lines in slices_of(io.BytesIO(bomb))]
         assert max(pieces) <= (8 << 20) + 1

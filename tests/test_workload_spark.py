@@ -44,7 +44,7 @@ def spark() -> Iterator[object]:
     session.stop()
 
 
-def test_the_same_numbers_as_whole_numbers_in_python(spark, parquet: Path) -> None:
+def test_the_numbers_are_those_of_python(spark, parquet: Path) -> None:
     assert read_table(MASTER, f"{parquet}/*.parquet") == cells_of(ROWS)
 
 
@@ -54,7 +54,7 @@ def test_the_query_to_take_away_gives_the_same_rows(spark, parquet: Path) -> Non
     assert read_cells(found) == cells_of(ROWS)
 
 
-def test_several_workers_did_it(spark) -> None:
+def test_several_workers_ran_the_query(spark) -> None:
     tracker = spark.sparkContext._jsc.sc().statusTracker()
     workers = [one.host() + str(one.port()) for one in tracker.getExecutorInfos()]
     assert len(workers) == 3, "the driver and two workers"

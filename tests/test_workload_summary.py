@@ -1,4 +1,4 @@
-"""What the Workload page says and draws: sentences by state, shares that add up, tables that are no formulas."""
+"""Text and charts of the Workload page: sentences by state, shares that add up, downloads without formulas."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class TestSentence:
             (50_000, Outcome.CAUTION, "with your 50,000 it does not start"),
         ],
     )  # fmt: skip
-    def test_by_the_present_limit(self, now: int, outcome: Outcome, text: str) -> None:
+    def test_the_sentence_at_the_present_limit(self, now: int, outcome: Outcome, text: str) -> None:
         found = said(present_plans.rule_of_thumb(), now)
         assert found[0] is outcome
         assert found[1].startswith("99 % of the requests need 1,708 tokens")
@@ -118,7 +118,7 @@ class TestHistogram:
         assert sum(shares) == pytest.approx(1)
         assert min(shares) >= 0
 
-    def test_the_axis_asks_the_data(self) -> None:
+    def test_the_axis_follows_the_data(self) -> None:
         narrow = mix_of(*((800 + n, 100, None) for n in range(400)))
         assert not is_wide(narrow, [1536])
         assert is_wide(narrow, [40_960])

@@ -1,4 +1,4 @@
-"""Texts counted by a tokenizer of their own, built here of five words; what is none is a coded error."""
+"""Texts counted by a tokenizer built here of five words; a bad tokenizer is a coded error."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ def test_the_command_takes_a_tokenizer(
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"model": {"type": "WordLevel"}}'])
-def test_what_is_no_tokenizer_is_a_coded_error(tmp_path: Path, text: str) -> None:
+def test_a_bad_tokenizer_is_a_coded_error(tmp_path: Path, text: str) -> None:
     (tmp_path / "tokenizer.json").write_text(text)
     with pytest.raises(WorkloadError) as caught:
         read_tokenizer(str(tmp_path / "tokenizer.json"))
     assert caught.value.code == "tokenizer-unreadable"
 
 
-def test_a_text_without_an_answer_ends_the_log_by_a_coded_error(tmp_path: Path) -> None:
+def test_a_text_that_the_tokenizer_fails_on_is_a_coded_error(tmp_path: Path) -> None:
     found = tokenizers.Tokenizer(tokenizers.models.WordLevel({"one": 0}, unk_token="?"))
     found.save(str(tmp_path / "tokenizer.json"))
     lines = b'{"prompt": "one"}\n{"prompt": "two"}\n'

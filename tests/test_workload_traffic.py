@@ -1,4 +1,4 @@
-"""What readers make of requests: exact where it is small, right to the stated share elsewhere, the same from a link."""
+"""Traffic from readers: exact for small logs, within the stated error for others, and the same from a link."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_percentiles_are_numpys_inverted_cdf(values: list[int]) -> None:
 
 
 @given(st.lists(TOKENS, min_size=1, max_size=300), st.integers(4, 40))
-def test_bins_leave_percentiles_and_the_mean_as_they_are(values: list[int], bins: int) -> None:
+def test_bins_do_not_change_percentiles_and_the_mean(values: list[int], bins: int) -> None:
     found, bits = LengthHistogram.from_lengths(values).binned(bins)
     assert percentiles(found) == numpy_percentiles(values)
     assert found.requests == len(values)
@@ -106,14 +106,14 @@ def test_cells_are_the_finest_that_fit(pairs: list[tuple[int, int]], most: int) 
 
 
 @given(TOKENS, st.integers(1, 24))
-def test_leading_bits_round_up_by_less_than_their_share(tokens: int, bits: int) -> None:
+def test_rounding_to_leading_bits_is_below_the_stated_error(tokens: int, bits: int) -> None:
     found = rounded_up(tokens, bits)
     assert tokens <= found < tokens * (1 + 2.0 ** (1 - bits)) + 1
     assert rounded_up(found, bits) == found
 
 
 @given(REQUESTS)
-def test_a_link_and_a_file_give_back_what_they_took(
+def test_a_link_and_a_file_are_read_back(
     requests: list[tuple[int, int | None, int | None]],
 ) -> None:
     found = collected(requests)
@@ -122,7 +122,7 @@ def test_a_link_and_a_file_give_back_what_they_took(
     assert unpacked(short.packed()) == short == short.for_link()
 
 
-def test_a_link_of_a_wide_log_is_short_and_says_its_percentiles() -> None:
+def test_a_link_of_a_wide_log_is_short_and_has_its_percentiles() -> None:
     requests = wide()
     found = collected(requests).for_link()
     assert len(found.packed()) <= MAX_LINK_CHARACTERS
@@ -149,12 +149,12 @@ def test_memory_is_bounded_and_the_error_stated(monkeypatch: pytest.MonkeyPatch)
     assert stands == pytest.approx(true, rel=found.error)
 
 
-def test_two_halves_are_the_whole() -> None:
+def test_two_halves_add_up_to_the_whole() -> None:
     requests = wide(size=2000)
     assert added(collected(requests[:700]), collected(requests[700:])) == collected(requests)
 
 
-def test_sessions_time_and_shared_blocks_stand_beside_the_lengths() -> None:
+def test_sessions_time_and_shared_blocks_are_counted() -> None:
     collector = Collector()
     collector.add(Request(1024, 5, session="a", seconds=100.0, blocks=(1, 2)))
     collector.add(Request(2048, 5, session="a", seconds=160.0, blocks=(1, 2, 3, 4), cached_tokens=1024))
@@ -197,13 +197,13 @@ def test_a_changed_file_is_refused_or_read(name: str, value: object) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[", '{"kvcore_traffic":1}', "x" * 100, '{"prompts":[[1],[1]]}'])
-def test_what_is_no_traffic_is_a_coded_error(text: str) -> None:
+def test_bad_traffic_is_a_coded_error(text: str) -> None:
     with pytest.raises(WorkloadError) as caught:
         read_traffic(text)
     assert caught.value.code == "traffic-unreadable"
 
 
-def test_the_report_adds_up_as_source_004_says() -> None:
+def test_the_report_is_that_of_source_004() -> None:
     """800 to 1,200 tokens, max_tokens 512: P99 1,196 + 512 = 1,708; the P99 of the sum beside it."""
     traffic = traffic_of_counts({(prompt, 90, None): 10 for prompt in range(800, 1201)})
     log = RequestLog(
@@ -232,7 +232,7 @@ def test_cells_come_in_any_order_and_number(pairs: list[tuple[int, int]], most: 
 
 
 @given(REQUESTS, st.integers(1, 60))
-def test_requests_in_columns_count_as_those_that_come_one_by_one(
+def test_requests_in_columns_count_like_single_ones(
     requests: list[tuple[int, int | None, int | None]], at_once: int
 ) -> None:
     collector = Collector()

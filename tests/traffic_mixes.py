@@ -100,7 +100,7 @@ def cells_of(mix: str) -> list[tuple[int, int, int]]:
 
 @dataclass(frozen=True, kw_only=True)
 class Saturated:
-    """What a replay did once it was warm."""
+    """Results of a replay after its warm-up."""
 
     running: float
     preempted: float

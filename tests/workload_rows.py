@@ -1,4 +1,4 @@
-"""The same requests for every database, and the cells that they have by whole numbers in Python."""
+"""The same requests for every database, and their cells as computed in Python."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def rows(number: int = 2000) -> list[Row]:
 
 
 def cells_of(given: list[Row]) -> Cells:
-    """What every database is to answer."""
+    """The expected answer of every database."""
     counts: Counter[tuple[int, int]] = Counter()
     unusable = 0
     for prompt, answer in given:
