@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from kvcore.base.kept import kept
 from kvcore.base.quantity import Quantity
 from kvcore.catalogue.accelerators import Accelerator, Interconnect, Vendor
-from kvcore.engine.protocol import Resolved, Setting
+from kvcore.engine.protocol import Engine, Resolved, Setting
 from kvcore.engine.rank_memory import least_room
 from kvcore.memory.activations import multiprocessors
 from kvcore.memory.after_pool import after_pool_bytes
@@ -21,7 +25,7 @@ from kvcore.memory.budget import (
     total_of,
     total_spread_bytes,
 )
-from kvcore.memory.framework import system_bytes
+from kvcore.memory.framework import FRAMEWORK, system_bytes
 from kvcore.memory.unstated import other_settings
 
 
@@ -35,22 +39,23 @@ class CardTraits(NamedTuple):
     interconnect: Interconnect | None
     """None, and 0 below, where a start joins no cards."""
     devices_per_node: int
-    label: str
-    """Its names, where the engine's own tables know single cards by them."""
+    names: frozenset[str]
+    """Those of the names by which tables know single cards that are in its own."""
 
 
 @kept
-def traits_of(accelerator: Accelerator, is_joined: bool, is_known_by_name: bool) -> CardTraits:
-    """The traits of a card for starts that join several, or one alone.
-
-    `is_known_by_name`: the engine has tables of its own, which may name single cards.
+def traits_of(accelerator: Accelerator, engine: Engine, is_joined: bool) -> CardTraits:
+    """The traits of a card under an engine, for starts that join several or one alone.
 
     Example:
         >>> from kvcore import catalogue
-        >>> h100, h200 = (catalogue.find_accelerator(name) for name in ("H100-80GB", "H200-141GB"))
-        >>> traits_of(h100, True, False) == traits_of(h200, True, False)
+        >>> from kvcore.engines.registry import find_engine
+        >>> cards = (catalogue.find_accelerator(name) for name in ("H100-80GB", "H200-141GB"))
+        >>> h100, h200 = (traits_of(card, find_engine("vllm"), True) for card in cards)
+        >>> h100 == h200
         True
     """
+    label = f"{accelerator.id} {accelerator.name}"
     return CardTraits(
         vendor=accelerator.vendor,
         compute_capability=accelerator.compute_capability,
@@ -58,8 +63,27 @@ def traits_of(accelerator: Accelerator, is_joined: bool, is_known_by_name: bool)
         is_integrated=accelerator.is_integrated,
         interconnect=accelerator.interconnect if is_joined else None,
         devices_per_node=accelerator.devices_per_node if is_joined else 0,
-        label=f"{accelerator.id} {accelerator.name}" if is_known_by_name else "",
+        names=frozenset(name for name in _card_names(engine) if name in label),
     )
+
+
+@cache
+def _card_names(engine: Engine) -> frozenset[str]:
+    return frozenset(_names_in((FRAMEWORK.load(), engine.facts)))
+
+
+def _names_in(value: object) -> Iterator[str]:
+    """The names of cards in the rows of tables."""
+    if isinstance(value, Struct):
+        for field in value.__struct_fields__:
+            inner = getattr(value, field)
+            if field == "card" and isinstance(inner, str):
+                yield inner
+            else:
+                yield from _names_in(inner)
+    elif isinstance(value, tuple | list | frozenset | Mapping):
+        for inner in value.values() if isinstance(value, Mapping) else value:
+            yield from _names_in(inner)
 
 
 class Budget(NamedTuple):

@@ -134,8 +134,7 @@ class OnCards:
         budget = budget_on(accelerator, resolved)
         if prepared.weights.bounds[LOW] > budget.most:
             return failed
-        is_known_by_name = resolved.engine.facts.overheads is not None
-        traits = traits_of(accelerator, self.scenario.parallel.ranks > 1, is_known_by_name)
+        traits = traits_of(accelerator, resolved.engine, self.scenario.parallel.ranks > 1)
         return self._once(
             (id(prepared), traits, budget), lambda: self._judged(failed, prepared, traits, accelerator)
         )
