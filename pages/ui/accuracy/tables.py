@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from html import escape
+from typing import Any
 
 import pandas as pd
 import streamlit as st
@@ -117,17 +118,13 @@ def sources(starts: Sequence[PublishedStart], check: Check, t: Words) -> None:
         pd.DataFrame(rows, columns=list(columns)),
         hide_index=True,
         key="accuracy.sources",
-        column_config={
-            **{
-                name: st.column_config.NumberColumn(columns[name], format="%.5g")
-                for name in ("measured", "predicted", "left_out")
-                if name in columns
-            },
-            **{
-                name: st.column_config.TextColumn(columns[name])
-                for name in ("start", "error", "fit", "surroundings", "date", "cited")
-                if name in columns
-            },
-            "source": st.column_config.LinkColumn(columns["source"], width="medium"),
-        },
+        column_config={name: _column(name, label) for name, label in columns.items()},
     )
+
+
+def _column(name: str, label: str) -> Any:
+    if name == "source":
+        return st.column_config.LinkColumn(label, width="medium")
+    if name in ("measured", "predicted", "left_out"):
+        return st.column_config.NumberColumn(label, format="%.5g")
+    return st.column_config.TextColumn(label)

@@ -285,7 +285,7 @@ def _log(t: Words) -> float | None:
                 logged=logged.id,
             )
         )
-    return peak.value
+    return float(peak.value)
 
 
 def _arithmetic(result: PreRunResult, scenario: Scenario, t: Words) -> None:

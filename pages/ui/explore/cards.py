@@ -252,7 +252,10 @@ def wanted_requests(t: Words) -> int:
     """How many requests the deployment should serve at once."""
     limits = numbers.Limits(1, MAX_WANTED)
     with st.container(width=220):
-        return numbers.of_parameter(st, t("Target requests at once"), limits, "wanted", "explore_wanted", t)
+        wanted: int = numbers.of_parameter(
+            st, t("Target requests at once"), limits, "wanted", "explore_wanted", t
+        )
+    return wanted
 
 
 def gpus_at_most(replicas: int, t: Words) -> int:

@@ -162,7 +162,7 @@ def _planned(scenario: Scenario, entry: ModelEntry, card: Accelerator, spread: S
 
 
 def _table(rows: Sequence[Found], scenario: Scenario, entry: ModelEntry, t: Words) -> None:
-    layouts = [
+    layouts: list[object] = [
         split_name(_planned(scenario, entry, card, one).parallel) if one is not None else DASH
         for card, one in rows
     ]

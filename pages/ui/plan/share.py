@@ -34,7 +34,11 @@ LABELS = {
     TICKET: msg("Ticket"),
     RESULT: "JSON",
 }
-NAMES_OF_FILES = {**FILE_NAMES, TICKET: "ticket.md", RESULT: "kv-plan.json"}
+NAMES_OF_FILES = {
+    **{form.value: name for form, name in FILE_NAMES.items()},
+    TICKET: "ticket.md",
+    RESULT: "kv-plan.json",
+}
 CODE_LANGUAGES = {
     Artefact.COMMAND: "bash",
     Artefact.YAML: "yaml",

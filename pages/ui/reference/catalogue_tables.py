@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import pandas as pd
 import streamlit as st
@@ -95,5 +95,5 @@ def _table(title: str, rows: Sequence[Any], columns: Mapping[str, str], query: s
         st.caption(t("No results."))
         return
     table = pd.DataFrame(found, columns=list(columns)).rename(columns=dict(columns))
-    height = ROWS_SHOWN if len(found) > 10 else "auto"
+    height: int | Literal["auto"] = ROWS_SHOWN if len(found) > 10 else "auto"
     st.dataframe(table, hide_index=True, placeholder=DASH, height=height, alt=title)

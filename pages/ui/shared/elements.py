@@ -16,7 +16,7 @@ from pages.ui.shared import state
 
 CONFIG: Final = {"displayModeBar": False}
 """Not `responsive`: Streamlit measures its own column and draws the chart again when that changes."""
-TEMPLATE: Final = {"data": {}, "layout": {}}
+TEMPLATE: Final[dict[str, dict[str, object]]] = {"data": {}, "layout": {}}
 """Empty: Streamlit's own template has 3.7 kB of colours for traces without one, and all of ours have one."""
 
 
@@ -29,7 +29,7 @@ MIMES: Final = {
 }
 
 
-class _PlainFigure(BaseFigure):
+class _PlainFigure(BaseFigure):  # type: ignore[misc]
     """A figure whose dict is not validated: tests check ours, and validating takes longer than planning."""
 
     def __init__(self, figure: dict[str, Any]) -> None:
@@ -77,7 +77,7 @@ def two_lines(first: str, second: str) -> str:
 def card_grid(grid: DeltaGenerator, cards: Iterable[Card]) -> None:
     """Puts each card into the next cell of `st.grid(…)`."""
     for card in cards:
-        _draw(grid.cell(), card)
+        _draw(grid.cell(), card)  # type: ignore[attr-defined]
 
 
 def card_row(name: str, cards: Iterable[Card]) -> None:

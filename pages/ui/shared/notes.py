@@ -6,8 +6,8 @@ Text that comes from a link, a config or the Hub is shown with `st.text` or as a
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Final, Literal
 
 import streamlit as st
 from msgspec.structs import replace
@@ -316,7 +316,7 @@ def curve_caption(curves: Sequence[ConcurrencyCurve], t: Words) -> str:
     return sentences(t, lines)
 
 
-LOOKS: Final = {
+LOOKS: Final[Mapping[Origin, tuple[str, Literal["violet", "blue", "orange"]]]] = {
     Origin.MEASURED: (":material/straighten:", "violet"),
     Origin.FITTED: (":material/join_inner:", "blue"),
     Origin.CARRIED: (":material/redo:", "orange"),

@@ -7,6 +7,7 @@ to 2 without a word. So every box takes any number, which is judged here.
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import streamlit as st
@@ -36,7 +37,7 @@ class Limits(NamedTuple):
 
 
 def box(
-    place: DeltaGenerator,
+    place: DeltaGenerator | ModuleType,
     label: str,
     limits: Limits,
     now: float | None,
@@ -73,7 +74,7 @@ def box(
 
 
 def of_parameter(
-    place: DeltaGenerator,
+    place: DeltaGenerator | ModuleType,
     label: str,
     limits: Limits,
     name: str,
@@ -93,7 +94,7 @@ def of_parameter(
 
 
 def of_session(
-    place: DeltaGenerator,
+    place: DeltaGenerator | ModuleType,
     label: str,
     limits: Limits,
     key: str,

@@ -14,6 +14,7 @@ from kvcore.base.words import Words
 from kvcore.charts.plan_report import MAX_QR_CHARACTERS, NOT_CARRIED, qr_image
 from kvcore.planning import Plan
 from kvcore.wire import link
+from kvcore.wire.link_names import LANGUAGE
 from pages.ui.shared import elements, net, state
 
 LARGE, CODE = "share.large", "share.code"
@@ -27,7 +28,7 @@ def address(path: str, changes: Mapping[str, str | None] | None = None) -> str:
     otherwise, None for those that it leaves out."""
     planned = state.planned()
     kept = link.written_out(planned) if isinstance(planned, Plan) else state.scenario()
-    params = {**state.params(kept), state.LANGUAGE: state.language().value}
+    params = {**state.params(kept), LANGUAGE: state.language().value}
     for name, value in (changes or {}).items():
         params.pop(name, None)
         if value is not None:

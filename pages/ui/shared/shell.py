@@ -145,14 +145,15 @@ def frame() -> None:
 def language_switch(t: Words) -> None:
     """The languages by their own names; the document says which one it is in."""
     key = state.seed("language_switch", t.language.value)
+    languages = {language.value: language for language in Language}
     st.segmented_control(
         "Language / 语言",
-        [language.value for language in Language],
-        format_func=lambda value: Language(value).endonym,
+        list(languages),
+        format_func=lambda value: languages[value].endonym,
         default=t.language.value,
         key=key,
         required=True,
-        on_change=net.taking(key, lambda value: state.set_language(Language(value))),
+        on_change=net.taking(key, lambda value: state.set_language(languages[value])),
     )
     path = next(spec.path for spec in PAGES if spec.path == st.session_state["_path"])
     here = f'<i class="kv-here" hidden data-language="{t.language.tag}" data-path="{path}"></i>'

@@ -203,7 +203,7 @@ def _select(
     suffix: str = "",
     label: str = "",
     help_text: str | None = None,
-    names: Mapping[str | None, str] = {},
+    names: Mapping[Any, str] = {},
 ) -> None:
     """A select box; `values` are the field's values where the labels differ."""
     key = seed(f"{name}{suffix}", now)

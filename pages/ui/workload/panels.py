@@ -121,9 +121,9 @@ def prefix(mix: Mix, choice: LimitChoice, t: Words) -> None:
         grid, (Card(label=label, value=value, note=note) for label, value, note in found_cards)
     )
     st.text(prefix_sentence(found, t))
-    shared = steady_of(choice.plan, mix, found.shared_tokens) if found.shared_blocks else None
-    if shared is not None and choice.plan.resolved.enable_prefix_caching:
-        figures = steady_figures(replace(choice, steady=shared), t)
+    steady = steady_of(choice.plan, mix, found.shared_tokens) if found.shared_blocks else None
+    if steady is not None and choice.plan.resolved.enable_prefix_caching:
+        figures = steady_figures(replace(choice, steady=steady), t)
         st.caption(t("Your requests in the steady state, with this prefix stored once:"))
         elements.card_grid(st.grid(len(figures), min_column_width=190), figures)
     if not choice.plan.resolved.enable_prefix_caching:
@@ -152,4 +152,5 @@ def _tokens(
 ) -> int:
     usual = max(least, min(default, MAX_TOKENS))
     limits = numbers.Limits(least, MAX_TOKENS)
-    return int(numbers.of_parameter(grid.cell(), label, limits, name, f"workload.given.{name}", t, usual))
+    cell = grid.cell()  # type: ignore[attr-defined]
+    return int(numbers.of_parameter(cell, label, limits, name, f"workload.given.{name}", t, usual))

@@ -100,7 +100,7 @@ def let_go(uploads: Sequence[Any]) -> None:
     context = get_script_run_ctx()
     if context is not None:
         for upload in uploads:
-            context.uploaded_file_mgr.remove_file(context.session_id, upload.file_id)
+            context.uploaded_file_mgr.remove_file(context.session_id, upload.file_id)  # type: ignore[attr-defined]
 
 
 def clear_link() -> None:

@@ -27,7 +27,9 @@ def query(t: Words) -> None:
             )
         )
         grid = st.grid(4, min_column_width=150)
-        dialect = grid.selectbox(t("Database"), list(NAMES), format_func=NAMES.get, key=f"{KEY}.dialect")
+        dialect: str = grid.selectbox(
+            t("Database"), list(NAMES), format_func=NAMES.__getitem__, key=f"{KEY}.dialect"
+        )
         known = dialect == LANGFUSE
         asked = (
             (t("Table"), "requests"),
