@@ -14,9 +14,9 @@ from kvcore.engines.vllm.availability import (
     BENCHMARK,
     FORMER_FLAGS,
     METRICS,
-    benchmark_program,
     exported_metrics,
     former_flag,
+    load_generator,
 )
 from kvcore.engines.vllm.versions import vllm_releases
 from kvcore.planning import plan
@@ -174,11 +174,11 @@ PROGRAM = {"words": ["x"], "flags": ["y"], "source": "s"}
 
 @pytest.mark.parametrize("version", ["0.11.0", "0.19.0", "0.28.0", "0.33.0"])
 def test_the_command_line_has_it_from_0_11_on(version: str) -> None:
-    assert benchmark_program(Version(version)).words == ("vllm", "bench", "serve")
+    assert load_generator(Version(version)).words == ("vllm", "bench", "serve")
 
 
 def test_before_it_was_a_script_of_the_repository() -> None:
-    assert benchmark_program(Version("0.8.5")).words == ("python", "benchmarks/benchmark_serving.py")
+    assert load_generator(Version("0.8.5")).words == ("python", "benchmarks/benchmark_serving.py")
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from kvcore.deploy.going_live import (
     thresholds,
 )
 from kvcore.deploy.shell import launch_command
-from kvcore.engines.vllm.availability import benchmark_program, exported_metrics
+from kvcore.engines.vllm.availability import exported_metrics, load_generator
 from kvcore.planning import Plan
 from tests import present_plans
 
@@ -176,7 +176,7 @@ def options(command: str) -> dict[str, str]:
 def test_every_flag_is_one_of_the_generator(version: str) -> None:
     plan = present_plans.request(engine_version=version)
     command = load_test(plan, LOAD).command
-    program = benchmark_program(plan.resolved.version)
+    program = load_generator(plan.resolved.version)
     assert shlex.split(command)[: len(program.words)] == list(program.words)
     assert set(options(command)) <= program.flags
 

@@ -8,7 +8,7 @@ from kvcore import catalogue
 from kvcore.base.units import gib
 from kvcore.engine.protocol import Setting
 from kvcore.engines.vllm_ascend.engine import AscendEngine
-from kvcore.engines.vllm_ascend.profile import kept_stream_bytes, routed_bytes
+from kvcore.engines.vllm_ascend.profile import kept_stream_bytes, mask_taken, routed_bytes
 from kvcore.memory.activations import ACTIVATIONS, body_bytes, peak_activation_bytes
 from kvcore.memory.after_pool import expands_segments
 from kvcore.memory.audio_profile import profiled_bytes
@@ -201,7 +201,7 @@ def test_a_310p_makes_a_mask_of_all_pairs(
 ) -> None:
     """float16, its copy in NZ format and the one that is cast: 6 bytes a pair. _310p/attention/attention_mask.py."""
     setting = ascend(engine_version=version, accelerator=card, dtype="float16", max_model_len=length)
-    mask = AscendEngine().mask(setting)
+    mask = mask_taken(AscendEngine().facts.masks, setting)
     assert (None if mask is None else gib(mask.value)) == gib_of_mask
 
 

@@ -32,27 +32,13 @@ from kvcore.engine.records import (
     TakenLater,
     Transfer,
 )
-from kvcore.engine.switches import AttentionBackend, Switches
+from kvcore.engine.switches import AttentionBackend, Switches, graph_mode
 from kvcore.model.architecture import Architecture
 from kvcore.model.caches import CacheState
 from kvcore.model.config import ModelConfig
 from kvcore.model.families.drafts import Draft
 from kvcore.model.quantization import Quantization
 from kvcore.scenario import CudagraphMode, Parallel, Runner, Scenario, SpeculativeConfig
-
-
-def graph_mode(modes: tuple[str, ...], mixed_full: bool) -> CudagraphMode:
-    """The engine's word for captured sets of graphs; `mixed_full`: full graphs are of mixed batches too.
-
-    Example:
-        >>> graph_mode(("PIECEWISE", "FULL"), False).value, graph_mode(("FULL",), False).value
-        ('FULL_AND_PIECEWISE', 'FULL_DECODE_ONLY')
-    """
-    if "FULL" not in modes:
-        return CudagraphMode.PIECEWISE if modes else CudagraphMode.NONE
-    if mixed_full:
-        return CudagraphMode.FULL
-    return CudagraphMode.FULL_AND_PIECEWISE if "PIECEWISE" in modes else CudagraphMode.FULL_DECODE_ONLY
 
 
 class Resolved(Struct, frozen=True, kw_only=True):

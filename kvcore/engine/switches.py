@@ -7,6 +7,7 @@ from msgspec import Meta
 
 from kvcore.catalogue.accelerators import Vendor
 from kvcore.engine.overheads import Budget
+from kvcore.scenario import CudagraphMode
 from kvcore.tables import Record, Share
 
 
@@ -336,3 +337,17 @@ class Switches(Record, frozen=True, kw_only=True):
     """A start prints "Available KV cache memory"."""
     logs_capacity_in_one_line: bool
     """Tokens and concurrency stand on one line of the log."""
+
+
+def graph_mode(modes: tuple[str, ...], mixed_full: bool) -> CudagraphMode:
+    """The engine's word for captured sets of graphs; `mixed_full`: full graphs are of mixed batches too.
+
+    Example:
+        >>> graph_mode(("PIECEWISE", "FULL"), False).value, graph_mode(("FULL",), False).value
+        ('FULL_AND_PIECEWISE', 'FULL_DECODE_ONLY')
+    """
+    if "FULL" not in modes:
+        return CudagraphMode.PIECEWISE if modes else CudagraphMode.NONE
+    if mixed_full:
+        return CudagraphMode.FULL
+    return CudagraphMode.FULL_AND_PIECEWISE if "PIECEWISE" in modes else CudagraphMode.FULL_DECODE_ONLY

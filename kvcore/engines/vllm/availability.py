@@ -159,11 +159,11 @@ class BenchmarkTables(Reviewed, frozen=True, kw_only=True):
 BENCHMARK: Final = TableFile("kvcore.engines.vllm", "benchmark.toml", BenchmarkTables)
 
 
-def benchmark_program(version: Version) -> LoadGenerator:
+def load_generator(version: Version) -> LoadGenerator:
     """The load generator of `version`.
 
     Example:
-        >>> " ".join(benchmark_program(Version("0.33.0")).words)
+        >>> " ".join(load_generator(Version("0.33.0")).words)
         'vllm bench serve'
     """
     return next(program for program in BENCHMARK.load().programs if program.covers(version))

@@ -11,13 +11,14 @@ from msgspec.structs import replace
 from kvcore.base.errors import EngineRefusalError, Notice, notice, shorten
 from kvcore.base.kept import bounded
 from kvcore.base.units import ceil_div
-from kvcore.engine.protocol import Resolved, graph_mode
+from kvcore.engine.protocol import Resolved
 from kvcore.engine.switches import (
     AttentionBackend,
     GraphModes,
     GraphRounding,
     GraphSizeFlag,
     GraphSizes,
+    graph_mode,
 )
 from kvcore.engines.vllm.start import Start
 from kvcore.flags import FLAGS

@@ -310,6 +310,11 @@ def modules_of(rows: tuple[AdaptedRow, ...], names: frozenset[str], version: Ver
     return frozenset(module for row in matching for module in row.modules)
 
 
+def compiles(architecture: Architecture, version: Version) -> bool:
+    """Whether `version` compiles the class of the model."""
+    return not CLASSES.load().uncompiled.covers(architecture.read_as, version)
+
+
 def ends_on_every_stage(architecture: Architecture, version: Version) -> frozenset[End]:
     """The ends that each of several pipeline stages stores a copy of.
 

@@ -24,7 +24,6 @@ from kvcore.engines.vllm.backends import (
 from kvcore.engines.vllm.captures import captures
 from kvcore.engines.vllm.classes import check_architectures
 from kvcore.engines.vllm.connectors import connector_notices, keeps_groups
-from kvcore.engines.vllm.exchange import EXCHANGED_TOKENS, exchanges_batches
 from kvcore.engines.vllm.recurrent import (
     check_state_flags,
     mamba_cache_mode,
@@ -33,9 +32,11 @@ from kvcore.engines.vllm.recurrent import (
     state_notices,
 )
 from kvcore.engines.vllm.runner import (
+    EXCHANGED_TOKENS,
     V0_CHUNKED_LENGTH,
     V0_SEQUENCES,
     batch_defaults,
+    exchanges_batches,
     is_async,
     largest_item_tokens,
     max_concurrent_batches,

@@ -9,6 +9,7 @@ from packaging.version import Version
 from kvcore.engine.facts import ADDITIONAL, SWITCH
 from kvcore.engines.vllm.start import OwnScheduler
 from kvcore.flags import check_fields
+from kvcore.scenario import Parallel
 from kvcore.tables import NEVER, Amount, Record, ReleaseRange, Source
 
 SWITCHES: Final = frozenset(
@@ -64,6 +65,13 @@ class Additional(Struct, frozen=True, kw_only=True):
     """Keys that are on, and move memory by an amount that no source gives a formula for."""
     unsized_gib: float = 0.0
     """By how much the largest of them may."""
+
+    def keeps_shared_experts(self, parallel: Parallel) -> bool:
+        """Whether `enable_shared_expert_dp` has each rank store the shared experts whole: with whole experts alone.
+
+        Source: vllm_ascend/ascend_config.py:AscendConfig (0.11.0, 0.13.0, 0.18.0, 0.23.0).
+        """
+        return parallel.enable_expert_parallel and self.enable_shared_expert_dp
 
 
 NOTHING: Final = Additional()

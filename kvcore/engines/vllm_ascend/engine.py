@@ -10,11 +10,10 @@ from kvcore.base.errors import EngineRefusalError, Notice, notice
 from kvcore.base.units import GIB
 from kvcore.engine.cards import CardView, Chip, chip_of
 from kvcore.engine.facts import ADDITIONAL, SWITCH
-from kvcore.engine.overheads import Budget, Text
+from kvcore.engine.overheads import Budget
 from kvcore.engine.protocol import Resolved, Setting
 from kvcore.engine.records import CompressedBlocks, TakenLater
 from kvcore.engine.switches import AttentionKind
-from kvcore.engine.traits import traits_of
 from kvcore.engines.vllm.start import Attention, OwnScheduler, Start
 from kvcore.engines.vllm.versions import parse_version, vllm_release
 from kvcore.engines.vllm_ascend.additional import NOTHING, Additional, AdditionalRules, read_additional
@@ -28,15 +27,15 @@ from kvcore.engines.vllm_ascend.formats import (
     has_blocks,
 )
 from kvcore.engines.vllm_ascend.npu import NpuEngine, NpuFacts
-from kvcore.engines.vllm_ascend.profile import kept_stream_bytes
+from kvcore.engines.vllm_ascend.profile import Mask, kept_stream_bytes, mask_taken
 from kvcore.engines.vllm_ascend.refusals import Asked, check_combinations, check_states
-from kvcore.engines.vllm_ascend.stored import Storing, kept_states, stored
+from kvcore.engines.vllm_ascend.stored import Storing, cuts_context, kept_states, stored
 from kvcore.model.architecture import Architecture
 from kvcore.model.caches import CacheState
 from kvcore.model.quantization import Quantization
 from kvcore.model.quantization.compressed import COMPRESSED_TENSORS
 from kvcore.scenario import CudagraphMode, Scenario
-from kvcore.tables import Amount, ReleaseRange, Source, TableFile
+from kvcore.tables import TableFile
 
 DEVICE_310P: Final = "310P"
 """A part of the names of Ascend 310P, whose worker is one of its own."""
@@ -64,17 +63,6 @@ is quantized there, are 8-bit and take their own place (quantize/w8a8_dynamic.py
 Source: github.com/vllm-project/vllm-ascend/issues/1127 and 2378: DeepSeek-R1 and -V3 in W8A8 on 16 cards of 910B2 with
 64 GB, 0.7.3.post1; vllm_ascend/quantization/quantizer.py (0.7.3; own quantizers from 0.8.4rc2 on).
 """
-
-
-class Mask(ReleaseRange, frozen=True, kw_only=True):
-    """An attention mask of max_model_len × max_model_len, made after the KV cache; bytes for each pair of tokens."""
-
-    source: Source
-    card: Text
-    """A part of the names of the cards."""
-    bytes_per_pair: Amount
-    least: Amount
-    most: Amount
 
 
 class AscendFacts(NpuFacts, frozen=True, kw_only=True):
@@ -154,7 +142,7 @@ class AscendEngine(NpuEngine):
         if is_asked is None:
             is_former = version < vllm_release("0.20.1") and scenario.env.get(FORMER_VARIABLE) == "1"
             is_asked = is_former or super().cuts_tokens(scenario, version)
-        is_implied = version >= vllm_release("0.12.0") and _keeps_shared_experts(scenario, additional)
+        is_implied = version >= vllm_release("0.12.0") and additional.keeps_shared_experts(scenario.parallel)
         return is_asked or is_implied
 
     # Flags
@@ -321,8 +309,8 @@ class AscendEngine(NpuEngine):
         storing = Storing(
             tensor_ranks=parallel.tensor_parallel_size if additional.ranks.asked else 1,
             shared_piece=piece,
-            has_whole_shared=bool(piece) and (is_cut or _keeps_shared_experts(scenario, additional)),
-            has_whole_queries=is_cut and _cuts_context(architecture, additional, version),
+            has_whole_shared=bool(piece) and (is_cut or additional.keeps_shared_experts(scenario.parallel)),
+            has_whole_queries=is_cut and cuts_context(architecture, additional, version),
             redundant_experts=additional.redundant_experts if parallel.enable_expert_parallel else 0,
             packs_index_keys=additional.packs_index_keys,
             ranks=additional.ranks,
@@ -410,7 +398,7 @@ class AscendEngine(NpuEngine):
 
     def taken_later(self, setting: Setting, pool_bytes: float) -> Iterator[TakenLater]:
         """A mask of all pairs of tokens on 310P, buffers of experts that move, and a second pool of a hybrid model."""
-        mask = self.mask(setting)
+        mask = mask_taken(self.facts.masks, setting)
         if mask is not None:
             yield mask
         buffers = moved_expert_bytes(self.rank(setting))
@@ -419,20 +407,6 @@ class AscendEngine(NpuEngine):
         if self.doubles_pool(setting):
             again = max(0.0, pool_bytes)
             yield TakenLater("second_pool", BUDGET_SOURCE, again, again, again)
-
-    def mask(self, setting: Setting) -> TakenLater | None:
-        """The attention mask of max_model_len × max_model_len while it is made; None where none is.
-
-        On 310P kernels want one: in float16, once more in the card's own format, and once while it is cast. It is made
-        with the first graph or prompt.
-        """
-        version, card = setting.resolved.version, setting.card_label
-        row = next((row for row in self.facts.masks if row.covers(version) and row.card in card), None)
-        if row is None or not setting.architecture.num_attention_heads:
-            return None
-        pairs = setting.resolved.max_model_len**2
-        sizes = (rate * pairs for rate in (row.bytes_per_pair, row.least, row.most))
-        return TakenLater("mask", row.source, *sizes)
 
     def doubles_pool(self, setting: Setting) -> bool:
         """Before 0.16 the pool of a hybrid model is allocated for attention, and once more for states.
@@ -461,21 +435,3 @@ class AscendEngine(NpuEngine):
         return kept_stream_bytes(
             tokens, architecture.residual_streams, architecture.hidden_size, element_bytes
         )
-
-
-def _keeps_shared_experts(scenario: Scenario, additional: Additional) -> bool:
-    """Whether `enable_shared_expert_dp` has each rank store the shared experts whole: with whole experts alone.
-
-    Source: vllm_ascend/ascend_config.py:AscendConfig (0.11.0, 0.13.0, 0.18.0, 0.23.0).
-    """
-    return scenario.parallel.enable_expert_parallel and additional.enable_shared_expert_dp
-
-
-def _cuts_context(architecture: Architecture, additional: Additional, version: Version) -> bool:
-    """Whether ranks with FlashComm attend to a part of the tokens each: models with sparse attention.
-
-    Source: vllm_ascend/utils.py:enable_dsa_cp (0.12.0rc1 without; 0.13.0, 0.19.1rc1: with FlashComm; 0.20.2rc1, 0.23.0,
-    0.25.1rc1: enable_dsa_cp), ops/linear_op.py:_get_column_parallel_op.
-    """
-    is_asked = version < vllm_release("0.20.1") or additional.enable_dsa_cp
-    return is_asked and version >= vllm_release("0.13.0") and traits_of(architecture).is_sparse

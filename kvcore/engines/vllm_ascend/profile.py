@@ -5,9 +5,12 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from kvcore.base.units import ceil_div
+from kvcore.engine.overheads import Text
 from kvcore.engine.protocol import Setting
+from kvcore.engine.records import TakenLater
 from kvcore.engines.vllm_ascend.communicators import NpuRank
 from kvcore.memory.weights import expert_slices
+from kvcore.tables import Amount, ReleaseRange, Source
 
 FLOAT32_BYTES: Final = 4
 EXCHANGED_COPIES: Final = 3
@@ -171,3 +174,29 @@ def kept_stream_bytes(batch_tokens: int, streams: int, hidden_size: int, element
         0.71875
     """
     return batch_tokens * streams * hidden_size * element_bytes if streams > 1 else 0
+
+
+class Mask(ReleaseRange, frozen=True, kw_only=True):
+    """An attention mask of max_model_len × max_model_len, made after the KV cache; bytes for each pair of tokens."""
+
+    source: Source
+    card: Text
+    """A part of the names of the cards."""
+    bytes_per_pair: Amount
+    least: Amount
+    most: Amount
+
+
+def mask_taken(masks: tuple[Mask, ...], setting: Setting) -> TakenLater | None:
+    """The attention mask of max_model_len × max_model_len while it is made; None where none is.
+
+    On 310P kernels want one: in float16, once more in the card's own format, and once while it is cast. It is made with
+    the first graph or prompt.
+    """
+    version, card = setting.resolved.version, setting.card_label
+    row = next((row for row in masks if row.covers(version) and row.card in card), None)
+    if row is None or not setting.architecture.num_attention_heads:
+        return None
+    pairs = setting.resolved.max_model_len**2
+    sizes = (rate * pairs for rate in (row.bytes_per_pair, row.least, row.most))
+    return TakenLater("mask", row.source, *sizes)

@@ -8,10 +8,13 @@ from typing import Final
 
 from msgspec import Struct
 from msgspec.structs import replace
+from packaging.version import Version
 
 from kvcore.base.kept import kept
 from kvcore.base.units import ceil_div, round_up
-from kvcore.engines.vllm_ascend.additional import ModuleRanks
+from kvcore.engine.traits import traits_of
+from kvcore.engines.vllm.versions import vllm_release
+from kvcore.engines.vllm_ascend.additional import Additional, ModuleRanks
 from kvcore.model.architecture import (
     Architecture,
     Experts,
@@ -163,3 +166,13 @@ def kept_states(
             yield FullAttention(num_kv_heads=1, head_size=size, head_size_v=size)
         elif not isinstance(state, SparseIndexer):
             yield state
+
+
+def cuts_context(architecture: Architecture, additional: Additional, version: Version) -> bool:
+    """Whether ranks with FlashComm attend to a part of the tokens each: models with sparse attention.
+
+    Source: vllm_ascend/utils.py:enable_dsa_cp (0.12.0rc1 without; 0.13.0, 0.19.1rc1: with FlashComm; 0.20.2rc1, 0.23.0,
+    0.25.1rc1: enable_dsa_cp), ops/linear_op.py:_get_column_parallel_op.
+    """
+    is_asked = version < vllm_release("0.20.1") or additional.enable_dsa_cp
+    return is_asked and version >= vllm_release("0.13.0") and traits_of(architecture).is_sparse
