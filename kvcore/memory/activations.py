@@ -316,9 +316,10 @@ def restart_gain_bytes(activations: Quantity) -> int:
 
     0 where compiling is not the largest phase, or the peak was given.
     """
-    if not activations.arguments:
-        return 0
-    phases = {phase.name: int(phase.value) for phase in activations.arguments[0]}
+    found = activations.arguments[0] if activations.arguments else ()
+    if not isinstance(found, tuple):
+        return 0  # a figure that an engine is given instead of a profile run
+    phases = {phase.name: int(phase.value) for phase in found}
     compiling = phases.pop("compiling", 0)
     return max(0, compiling - max(phases.values(), default=0))
 
