@@ -178,7 +178,7 @@ def explained(
         >>> explained("all", lambda parts: sum(parts), (pool, page)).formula
         'pool + page'
     """
-    value = rule(*map(_value_of, arguments))
+    value = rule(*_values_of(arguments))
     return Quantity(
         name=name,
         value=value,
@@ -235,12 +235,14 @@ def weakest(parts: Iterable[Quantity]) -> Grade:
     return max((part.grade for part in parts), key=_RANKS.__getitem__, default=Grade.EXACT)
 
 
+def _values_of(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple([one.value if type(one) is Quantity else _value_of(one) for one in arguments])
+
+
 def _value_of(argument: Any) -> Any:
-    if isinstance(argument, Quantity):
-        return argument.value
-    if isinstance(argument, Inline):
-        return argument.quantity.value
-    return tuple(map(_value_of, argument)) if isinstance(argument, tuple) else argument
+    if isinstance(argument, tuple):
+        return _values_of(argument)
+    return argument.quantity.value if isinstance(argument, Inline) else argument
 
 
 def _term_of(argument: Any, names: dict[int, Term]) -> Any:

@@ -135,19 +135,18 @@ class BlockRule:
     Its first parameter may be `max_model_len`, the length of the request.
     """
 
-    __slots__ = ("fields", "has_length", "name", "rule", "source")
+    __slots__ = ("_owned", "fields", "has_length", "name", "rule", "source")
 
     def __init__(self, name: str, rule: Callable[..., int], source: str) -> None:
         self.name, self.rule, self.source = name, rule, source
-        first, *rest = (*signature(rule).parameters, "")
-        self.has_length = first == "max_model_len"
-        self.fields = tuple(field for field in (rest if self.has_length else (first, *rest)) if field)
+        names = tuple(signature(rule).parameters)
+        self.has_length = names[:1] == ("max_model_len",)
+        self.fields = names[self.has_length :]
+        self._owned = tuple((field, field in _SPEC_FIELDS) for field in self.fields)
 
     def arguments(self, spec: LayerSpec, demand: Demand) -> tuple[int, ...]:
         """The values of `fields`."""
-        return tuple(
-            getattr(spec, field) if field in _SPEC_FIELDS else getattr(demand, field) for field in self.fields
-        )
+        return tuple([getattr(spec if is_own else demand, field) for field, is_own in self._owned])
 
     def by_length(self, spec: LayerSpec, demand: Demand) -> Callable[[int], int]:
         """Blocks of one request of a length."""
