@@ -147,6 +147,12 @@ class TestText:
             text(lambda total, share: math.trunc(total * share) + 1, "total", "share") == "total × share + 1"
         )
 
+    def test_a_search_is_written_as_what_it_looks_for(self) -> None:
+        longest = Term(Sign.LONGEST, (Term.named("limit"), Term.named("budget")))
+        assert longest.text() == "max(ℓ ≤ limit: needed(ℓ) ≤ budget)"
+        assert longest.latex({"limit": "L", "budget": "B"}) == r"\max(\ell \le L: \text{needed}(\ell) \le B)"
+        assert longest.names == ("limit", "budget")
+
 
 class TestLatex:
     LETTERS: Final = {"a": "A", "b": "B", "c": "C"}

@@ -240,20 +240,22 @@ class _Style(NamedTuple):
     ceiling: tuple[str, str]
     function: str
     """Prefix of the name of a function."""
-    limit: str
-    """The sign of a limit."""
+    longest: str
+    """The search for the largest length."""
     has_fractions: bool
     """Whether a quotient is set as a fraction, which needs no brackets."""
 
 
-_TEXT: Final = _Style(MINUS, " × ", ("⌊", "⌋"), ("⌈", "⌉"), "", "≤", has_fractions=False)
+_TEXT: Final = _Style(
+    MINUS, " × ", ("⌊", "⌋"), ("⌈", "⌉"), "", "max(ℓ ≤ {limit}: needed(ℓ) ≤ {budget})", has_fractions=False
+)
 _LATEX: Final = _Style(
     "-",
     r" \times ",
     (r"\left\lfloor ", r" \right\rfloor"),
     (r"\left\lceil ", r" \right\rceil"),
     "\\",
-    r"\le",
+    r"\max(\ell \le {limit}: \text{{needed}}(\ell) \le {budget})",
     has_fractions=True,
 )
 _IN_SUMS: Final = frozenset((Sign.SUM, Sign.DIFFERENCE, Sign.NEGATIVE))
@@ -305,8 +307,8 @@ def _written(term: Part, leaf: Callable[[str], str], style: _Style) -> str:
         case Sign.LEAST | Sign.MOST:
             return f"{style.function}{term.sign}({', '.join(map(inner, parts))})"
         case Sign.LONGEST:
-            needed, limit, budget = map(inner, parts)
-            return f"{style.function}max(ℓ {style.limit} {limit}: {needed}(ℓ) {style.limit} {budget})"
+            limit, budget = map(inner, parts)
+            return style.longest.format(limit=limit, budget=budget)
 
 
 def _bare(term: Part) -> Term:

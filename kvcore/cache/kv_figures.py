@@ -135,7 +135,7 @@ class LongestRequest(Struct, frozen=True):
 
     def __call__(self, length_limit: Any, check_budget: Any) -> Any:
         if isinstance(length_limit, Term):
-            return Term(Sign.LONGEST, (Term.named("needed"), length_limit, check_budget))
+            return Term(Sign.LONGEST, (length_limit, check_budget))
         return self.check.longest(length_limit, self.demand)
 
 
