@@ -103,8 +103,16 @@ def test_every_formula_gives_what_every_release_planned(version: str, vector: di
     cache = plan_cache(*vectors.inputs(vectors.CASES[vector["case"]], version))
     for name in NAMES:
         check(getattr(cache.figures, name))
-    assert cache.figures.blocks.value == cache.num_blocks
-    assert cache.figures.needed.value == cache.needed_bytes
+    figures = cache.figures
+    assert (figures.blocks.value, figures.tokens.value) == (cache.num_blocks, cache.tokens)
+    assert (figures.needed.value, figures.longest.value) == (cache.needed_bytes, cache.longest_request_tokens)
+    assert (figures.concurrency.value, figures.bytes_per_block.value) == (
+        cache.max_concurrency,
+        cache.bytes_per_block,
+    )
+    assert figures.request_fixed.value == cache.request_fixed_bytes
+    # One token in layers is exact, blocks divided by their tokens have a last digit.
+    assert math.isclose(figures.bytes_per_token.value, cache.bytes_per_token, rel_tol=1e-12)
 
 
 @pytest.mark.parametrize("kind", PLANNED)
