@@ -7,7 +7,7 @@ from packaging.version import Version
 
 from kvcore.cache.capacity import plan_cache
 from kvcore.cache.spec import CacheKind, LayerSpec
-from kvcore.cache.vectors import counted_vectors
+from kvcore.cache.states import counted_vectors
 from kvcore.engine.records import CompressedBlocks
 from kvcore.engines.registry import find_engine
 from kvcore.model.caches import (

@@ -12,8 +12,9 @@ from packaging.version import Version
 from kvcore.base.errors import CatalogueError, EngineRefusalError
 from kvcore.base.units import GIB
 from kvcore.cache.capacity import plan_cache
+from kvcore.cache.kv_formats import state_tensor_bytes
 from kvcore.cache.rules import KERNEL_BLOCKS, PLANNER, hybrid_block_size, planner_rules, smallest_kernel_block
-from kvcore.cache.states import aligned_block_size, rank_layer_specs, state_tensor_bytes
+from kvcore.cache.states import aligned_block_size, rank_layer_specs
 from kvcore.engine.protocol import Resolved
 from kvcore.model.architecture import Architecture
 from kvcore.model.caches import RecurrentState, StateShape

@@ -9,7 +9,7 @@ import pytest
 from kvcore.advice.fixes import fixes
 from kvcore.base.errors import EngineRefusalError
 from kvcore.base.words import Language, words
-from kvcore.cache.states import state_tensor_bytes
+from kvcore.cache.kv_formats import state_tensor_bytes
 from kvcore.charts.summary import state_mode_text
 from kvcore.controls.offers import keeps_recurrent_states, state_choices
 from kvcore.deploy.launch import launch_arguments

@@ -9,9 +9,8 @@ from msgspec.structs import replace
 
 from kvcore.base.words import Language, words
 from kvcore.charts.handout import Links, handout_html
-from kvcore.course.facts import variant
 from kvcore.course.lesson import Route, route_of, routes
-from kvcore.course.questions import questions
+from kvcore.course.questions import questions, variant
 from kvcore.planning import plan
 from tests.derivation_plans import KINDS, planned
 

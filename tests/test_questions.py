@@ -13,7 +13,6 @@ from kvcore.base.term import as_term
 from kvcore.base.words import Language, words
 from kvcore.course import STEPS, StepName
 from kvcore.course.answers import ANSWERS, Facts
-from kvcore.course.facts import drawn, facts, variant
 from kvcore.course.lesson import judgement
 from kvcore.course.questions import (
     ASKED,
@@ -24,9 +23,12 @@ from kvcore.course.questions import (
     SCALES,
     SHOWN,
     Asked,
+    drawn,
+    facts,
     marks,
     questions,
     right,
+    variant,
     with_mark,
 )
 from kvcore.planning import Plan

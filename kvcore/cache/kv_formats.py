@@ -10,7 +10,9 @@ from kvcore.base.errors import EngineRefusalError
 from kvcore.base.quantity import Grade, Quantity, Unit, explained, given
 from kvcore.base.term import added, same
 from kvcore.base.units import ceil_div, round_up
+from kvcore.engine import divided
 from kvcore.flags import FLAGS
+from kvcore.model.caches import RecurrentState
 from kvcore.tables import Record, Reviewed, Source, TableFile, one_of
 
 Bits = Annotated[int, Meta(ge=1, le=64)]
@@ -169,6 +171,42 @@ def aligned_states(states: int, state_bytes: int, page_alignment: int) -> Quanti
 def aligned_bytes(page_states: int, state_bytes: int, page_alignment: int) -> int:
     """Bytes of the states of a page, rounded up."""
     return round_up(page_states * state_bytes, page_alignment)
+
+
+def state_tensor_bytes(
+    state: RecurrentState, ranks: int, dtype: str, num_speculative_tokens: int, ssm_dtype: str = ""
+) -> tuple[int, ...]:
+    """Bytes of each tensor of one request's state of one layer on one rank.
+
+    replicated × sharded / ranks × element bytes; groups that do not divide are replicated up to one per rank. An
+    element of the state itself is of `ssm_dtype` where a flag says so, else as the config says, else of `dtype`.
+
+    Raises EngineRefusalError when the heads do not divide.
+
+    Source: vllm/model_executor/layers/mamba/mamba_utils.py:MambaStateShapeCalculator (0.32.0).
+
+    Example:
+        >>> from kvcore.model.caches import StateShape
+        >>> delta_net = RecurrentState(kind="gdn_attention", heads=32, shapes=(
+        ...     StateShape(sharded=3 * 8192, replicated=1), StateShape(sharded=32, replicated=128 * 128)))
+        >>> state_tensor_bytes(delta_net, 1, "bfloat16", 0)
+        (49152, 1048576)
+    """
+    heads, ranks = state.heads, 1 if state.is_whole else ranks
+    if heads % ranks:
+        field = "tensor_parallel_size"
+        raise EngineRefusalError(
+            "state-heads-not-divisible", field=field, value=ranks, heads=heads, ranks=ranks
+        )
+    extra_groups = ranks - state.replicable_groups if state.replicable_groups % ranks else 0
+    sizes = []
+    for shape in state.shapes:
+        sharded = shape.sharded + shape.sharded_per_group * max(0, extra_groups)
+        per_token = shape.sharded_per_speculative_token * sharded // max(1, shape.sharded)
+        elements = divided(sharded + per_token * num_speculative_tokens, ranks) * shape.replicated
+        element = (shape.is_ssm and ssm_dtype) or shape.dtype or dtype
+        sizes.append(elements * kv_format(element).key_bits // 8)
+    return tuple(sizes)
 
 
 def state_tensors(tensor_bytes: Iterable[int]) -> Quantity:

@@ -16,8 +16,13 @@ from packaging.version import Version
 
 from kvcore.base.errors import EngineRefusalError
 from kvcore.base.units import ceil_div
+from kvcore.cache.kv_formats import kv_format, state_tensor_bytes
+from kvcore.engine import units_per_rank
 from kvcore.engine.protocol import Engine, Resolved
 from kvcore.engine.switches import AttentionBackend
+from kvcore.model.architecture import Architecture, caches_of
+from kvcore.model.caches import Mla, PooledKeys, RecurrentState
+from kvcore.scenario import Parallel
 from kvcore.tables import ByRelease, Record, Reviewed, Source, TableFile, one_of
 
 
@@ -256,6 +261,50 @@ def hybrid_block_size(
     if resolved.mamba_cache_mode == "all":
         alignment = math.lcm(alignment, chunk_size)
     return max(resolved.block_size, alignment * ceil_div(state_bytes, alignment * token_bytes))
+
+
+def recurrent_states(architecture: Architecture) -> list[RecurrentState]:
+    """The recurrent states that the layers keep."""
+    return [state for state in caches_of(architecture) if isinstance(state, RecurrentState)]
+
+
+def hybrid_pages(architecture: Architecture, parallel: Parallel, resolved: Resolved) -> HybridPages:
+    """The block size, and what pages are padded to in a hybrid model."""
+    states = recurrent_states(architecture)
+    if not states or not architecture.is_hybrid:
+        return HybridPages(block_size=resolved.block_size, page_size_bytes=0)
+    ranks, drafts = parallel.tensor_parallel_size, resolved.num_speculative_tokens
+    dtype, ssm_dtype = resolved.mamba_cache_dtype or resolved.dtype, resolved.mamba_ssm_cache_dtype
+    sizes = [state_tensor_bytes(state, ranks, dtype, drafts, ssm_dtype) for state in states]
+    largest = max(sizes, key=sum)
+    token_bytes = _attention_token_bytes(architecture, parallel, resolved)
+    if resolved.engine.has_contiguous_states(resolved) and any(largest):
+        ranks_of = [state.kv_lora_rank for state in caches_of(architecture) if isinstance(state, Mla)]
+        storage = kv_format(resolved.kv_cache_dtype)
+        key_bytes = storage.latent_vector_bytes(ranks_of[0]) if ranks_of else token_bytes // 2
+        return contiguous_pages(
+            tensor_bytes=largest, key_bytes=key_bytes, token_bytes=token_bytes, resolved=resolved
+        )
+    pooled = [state for state in caches_of(architecture) if isinstance(state, PooledKeys)]
+    block_size = hybrid_block_size(
+        state_bytes=sum(largest),
+        token_bytes=token_bytes,
+        is_mla=architecture.is_mla,
+        resolved=resolved,
+        chunk_size=resolved.mamba_block_size or max(state.chunk_size for state in states),
+        key_tokens=math.lcm(*(keys.page_keys * keys.tokens_per_state for keys in pooled)),
+    )
+    return HybridPages(block_size=block_size, page_size_bytes=block_size * token_bytes)
+
+
+def _attention_token_bytes(architecture: Architecture, parallel: Parallel, resolved: Resolved) -> int:
+    """Bytes of one token in one attention layer on a rank, from the model's own head count and size."""
+    storage = kv_format(resolved.kv_cache_dtype)
+    for state in caches_of(architecture):
+        if isinstance(state, Mla):
+            return storage.latent_vector_bytes(state.kv_lora_rank + state.qk_rope_head_dim)
+    heads = units_per_rank(architecture.num_kv_heads, parallel.tensor_parallel_size, replicable=True)
+    return heads * storage.head_bytes(architecture.head_dim, architecture.head_dim)
 
 
 def smallest_kernel_block(attention_backend: str) -> int:

@@ -49,7 +49,7 @@ class LayerSpec:
     """
 
     kind: CacheKind
-    layers: int
+    layers: int = 1
     block_size: int
     """Tokens per block."""
     page_size_bytes: int

@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from functools import lru_cache
-from typing import Final
+from typing import Any, Final
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -16,14 +16,20 @@ from kvcore.base.errors import EngineRefusalError
 from kvcore.base.kept import kept
 from kvcore.base.quantity import Quantity
 from kvcore.base.units import ceil_div
-from kvcore.cache.kv_formats import LAYER_TOKEN, aligned_states, index_keys, kv_format, state_tensors
-from kvcore.cache.rules import HybridPages, PlannerRules, contiguous_pages, hybrid_block_size, planner_rules
+from kvcore.cache.kv_formats import (
+    LAYER_TOKEN,
+    aligned_states,
+    index_keys,
+    kv_format,
+    state_tensor_bytes,
+    state_tensors,
+)
+from kvcore.cache.rules import PlannerRules, hybrid_pages, planner_rules, recurrent_states
 from kvcore.cache.spec import CacheKind, LayerSpec
-from kvcore.cache.vectors import counted_vectors
-from kvcore.engine import divided, stage_layers, units_per_rank
+from kvcore.engine import stage_layers, units_per_rank
 from kvcore.engine.protocol import Resolved
 from kvcore.engine.records import CompressedBlocks
-from kvcore.model.architecture import Architecture, Layer, by_identity, caches_of, layer_counts
+from kvcore.model.architecture import Architecture, Layer, by_identity, layer_counts
 from kvcore.model.caches import (
     BlockIndexer,
     CacheState,
@@ -47,6 +53,9 @@ LATENT_ROWS: Final = 64
 """Rows that the kernel of quantized latent vectors reads at once; other kernels read one.
 
 Source: vllm/v1/attention/backends/mla/flashmla_sparse.py:FlashMLASparseBackend.customize_spec (0.33.0)."""
+
+
+INDEX_SCALE_BYTES: Final = 2
 
 
 class _Placement(Struct, frozen=True, kw_only=True):
@@ -76,7 +85,7 @@ def aligned_block_size(architecture: Architecture, parallel: Parallel, resolved:
 
     Raises EngineRefusalError when the tensor parallel size does not divide the states.
     """
-    return _hybrid_pages(architecture, parallel, resolved).block_size
+    return hybrid_pages(architecture, parallel, resolved).block_size
 
 
 def rank_layer_specs(
@@ -124,7 +133,7 @@ def _alike(architecture: Architecture, indices: range, boundary: int) -> list[tu
     """The layers with `indices`, equal objects together with their count, and whether they keep the model's dtype: the
     first and last `boundary` attention layers of the model do."""
     keeps: Collection[int] = ()
-    if boundary and not _states(architecture):
+    if boundary and not recurrent_states(architecture):
         attention = [index for index, layer in enumerate(architecture.layers) if layer.caches]
         keeps = {*attention[:boundary], *attention[-boundary:]}
     if not keeps and len(indices) == architecture.num_layers:
@@ -141,8 +150,8 @@ def _counted(spec: LayerSpec, layers: int) -> LayerSpec:
 
 
 def _placement(architecture: Architecture, parallel: Parallel, resolved: Resolved) -> _Placement:
-    pages = _hybrid_pages(architecture, parallel, resolved)
-    states = _states(architecture)
+    pages = hybrid_pages(architecture, parallel, resolved)
+    states = recurrent_states(architecture)
     return _Placement(
         rules=planner_rules(resolved.version),
         has_plain_keys=resolved.engine.plain_index_keys,
@@ -165,18 +174,10 @@ def _placement(architecture: Architecture, parallel: Parallel, resolved: Resolve
     )
 
 
-def _states(architecture: Architecture) -> list[RecurrentState]:
-    return [state for state in caches_of(architecture) if isinstance(state, RecurrentState)]
-
-
 @kept
 def has_states(architecture: Architecture) -> bool:
     """Whether some layer keeps a recurrent state."""
-    return bool(_states(architecture))
-
-
-def _pooled(architecture: Architecture) -> Iterator[PooledKeys]:
-    return (state for state in caches_of(architecture) if isinstance(state, PooledKeys))
+    return bool(recurrent_states(architecture))
 
 
 def _state_block_size(block_size: int, resolved: Resolved, is_hybrid: bool) -> int:
@@ -187,80 +188,6 @@ def _state_block_size(block_size: int, resolved: Resolved, is_hybrid: bool) -> i
     if resolved.mamba_cache_mode == "none":
         return resolved.max_model_len
     return block_size if is_hybrid else resolved.mamba_block_size or block_size
-
-
-def _hybrid_pages(architecture: Architecture, parallel: Parallel, resolved: Resolved) -> HybridPages:
-    """The block size, and what pages are padded to in a hybrid model."""
-    states = _states(architecture)
-    if not states or not architecture.is_hybrid:
-        return HybridPages(block_size=resolved.block_size, page_size_bytes=0)
-    ranks, drafts = parallel.tensor_parallel_size, resolved.num_speculative_tokens
-    dtype, ssm_dtype = resolved.mamba_cache_dtype or resolved.dtype, resolved.mamba_ssm_cache_dtype
-    sizes = [state_tensor_bytes(state, ranks, dtype, drafts, ssm_dtype) for state in states]
-    largest = max(sizes, key=sum)
-    token_bytes = _attention_token_bytes(architecture, parallel, resolved)
-    if resolved.engine.has_contiguous_states(resolved) and any(largest):
-        ranks_of = [state.kv_lora_rank for state in caches_of(architecture) if isinstance(state, Mla)]
-        storage = kv_format(resolved.kv_cache_dtype)
-        key_bytes = storage.latent_vector_bytes(ranks_of[0]) if ranks_of else token_bytes // 2
-        return contiguous_pages(
-            tensor_bytes=largest, key_bytes=key_bytes, token_bytes=token_bytes, resolved=resolved
-        )
-    block_size = hybrid_block_size(
-        state_bytes=sum(largest),
-        token_bytes=token_bytes,
-        is_mla=architecture.is_mla,
-        resolved=resolved,
-        chunk_size=resolved.mamba_block_size or max(state.chunk_size for state in states),
-        key_tokens=math.lcm(*(keys.page_keys * keys.tokens_per_state for keys in _pooled(architecture))),
-    )
-    return HybridPages(block_size=block_size, page_size_bytes=block_size * token_bytes)
-
-
-def _attention_token_bytes(architecture: Architecture, parallel: Parallel, resolved: Resolved) -> int:
-    """Bytes of one token in one attention layer on a rank, from the model's own head count and size."""
-    storage = kv_format(resolved.kv_cache_dtype)
-    for state in caches_of(architecture):
-        if isinstance(state, Mla):
-            return storage.latent_vector_bytes(state.kv_lora_rank + state.qk_rope_head_dim)
-    heads = units_per_rank(architecture.num_kv_heads, parallel.tensor_parallel_size, replicable=True)
-    return heads * storage.head_bytes(architecture.head_dim, architecture.head_dim)
-
-
-def state_tensor_bytes(
-    state: RecurrentState, ranks: int, dtype: str, num_speculative_tokens: int, ssm_dtype: str = ""
-) -> tuple[int, ...]:
-    """Bytes of each tensor of one request's state of one layer on one rank.
-
-    replicated × sharded / ranks × element bytes; groups that do not divide are replicated up to one per rank. An
-    element of the state itself is of `ssm_dtype` where a flag says so, else as the config says, else of `dtype`.
-
-    Raises EngineRefusalError when the heads do not divide.
-
-    Source: vllm/model_executor/layers/mamba/mamba_utils.py:MambaStateShapeCalculator (0.32.0).
-
-    Example:
-        >>> from kvcore.model.architecture import StateShape
-        >>> delta_net = RecurrentState(kind="gdn_attention", heads=32, shapes=(
-        ...     StateShape(sharded=3 * 8192, replicated=1), StateShape(sharded=32, replicated=128 * 128)))
-        >>> state_tensor_bytes(delta_net, 1, "bfloat16", 0)
-        (49152, 1048576)
-    """
-    heads, ranks = state.heads, 1 if state.is_whole else ranks
-    if heads % ranks:
-        field = "tensor_parallel_size"
-        raise EngineRefusalError(
-            "state-heads-not-divisible", field=field, value=ranks, heads=heads, ranks=ranks
-        )
-    extra_groups = ranks - state.replicable_groups if state.replicable_groups % ranks else 0
-    sizes = []
-    for shape in state.shapes:
-        sharded = shape.sharded + shape.sharded_per_group * max(0, extra_groups)
-        per_token = shape.sharded_per_speculative_token * sharded // max(1, shape.sharded)
-        elements = divided(sharded + per_token * num_speculative_tokens, ranks) * shape.replicated
-        element = (shape.is_ssm and ssm_dtype) or shape.dtype or dtype
-        sizes.append(elements * kv_format(element).key_bits // 8)
-    return tuple(sizes)
 
 
 @lru_cache(maxsize=2048)
@@ -307,12 +234,10 @@ def _layer_spec(state: CacheState, at: _Placement) -> LayerSpec:
             )
         case LatentWindow():
             made = aligned_states(state.block_size, state.state_bytes, state.page_alignment)
-            return LayerSpec(
-                kind=CacheKind.SLIDING_WINDOW_MLA,
-                layers=1,
-                block_size=state.block_size,
-                page_size_bytes=int(made.value),
-                made_of=made,
+            return _stored(
+                CacheKind.SLIDING_WINDOW_MLA,
+                made,
+                state.block_size,
                 num_kv_heads=1,
                 head_size=state.state_bytes,
                 sliding_window=state.sliding_window,
@@ -334,6 +259,13 @@ def _layer_spec(state: CacheState, at: _Placement) -> LayerSpec:
             return _recurrent(state, at)
 
 
+def _stored(kind: CacheKind, made: Quantity, block_size: int, **fields: Any) -> LayerSpec:
+    """The spec of a layer whose page stores `made`."""
+    return LayerSpec(
+        kind=kind, block_size=block_size, page_size_bytes=int(made.value), made_of=made, **fields
+    )
+
+
 def _attention(
     kind: CacheKind,
     state: FullAttention | SlidingWindow | ChunkedLocal | CrossAttention,
@@ -345,7 +277,6 @@ def _attention(
     token = kv_format(at.kv_cache_dtype).heads(heads, state.head_size, stored_v)
     return LayerSpec(
         kind=kind,
-        layers=1,
         block_size=at.block_size,
         page_size_bytes=max(at.block_size * int(token.value), at.least_attention_page_bytes),
         made_of=token,
@@ -361,7 +292,6 @@ def _latent(size: int, made: Quantity, dtype: str, at: _Placement) -> LayerSpec:
     tokens = at.block_size if made.name == LAYER_TOKEN else 1
     return LayerSpec(
         kind=CacheKind.MLA_ATTENTION,
-        layers=1,
         block_size=at.block_size,
         page_size_bytes=tokens * int(made.value),
         num_kv_heads=1,
@@ -375,12 +305,10 @@ def _inputs(state: InputWindow, at: _Placement) -> LayerSpec:
     """Source: vllm/models/inkling/nvidia/sconv_swa_attn.py:InklingConvState.get_kv_cache_spec (0.33.0)."""
     heads = units_per_rank(state.num_kv_heads, at.ranks, replicable=False)
     made = aligned_states(state.kernel, heads * state.row_elements * 2, 1)
-    return LayerSpec(
-        kind=CacheKind.SLIDING_WINDOW,
-        layers=1,
-        block_size=state.kernel,
-        page_size_bytes=int(made.value),
-        made_of=made,
+    return _stored(
+        CacheKind.SLIDING_WINDOW,
+        made,
+        state.kernel,
         num_kv_heads=heads,
         head_size=state.row_elements,
         dtype=at.dtype,
@@ -398,15 +326,7 @@ def _ring(state: TokenRing, at: _Placement) -> LayerSpec:
     groups = ceil_div(state.tokens_per_group + at.num_speculative_tokens, state.tokens_per_group)
     rows = state.tokens_per_group * (1 << (groups - 1).bit_length() if state.in_powers else groups)
     made = aligned_states(rows, state.row_bytes, 1)
-    return LayerSpec(
-        kind=CacheKind.CIRCULAR_BUFFER,
-        layers=1,
-        block_size=rows,
-        page_size_bytes=int(made.value),
-        made_of=made,
-        num_kv_heads=1,
-        head_size=state.row_bytes,
-    )
+    return _stored(CacheKind.CIRCULAR_BUFFER, made, rows, num_kv_heads=1, head_size=state.row_bytes)
 
 
 def _recurrent(state: RecurrentState, at: _Placement) -> LayerSpec:
@@ -414,7 +334,6 @@ def _recurrent(state: RecurrentState, at: _Placement) -> LayerSpec:
     size = sum(tensors)
     return LayerSpec(
         kind=CacheKind.MAMBA,
-        layers=1,
         block_size=at.state_block_size,
         page_size_bytes=max(size, at.least_state_page_bytes),
         head_size=size,
@@ -424,6 +343,44 @@ def _recurrent(state: RecurrentState, at: _Placement) -> LayerSpec:
         if state.kind == "mamba2"
         else int(at.exports_states),
         made_of=state_tensors(tensors),
+    )
+
+
+def counted_vectors(
+    state: CompressedLatent | LatentWindow, block_size: int, kv_cache_dtype: str, blocks: CompressedBlocks
+) -> LayerSpec:
+    """The spec of a compressed cache whose blocks are counted in vectors: latents in the model's dtype, keys of an
+    indexer in int8 with a scale in float16, states in smaller blocks, nothing aligned.
+
+    Source: vllm_ascend/models/deepseek_v4.py and models/layer/attention/layer.py:get_kv_cache_spec (0.23.0).
+
+    Example:
+        >>> latent = CompressedLatent(tokens_per_state=4, state_bytes=584, page_alignment=576, width=512)
+        >>> spec = counted_vectors(latent, 128, "bfloat16", CompressedBlocks())
+        >>> spec.page_size_bytes, spec.stated_block_size, spec.block_size
+        (131072, 128, 512)
+    """
+    share, tokens, window = 1, 1, 0
+    width = state.width * kv_format(kv_cache_dtype).key_bits // 8
+    if isinstance(state, CompressedLatent):
+        tokens = state.tokens_per_state
+        width = state.width + INDEX_SCALE_BYTES if state.is_index else width
+    else:
+        window = state.sliding_window
+    if isinstance(state, LatentWindow) and not state.width:
+        width = state.state_bytes
+        share = blocks.overlapping_share if state.overlaps else blocks.single_share
+    slots = block_size // share
+    made = aligned_states(slots, width, 1)
+    return _stored(
+        CacheKind.SLIDING_WINDOW_MLA if window else CacheKind.MLA_ATTENTION,
+        made,
+        slots * tokens,
+        stated_block_size=slots,
+        num_kv_heads=1,
+        head_size=width,
+        sliding_window=window,
+        tokens_per_state=tokens,
     )
 
 

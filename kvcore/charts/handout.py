@@ -13,9 +13,8 @@ from kvcore.base.words import Words
 from kvcore.charts import summary
 from kvcore.charts.plan_report import document, memory_svg
 from kvcore.course import Step, step_of
-from kvcore.course.facts import variant
 from kvcore.course.lesson import Prediction, Route, prose
-from kvcore.course.questions import Asked, questions
+from kvcore.course.questions import Asked, questions, variant
 from kvcore.planning import Plan
 
 SLIPS: Final = 4

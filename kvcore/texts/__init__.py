@@ -105,7 +105,7 @@ class Path(Prose, frozen=True, kw_only=True):
 
 
 class Question(Prose, frozen=True, kw_only=True):
-    """A question of a step, whose text names facts of a plan (course/facts.py); course/answers.py answers it."""
+    """A question of a step, whose text names facts of a plan (course/questions.py); course/answers.py answers it."""
 
     step: str
     text: Text

@@ -11,7 +11,6 @@ from kvcore.base.numbers import answer_text, count
 from kvcore.base.words import Words
 from kvcore.charts import summary
 from kvcore.course import STEPS, Step, StepName
-from kvcore.course.facts import variant
 from kvcore.course.lesson import judgement, prose
 from kvcore.course.questions import (
     ASKED,
@@ -23,6 +22,7 @@ from kvcore.course.questions import (
     marks,
     questions,
     right,
+    variant,
     with_mark,
 )
 from pages.ui.shared import net, state
