@@ -72,8 +72,7 @@ ANSWERS: Final[Mapping[str, Answer]] = {
         ("slip-inside", lambda q: q.total * q.gpu_memory_utilization),
     ),
     "budget-hundredths": _answer(
-        lambda q: 100 * q.example_size / q.total,
-        ("slip-share", lambda q: q.example_size / q.total),
+        lambda q: 100 * q.example_size / q.total, ("slip-share", lambda q: q.example_size / q.total)
     ),
     "weights-bits": _answer(
         lambda q: q.parameter_count * q.example_bits / q.bits_of_a_byte / q.tensor_parallel_size,
@@ -99,8 +98,7 @@ ANSWERS: Final[Mapping[str, Answer]] = {
         ("slip-bytes", lambda q: q.example_batch * q.hidden_size),
     ),
     "activations-longer": _answer(
-        lambda q: least(q.longer_tokens, q.example_batch),
-        ("slip-whole-prompt", lambda q: q.longer_tokens),
+        lambda q: least(q.longer_tokens, q.example_batch), ("slip-whole-prompt", lambda q: q.longer_tokens)
     ),
     "framework-left": _answer(
         lambda q: q.budget - q.weights - q.activations - q.framework,
@@ -113,8 +111,7 @@ ANSWERS: Final[Mapping[str, Answer]] = {
     ),
     "framework-tokens": _answer(lambda q: q.example_size / q.example_slope),
     "framework-cards": _answer(
-        lambda q: q.example_ranks * q.example_size,
-        ("slip-one-card", lambda q: q.example_size),
+        lambda q: q.example_ranks * q.example_size, ("slip-one-card", lambda q: q.example_size)
     ),
     "token-model": _answer(
         lambda q: 2 * q.example_layers * q.example_heads * q.example_dim * 2,
@@ -193,8 +190,7 @@ ANSWERS: Final[Mapping[str, Answer]] = {
         ("slip-fixed-grows", lambda q: q.example_fixed * q.longer_tokens + q.example_slope * q.longer_tokens),
     ),
     "requests-seats": _answer(
-        lambda q: least(q.example_pool, q.example_seats),
-        ("slip-seats", lambda q: q.example_pool),
+        lambda q: least(q.example_pool, q.example_seats), ("slip-seats", lambda q: q.example_pool)
     ),
     "limits-free": _answer(
         lambda q: q.example_pool - q.example_requests * ceil(q.longer_tokens / 16),
@@ -206,8 +202,7 @@ ANSWERS: Final[Mapping[str, Answer]] = {
         ("slip-one-request", lambda q: 100 * ceil(q.longer_tokens / 16) / q.example_pool),
     ),
     "limits-again": _answer(
-        lambda q: q.example_tokens + q.answer_tokens,
-        ("slip-recomputed", lambda q: q.answer_tokens),
+        lambda q: q.example_tokens + q.answer_tokens, ("slip-recomputed", lambda q: q.answer_tokens)
     ),
     "cards-heads": _answer(
         lambda q: most(1, q.example_heads / q.example_ranks),
@@ -215,8 +210,7 @@ ANSWERS: Final[Mapping[str, Answer]] = {
         ("cards-slip-query", lambda q: q.example_query_heads / q.example_ranks),
     ),
     "cards-layers": _answer(
-        lambda q: ceil(q.example_layers / q.example_stages),
-        ("slip-all-layers", lambda q: q.example_layers),
+        lambda q: ceil(q.example_layers / q.example_stages), ("slip-all-layers", lambda q: q.example_layers)
     ),
     "cards-all": _answer(
         lambda q: q.example_ranks * q.example_stages * q.example_replicas,
@@ -224,8 +218,7 @@ ANSWERS: Final[Mapping[str, Answer]] = {
         ("slip-replicas", lambda q: q.example_ranks * q.example_stages),
     ),
     "weight-bits-average": _answer(
-        lambda q: q.weight_bits + 16 / q.group_size,
-        ("weight-bits-slip-each", lambda q: q.weight_bits + 16),
+        lambda q: q.weight_bits + 16 / q.group_size, ("weight-bits-slip-each", lambda q: q.weight_bits + 16)
     ),
     "weight-bits-matrix": _answer(
         lambda q: q.hidden_size * q.hidden_size * (q.weight_bits + 16 / q.group_size) / q.bits_of_a_byte,
@@ -237,8 +230,7 @@ ANSWERS: Final[Mapping[str, Answer]] = {
         ("pool-slip-ranks", lambda q: q.example_size / q.example_slope * q.example_ranks),
     ),
     "cache-bits-half": _answer(
-        lambda q: q.example_slope * q.cache_bits / 16,
-        ("cache-bits-slip-same", lambda q: q.example_slope),
+        lambda q: q.example_slope * q.cache_bits / 16, ("cache-bits-slip-same", lambda q: q.example_slope)
     ),
     "cache-bits-scales": _answer(
         lambda q: 2 * (q.example_dim + 4),
@@ -281,8 +273,7 @@ ANSWERS: Final[Mapping[str, Answer]] = {
         ("gain-slip-all", lambda q: 3),
     ),
     "gain-logged": _answer(
-        lambda q: 1 + q.accepted / q.drafts_made,
-        ("gain-slip-own", lambda q: q.accepted / q.drafts_made),
+        lambda q: 1 + q.accepted / q.drafts_made, ("gain-slip-own", lambda q: q.accepted / q.drafts_made)
     ),
     "gain-worth": _answer(
         lambda q: q.example_yield / q.slower,
@@ -295,7 +286,6 @@ ANSWERS: Final[Mapping[str, Answer]] = {
         ("slip-upside-down", lambda q: q.longer_tokens / q.example_concurrency),
     ),
     "log-loading": _answer(
-        lambda q: q.example_loaded * q.example_ranks,
-        ("slip-one-card", lambda q: q.example_loaded),
+        lambda q: q.example_loaded * q.example_ranks, ("slip-one-card", lambda q: q.example_loaded)
     ),
 }
