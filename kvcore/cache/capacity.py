@@ -39,7 +39,7 @@ class CacheGroup(Struct, frozen=True, kw_only=True):
     kind: CacheKind
     layers: int
     block_size: int
-    """As the engine states it."""
+    """Tokens of a block as the engine prints them."""
     block_tokens: int
     """Tokens of a block."""
     page_size_bytes: int
@@ -61,12 +61,12 @@ class Pool(Struct, frozen=True, kw_only=True):
     """The figure behind "Maximum concurrency", unrounded."""
     groups: tuple[CacheGroup, ...]
     bytes_per_block: int
-    """On a rank of the stage that is shown."""
+    """Bytes of a block on a rank of the stage that is shown."""
     needed_bytes: int
     """Bytes that one request of max_model_len needs by the engine's start-up check, on the rank that has least to
     spare; on a rank of the stage that decides, where that is shown."""
     fits: bool
-    """Whether that check passes."""
+    """Whether the start-up check passes."""
     longest_request_tokens: int
     """The largest max_model_len that passes the check, at most the larger of the asked one and the model's
     own; 0 when none does."""
@@ -101,7 +101,7 @@ class CachePlan(Pool, frozen=True, kw_only=True, dict=True):
 
     @property
     def stage(self) -> int:
-        """The pipeline stage that is shown, whose figures those of a rank are."""
+        """The pipeline stage that is shown: figures per rank are those of its ranks."""
         return self.trace.stage
 
     @cached_property
@@ -188,7 +188,7 @@ def plan_cache(
 
 
 def _fewest(num_blocks: int, available_bytes: Sequence[int], trace: Trace) -> int:
-    """The stage with memory for the fewest blocks, and least of it left by the blocks of the pool."""
+    """The stage with memory for the fewest blocks; of several, the one with the least memory left beside the pool."""
 
     def room(stage: int) -> tuple[float, int]:
         block_bytes, available = trace.grouping.bytes_per_block[stage], available_bytes[stage]
@@ -351,7 +351,7 @@ def _reported_tokens(num_blocks: int, counted: int, length: int, trace: Trace) -
 
 
 def _plan_without_cache(trace: Trace) -> CachePlan:
-    """A model that keeps nothing: one block, the null block. A request takes nothing, so any number fits."""
+    """The plan of a model without a cache: one block, the null block; any number of requests fits."""
     resolved = trace.resolved
     return CachePlan(
         num_blocks=1,
@@ -370,7 +370,7 @@ def _plan_without_cache(trace: Trace) -> CachePlan:
 
 
 def _plan_v0(num_blocks: int, trace: Trace) -> CachePlan:
-    """V0: one pool of blocks that store all layers; the check is whether the pool has max_model_len tokens."""
+    """The plan of V0: one pool of blocks that store all layers, and a check that it has max_model_len tokens."""
     resolved, length = trace.resolved, trace.resolved.max_model_len
     block_bytes = trace.grouping.bytes_per_block[trace.stage]
     tokens = tokens_of_blocks(num_blocks, resolved.block_size)

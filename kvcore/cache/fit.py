@@ -58,11 +58,11 @@ class Trace(Struct, frozen=True, kw_only=True):
     demand: Demand
     grouping: Grouping
     stage: int
-    """The stage that the figures of a rank are those of: the one with the largest blocks, or the one that decides."""
+    """The stage whose ranks are shown: the one with the largest blocks, or the one that decides."""
     available: tuple[Quantity, ...] = ()
     """The KV memory of a rank of each stage."""
     tightest: FitCheck | None = None
-    """The check that `needed_bytes` is of; None in V0, which compares tokens."""
+    """The check behind `needed_bytes`; None in V0, which compares tokens."""
     shortest: FitCheck | None = None
     """The check that allows the shortest request."""
 
@@ -73,7 +73,7 @@ class Trace(Struct, frozen=True, kw_only=True):
 
     @property
     def concurrency_rule(self) -> ReportedConcurrency:
-        """By which rule the version counts requests; bytes of one group are its blocks."""
+        """The rule by which the version counts requests; with one group, bytes are counted as its blocks."""
         rule = self.demand.rules.reported_concurrency
         if self.resolved.is_v0:
             return ReportedConcurrency.TOKENS
@@ -82,7 +82,7 @@ class Trace(Struct, frozen=True, kw_only=True):
 
     @property
     def tokens_rule(self) -> ReportedTokens:
-        """By which rule the version counts tokens."""
+        """The rule by which the version counts tokens."""
         return ReportedTokens.BLOCKS if self.resolved.is_v0 else self.demand.rules.reported_tokens
 
     def grows(self, members: tuple[LayerSpec, ...]) -> bool:
@@ -103,7 +103,7 @@ class Trace(Struct, frozen=True, kw_only=True):
 
     @property
     def reported_block_size(self) -> int:
-        """Tokens of a block as versions count them that print tokens by groups."""
+        """Tokens of a block in versions that print tokens by groups."""
         if len(self.groups) == 1 and self.demand.rules.single_group_reports_default_block:
             return self.resolved.block_size
         return min(group.block_size for group in self.groups)

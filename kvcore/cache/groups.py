@@ -92,7 +92,7 @@ def group_layers(stage_specs: StageSpecs, rules: PlannerRules, hybrid_manager: b
 def _kept_groups(
     stage_specs: StageSpecs, rules: PlannerRules, hybrid_manager: bool, _made_of: tuple[Quantity | None, ...]
 ) -> Grouping:
-    """Specs are equal by their sizes: what their pages are made of tells those of two models apart."""
+    """Cached by the specs, which are equal by their sizes, and by `_made_of`, which tells two models apart."""
     if rules.global_groups:
         return _grouping(stage_specs, rules, hybrid_manager)
     alone = tuple(_grouping((specs,), rules, hybrid_manager).whole for specs in stage_specs)
@@ -115,7 +115,7 @@ def v0_grouping(stage_specs: StageSpecs) -> Grouping:
 
 
 def _overlaid(whole: tuple[StageGroup, ...], stages: tuple[tuple[StageGroup, ...], ...]) -> Grouping:
-    """Groups of a stage lie over each other in a block, so that the widest sets its size."""
+    """The grouping where groups of a stage overlay each other in a block, so that the widest sets its size."""
     pages = tuple(
         max(groups, key=lambda group: group.pool_bytes).pages if groups else () for groups in stages
     )
@@ -152,7 +152,7 @@ def _packed_grouping(merged: Bucket, rules: PlannerRules, stages: int) -> Groupi
 
 
 def _packed_group(bucket: Bucket) -> StageGroup:
-    """A page of it is one of every layer."""
+    """The group of a packed bucket: its page is one of every layer."""
     group = _stage_group(bucket, range(len(bucket.counts[0])))
     return replace(group, page_size_bytes=group.pool_bytes)
 

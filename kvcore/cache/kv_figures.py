@@ -70,7 +70,7 @@ def fewest_blocks(stages: tuple[int, ...]) -> int:
 
 
 def fewest_blocks_or_none(stages: tuple[int, ...]) -> int:
-    """The same where there is less than no memory."""
+    """The same where the KV memory is negative."""
     return most(0, least(*stages))
 
 
@@ -118,12 +118,12 @@ def further_token_bytes(bytes_per_block: int, growing: tuple[tuple[int, tuple[in
 
 
 def layered_token_bytes(factors: tuple[int, ...], divisors: tuple[int, ...]) -> float:
-    """The same where one token takes as much in each layer, without the detour over blocks."""
+    """The same, counted in layers, where one token takes as much in each."""
     return reduce(truediv, divisors, prod(factors))
 
 
 def fixed_bytes(groups: Products, bytes_per_block: int) -> int:
-    """Bytes of one request whatever its further length: blocks of the groups that do not grow."""
+    """Bytes of one request that do not grow with its length: blocks of the groups that do not grow."""
     return sum_of_products(groups) * bytes_per_block
 
 
@@ -370,7 +370,7 @@ class KvFigures:
     def _blocks_of(
         self, counts: Mapping[_Members, int], length: Quantity
     ) -> tuple[tuple[Quantity, ...], ...]:
-        """The blocks of groups, behind how many groups are alike."""
+        """Products of the number of equal groups and the blocks of one; the number is left out where it is 1."""
         found: list[tuple[Quantity, ...]] = []
         for members, count in counts.items():
             blocks = self._group_blocks(members, length)

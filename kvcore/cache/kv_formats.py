@@ -22,7 +22,7 @@ INDEXER_SCALE_BLOCK: Final = 128
 """Elements that share one float32 scale in an indexer's fp8 key cache."""
 SPECS: Final = "vllm/v1/kv_cache_interface.py (0.33.0)"
 LAYER_TOKEN: Final = "layer_token_bytes"
-"""Name of the quantity of what one token takes in one layer on one rank."""
+"""Name of the quantity of bytes that one token takes in one layer on one rank."""
 
 
 class KvFormat(Record, frozen=True, kw_only=True):
@@ -130,7 +130,7 @@ def keys_and_values(kv_heads: int, head_dim: int, element_bytes: int) -> int:
 
 
 def keys_and_other_values(kv_heads: int, key_dim: int, value_dim: int, element_bytes: int) -> int:
-    """Bytes of one token in one layer whose values are of another size than its keys."""
+    """Bytes of one token in one layer whose values differ in size from its keys."""
     return kv_heads * (key_dim + value_dim) * element_bytes
 
 
@@ -140,7 +140,7 @@ def latent(dimensions: tuple[int, ...], element_bytes: int) -> int:
 
 
 def latent_in_bits(dimensions: tuple[int, ...], element_bytes: float) -> int:
-    """The same in elements that are no whole bytes."""
+    """The same in elements of less than a byte, rounded up."""
     return ceil(added(dimensions) * element_bytes)
 
 

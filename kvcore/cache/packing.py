@@ -118,7 +118,7 @@ def packed_groups(whole: Bucket, rule: PackedGroups) -> tuple[Bucket, ...]:
 
 
 def _full_first(bucket: Bucket) -> tuple[bool, int]:
-    """Full attention, of several sizes of page before those of one."""
+    """Sort key: full attention first, and of it buckets with more page sizes."""
     is_full = bucket.specs[0].kind in FULL_KINDS
     return not is_full, -len(bucket.layers_by_page()) if is_full else 0
 
@@ -173,7 +173,7 @@ def pages_bytes(pages: BlockPages) -> int:
 
 
 def _padded(bucket: Bucket, sizes: Sequence[int]) -> Bucket:
-    """Its pages padded to the next of `sizes`; a page above all of them stays."""
+    """The bucket with its pages padded to the next of `sizes`; a page above all of them stays."""
     pages = [spec.page_size_bytes for spec in bucket.specs]
     padded = [next((size for size in sizes if size >= page), page) for page in pages]
     specs = (

@@ -188,7 +188,7 @@ def _multiplies(quantity: Quantity) -> bool:
 
 
 def _exact(size_bytes: float, block_bytes: float) -> str:
-    """In the largest unit that shows a block to the last digit: what is multiplied or divided has to come out."""
+    """A size in the largest unit that shows a block to the last digit, so that products and quotients come out."""
     in_mib = block_bytes >= MIB and (100 * block_bytes / MIB).is_integer()
     return latex(in_unit(size_bytes, "MiB" if in_mib else "KiB"))
 
@@ -216,5 +216,5 @@ def _lines(side: str) -> list[str]:
 
 
 def _length(latex: str) -> int:
-    """Signs of a line as they are read."""
+    """Signs of a line as a reader sees them."""
     return len(re.sub(r"\\text\{(\w+)\}|\\(\w)\w*|\\,|[{}]", r"\1\2", latex))

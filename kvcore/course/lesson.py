@@ -70,7 +70,7 @@ FAR: Final = 2.0
 
 
 class Option(Struct, frozen=True, kw_only=True):
-    """One answer to choose."""
+    """One answer to choose from."""
 
     name: str
     label: str
@@ -156,7 +156,7 @@ class Step:
 
     @property
     def number(self) -> int:
-        """From one."""
+        """The number of the step, from 1."""
         return STEPS.index(self.name) + 1
 
     def explained(self, *, revealed: bool) -> frozenset[str]:
@@ -259,12 +259,12 @@ class Route(Struct, frozen=True, kw_only=True):
 
     steps: tuple[StepName, ...]
     lesson: str = ""
-    """Its letter; "" of a path and of the whole course."""
+    """The letter of the lesson; "" for a path and the whole course."""
     path: str = ""
-    """Its minutes; "" of a lesson and of the whole course."""
+    """The minutes of the path; "" for a lesson and the whole course."""
 
     def title(self, t: Words) -> str:
-        """As the page offers it."""
+        """The title as the page offers it."""
         if self.lesson:
             return f"{self.lesson} · {t(SYLLABUS[self.lesson].title)}"
         return t(PATHS[self.path].title) if self.path else t(WHOLE)

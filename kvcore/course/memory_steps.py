@@ -135,7 +135,7 @@ def parameter_bytes(parameter_count: int, bytes_per_parameter: float) -> int:
 
 
 def rank_bytes(divided: int, tensor_parallel_size: int, whole: tuple[int, ...]) -> int:
-    """Bytes of one rank: its share of what is divided, and what it stores whole."""
+    """Bytes of one rank: its share of the divided tensors, and those it stores whole."""
     return trunc(divided / tensor_parallel_size) + added(whole)
 
 

@@ -86,7 +86,7 @@ COUNTS: Final[Mapping[str, Sequence[float]]] = {
     "example_logged": (150000, 240000, 410000),
     "example_share": (0.75, 0.8, 0.85, 0.95),
 }
-"""Numbers that are drawn. None of them makes a typical slip come out right."""
+"""Numbers to draw from. None of them makes a typical slip come out right."""
 SIZES: Final[Mapping[str, Sequence[float]]] = {
     "example_size": (1.5 * GIB, 2 * GIB, 3 * GIB),
     "example_pool_size": (18 * GIB, 25 * GIB, 37 * GIB),
@@ -193,7 +193,7 @@ def _everywhere(lesson: Lesson, one: Question, by: Answer, answer: float) -> Ite
 
 
 def _apart(slips: list[Slip], answer: float) -> tuple[Slip, ...]:
-    """The slips that are not the answer, each value with the first of its reasons."""
+    """The slips that differ from the answer; of equal values the first."""
     kept: list[Slip] = []
     for slip in slips:
         near = (answer, *(one.value for one in kept))
@@ -295,7 +295,7 @@ def variant(base: Plan, seed: int) -> Plan:
 
 
 def facts(base: Plan, seed: int) -> dict[str, Quantity]:
-    """Every fact that questions about `base` may name; what the plan does not have is missing."""
+    """Every fact that questions about `base` may name and the plan has."""
     return {one.name: one for one in (*_drawn_facts(seed), *_facts_of(base))}
 
 

@@ -250,7 +250,7 @@ def batching_content(lesson: Lesson) -> Content:
 
 
 def cards_content(lesson: Lesson) -> Content:
-    """KV heads of one card, or copies of the latent vector; what is cut and what is copied."""
+    """KV heads of one card, or copies of the latent vector: the parts that are divided and copied."""
     base, say = lesson.plan, lesson.say
     parallel, heads = base.scenario.parallel, base.architecture.num_kv_heads
     ranks = parallel.tensor_parallel_size

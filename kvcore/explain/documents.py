@@ -48,12 +48,12 @@ class Recomputed(NamedTuple):
 
 
 def bytes_of(name: str, value: float) -> Quantity:
-    """A size."""
+    """A size in bytes."""
     return figure(name, value)
 
 
 def number(name: str, value: float, unit: Unit = Unit.NONE) -> Quantity:
-    """Anything else."""
+    """A number in another unit, or in none."""
     return figure(name, value, unit=unit)
 
 
@@ -150,7 +150,7 @@ def _fixed_bytes(plan: Plan) -> Quantity:
 
 
 CARD_GB: Final = 80
-"""By the name of the card."""
+"""GB in the name of the card."""
 PROMPTS: Final = (800, 1200)
 ANSWER: Final = 512
 PER_SECOND: Final = 50.0
@@ -394,7 +394,7 @@ _FIGURES: Final = {
 
 @cache
 def figures(document: Source) -> Mapping[str, Recomputed]:
-    """Every figure of a document that can be worked out again, by its name.
+    """Every figure of a document that can be computed, by its name.
 
     Example:
         >>> found = figures(Source.RULE_OF_THUMB)["tokens"]

@@ -33,7 +33,7 @@ from kvcore.planning import Plan
 
 _AMPLE_BYTES: Final = 1 << 50
 _LEAST_GIGABYTES: Final = 0.01
-"""Smaller sizes are not asked for in GB."""
+"""Smaller sizes are not shown in GB."""
 SAME: Final = 1e-3
 """Ends of an interval that are closer than this share read the same."""
 
@@ -80,11 +80,11 @@ class RequestShare(Struct, frozen=True, kw_only=True):
     concurrency: float
     ranks: int
     needed_bytes_in_all: int
-    """On all ranks of a replica."""
+    """Bytes of the request on all ranks of a replica."""
 
 
 def any_cache(plan: Plan) -> CachePlan | None:
-    """The KV plan, or without memory for one, that of a card as large as need be: for what one request takes."""
+    """The KV plan; without memory for one, the plan on a card that is large enough, for the size of a request."""
     if plan.cache is not None and plan.cache.num_blocks > 0:
         return plan.cache
     try:

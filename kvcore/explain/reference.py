@@ -48,7 +48,7 @@ RULE_OF_THUMB: Final[Mapping[str, Any]] = {
     "measured.peak_activation_gib": 0,
     "measured.cuda_graph_gib": 0,
 }
-"""The rule of thumb with its assumptions as the person's own figures, as a link. By yorickbao, CC BY 4.0."""
+"""The rule of thumb with its assumptions as the user's own figures, as a link. By yorickbao, CC BY 4.0."""
 BATCH: Final = 8
 PROMPT_TOKENS: Final = 1500
 LATENT_POOL_GIB: Final = 8
@@ -140,7 +140,7 @@ def present_value(planned: Plan, field: str) -> Any:
 
 
 def takes_part(planned: Plan, parameter: Parameter) -> bool:
-    """Whether the engine of the scenario looks at the parameter: variables are one engine's own."""
+    """Whether the engine of the scenario reads the parameter: variables belong to one engine."""
     field = parameter.field or ""
     return not field.startswith("env.") or field.removeprefix("env.") in _variable_defaults(planned.scenario)
 
