@@ -1,4 +1,4 @@
-"""What engines share: how they deal layers to pipeline stages and sizes to tensor parallel ranks."""
+"""How layers are dealt to pipeline stages and sizes to tensor parallel ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the flags of an engine may read of a card: a view, without its name and exact size."""
+"""A card as flags see it: a view, without its name and exact size."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class CardView:
 
     vendor: Vendor
     compute_capability: tuple[int, int] | None
-    """Of CUDA cards; None when unknown."""
+    """Only for CUDA cards; None when unknown."""
     memory_tier: MemoryTier
     is_a100: bool
     is_gaudi: bool
@@ -85,7 +85,7 @@ class CardView:
     label: str = field(compare=False)
     """Its name, for messages alone: nothing may depend on it."""
     served_by: str = field(compare=False)
-    """The engine that serves on it where nobody names one, for messages alone."""
+    """The engine that serves on it where a request names none; only for messages."""
 
     @property
     def number(self) -> int:
@@ -125,7 +125,7 @@ def dotted(capability: tuple[int, ...]) -> str:
 
 
 def card_view(accelerator: Accelerator, is_assumed: bool, served_by: str) -> CardView:
-    """The view of `accelerator`, which the engine `served_by` serves on where nobody names one."""
+    """The view of `accelerator`; `served_by` is the engine that serves on it where a request names none."""
     memory = accelerator.memory_gib
     big = MemoryTier.BIG if memory >= BIG_CARD_GIB else MemoryTier.SMALL
     return CardView(

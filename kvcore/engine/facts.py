@@ -18,7 +18,7 @@ WeightsLine = Literal["Model loading took {gib:.2f} GiB", "Loading model weights
 
 
 class ChipTag(Record, frozen=True, kw_only=True):
-    """What the tags of an image end with for cards whose id begins so, from one of the engine's own releases on."""
+    """Suffix of image tags for cards whose id begins so, from one of the engine's own releases on."""
 
     card: Annotated[str, Meta(pattern="^[A-Za-z0-9-]+$")]
     suffix: Annotated[str, Meta(pattern="^-[a-z0-9]+$")]
@@ -31,10 +31,10 @@ class Image(Record, frozen=True, kw_only=True):
     vendor: Vendor
     name: Annotated[str, Meta(pattern="^[a-z0-9./-]+$")]
     tags: tuple[ChipTag, ...] = ()
-    """Of cards whose image has a tag of its own."""
+    """Cards whose image has a tag of its own."""
 
     def suffix_of(self, card_id: str, engine_version: str) -> str:
-        """What the tag of a release ends with on a card."""
+        """The suffix of a release's tag on a card."""
         own = (tag for tag in self.tags if card_id.startswith(tag.card))
         return next((tag.suffix for tag in own if Version(engine_version) >= tag.since), "")
 
@@ -47,11 +47,11 @@ class RankTable(ReleaseRange, frozen=True, kw_only=True):
     variable: Annotated[str, Meta(pattern="^[A-Z_]+$")]
     """Names the variable with the path of the file."""
     script: Annotated[str, Meta(pattern="^/[a-z0-9_./-]+$")]
-    """What writes it, in the image, and into whose folder."""
+    """The script in the image that writes the file, into its own folder."""
 
     @property
     def path(self) -> str:
-        """Of the file."""
+        """The path of the file."""
         return f"{self.script.rpartition('/')[0]}/ranktable.json"
 
 
@@ -61,7 +61,7 @@ class Launch(Record, frozen=True, kw_only=True):
     program: tuple[Annotated[str, Meta(pattern="^[a-z][a-z-]*$")], ...]
     """The words before the model."""
     module: Annotated[str, Meta(pattern="^[a-z_.]*$")] = ""
-    """What the Python modules of its server begin with."""
+    """Prefix of the Python modules of its server."""
     source: Source = ""
     images: tuple[Image, ...] = ()
     image_starts_server: bool = True
@@ -84,7 +84,7 @@ class ConnectorNames(ReleaseRange, frozen=True, kw_only=True):
 
 
 class Unstated(Record, frozen=True, kw_only=True):
-    """Which releases may be meant where nobody states one."""
+    """Releases that may be meant where none is stated."""
 
     source: Source
     since: Version
@@ -92,7 +92,7 @@ class Unstated(Record, frozen=True, kw_only=True):
 
 
 class LogFormat(Record, frozen=True, kw_only=True):
-    """What is the engine's own in a start-up log."""
+    """The engine's own part of a start-up log."""
 
     source: Source = ""
     marks: tuple[Annotated[str, Meta(pattern="^[!-~]+$")], ...] = ()
@@ -106,7 +106,7 @@ class LogFormat(Record, frozen=True, kw_only=True):
         "kv_tokens",
         "max_concurrency",
     )
-    """What a whole log of a start states, by the fields of its readings."""
+    """Figures that a whole log of a start states, by the fields of its readings."""
     charges_graph_estimate_since: Version | None = None
     """From this release on an estimate of the graphs is taken off the budget without a line about it; None: never."""
 
@@ -119,7 +119,7 @@ class EngineFacts(Record, frozen=True, kw_only=True):
     source: Source
     """Where its releases are listed."""
     vendors: tuple[Vendor, ...]
-    """Of the cards it has a platform for."""
+    """Vendors of the cards it has a platform for."""
     launch: Launch
     releases: Releases[Version] = field(default_factory=Releases)
     """Its own releases, oldest first, each with the vLLM release that it runs on; empty for vLLM itself."""

@@ -18,7 +18,7 @@ Text = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_]*$")]
 
 
 class Budget(StrEnum):
-    """What is taken off the budget before the KV cache."""
+    """Amounts that are subtracted from the budget before the KV cache."""
 
     ABSOLUTE = "absolute"
     """Everything on the device."""
@@ -36,7 +36,7 @@ class GraphApi(StrEnum):
 
 
 class SamplerRow(ReleaseRange, frozen=True, kw_only=True):
-    """What sampling takes in one era of one runner."""
+    """Memory of sampling in one era of one runner."""
 
     source: Source
     bytes_per_logit: Amount
@@ -64,7 +64,7 @@ class OverheadRow(ReleaseRange, frozen=True, kw_only=True, eq=False):
 
 
 class GraphRate(Record, frozen=True, kw_only=True):
-    """What the driver keeps of one graph of one layer."""
+    """Memory that the driver keeps of one graph of one layer."""
 
     source: Source
     bytes_per_graph_and_layer: Amount
@@ -87,9 +87,9 @@ class Overheads(Record, frozen=True, kw_only=True):
     context: tuple[OverheadRow, ...]
     graph_rate: GraphRate
     expert_graph_rate: GraphRate | None = None
-    """Of a mixture of experts; None: as others."""
+    """The rate for a mixture of experts; None: as others."""
     sparse_graph_rate: GraphRate | None = None
-    """With an indexer of sparse attention; None: as others."""
+    """The rate with an indexer of sparse attention; None: as others."""
     communication: tuple[OverheadRow, ...] = ()
 
     def graph_rate_of(self, *, is_sparse: bool, is_mixture: bool) -> GraphRate:
@@ -113,9 +113,9 @@ class MemoryVariables(Record, frozen=True, kw_only=True):
     default_total_gb: Amount
     default_model_gb: Amount
     system_gib: Amount
-    """What system and driver take of a card."""
+    """Memory of a card that system and driver take."""
     framework_gib: Amount
-    """What the framework takes at most."""
+    """The most that the framework takes."""
     below: Version = NEVER
 
     @property

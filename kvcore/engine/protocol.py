@@ -1,4 +1,4 @@
-"""What every engine answers (`Engine`), and the two records that its answers go by (`Resolved`, `Setting`).
+"""The answers of every engine (`Engine`), and the two records that they are given (`Resolved`, `Setting`).
 
 The rooms below `kvcore.engines` are handed an engine, in `Resolved` or as an argument: none asks which one it is.
 """
@@ -78,9 +78,9 @@ class Resolved(Struct, frozen=True, kw_only=True):
     captures_mixed_full: bool = False
     """Full graphs are of every size; else of batches that only decode."""
     mamba_block_size: int | None = None
-    """As asked."""
+    """As asked for."""
     mamba_cache_dtype: str = ""
-    """Of what recurrent layers keep where the model's config names no dtype; "" for `dtype`."""
+    """Dtype of recurrent layers' rows where the model's config names none; "" for `dtype`."""
     on_310p: bool = False
     """On an Ascend 310P, whose worker lays out hybrid models as vLLM does."""
     counts_in_flight: bool = False
@@ -88,7 +88,7 @@ class Resolved(Struct, frozen=True, kw_only=True):
     state_export_tokens: int = 0
     """Gated delta nets export states inside a prefill, so many tokens apart, and keep one more a request; 0: none."""
     mamba_ssm_cache_dtype: str = ""
-    """Of the states themselves, before the model's config; "" where no flag says."""
+    """Dtype of the states themselves, before the model's config; "" where no flag sets it."""
     runner: Runner = Runner.GENERATE
     """generate or pooling."""
     num_speculative_tokens: int = 0
@@ -99,7 +99,7 @@ class Resolved(Struct, frozen=True, kw_only=True):
 
     @property
     def switches(self) -> Switches:
-        """What the release does."""
+        """Switches of the release."""
         return self.engine.switches(self.version)
 
     @property
@@ -109,7 +109,7 @@ class Resolved(Struct, frozen=True, kw_only=True):
 
     @property
     def cudagraph_mode(self) -> CudagraphMode:
-        """What is captured, in the engine's word."""
+        """The captured sets of graphs, in the engine's word."""
         return graph_mode(self.cudagraph_modes, self.captures_mixed_full)
 
 
@@ -145,7 +145,7 @@ class Setting(Struct, frozen=True, kw_only=True):
 
     @property
     def card_label(self) -> str:
-        """What the card is called, for tables that know it by a part of its names."""
+        """The card's id and name, for tables that know it by a part of its names."""
         return f"{self.accelerator.id} {self.accelerator.name}"
 
     @property
@@ -165,14 +165,14 @@ class Engine(ABC):
     __slots__ = ()
 
     name: ClassVar[str]
-    """As a request says it."""
+    """The name in a request."""
     follows_vllm: ClassVar[bool] = False
     """Whether flags and memory are found as vLLM finds them, so that a sweep may plan like cards together."""
 
     @property
     @abstractmethod
     def facts(self) -> EngineFacts:
-        """What its `engine.toml` says."""
+        """The content of its `engine.toml`."""
 
     def runs_on(self, card: Accelerator | CardView) -> bool:
         """Whether it has a platform for `card`."""
@@ -205,7 +205,7 @@ class Engine(ABC):
 
     @abstractmethod
     def switches(self, version: Version) -> Switches:
-        """What `version` does."""
+        """Switches of `version`."""
 
     def knows(self, engine_version: str | None) -> bool:
         """Whether `release` finds one."""
@@ -238,7 +238,7 @@ class Engine(ABC):
 
     @abstractmethod
     def former_flag(self, flag: str) -> FormerFlag | None:
-        """What became of `flag`; None for one that is still there."""
+        """The fate of `flag`: since when it is gone, and its replacement; None for one that is still there."""
 
     @abstractmethod
     def runner_flag(self, scenario: Scenario, runner: Runner, version: Version) -> tuple[str, str]:
@@ -300,7 +300,7 @@ class Engine(ABC):
 
     @abstractmethod
     def draft_notices(self, speculative: SpeculativeConfig | None, draft: Draft | None) -> tuple[Notice, ...]:
-        """What a person should know of the draft: that its shape is assumed, or that it is not counted."""
+        """Notices about the draft: its shape is assumed, or it is not counted."""
 
     @abstractmethod
     def ends_on_every_stage(self, architecture: Architecture, version: Version) -> frozenset[End]:
@@ -315,7 +315,7 @@ class Engine(ABC):
 
     @abstractmethod
     def adaptable(self, config: ModelConfig, version: Version) -> Adaptable:
-        """What LoRA adapters may adapt in a model."""
+        """The modules of a model that LoRA adapters may adapt."""
 
     checks_weight_shapes: ClassVar[bool] = True
     """Blocks and groups of quantized weights that tensor parallelism would cut stop the start."""
@@ -364,7 +364,7 @@ class Engine(ABC):
         return setting.switches.budget
 
     def pool_share(self, setting: Setting) -> int:
-        """What is left is divided by this before it becomes the KV cache."""
+        """The divisor of what is left before it becomes the KV cache."""
         return 1
 
     def unsized_bytes(self, setting: Setting) -> tuple[int, int]:

@@ -23,7 +23,7 @@ TOO_LITTLE_FREE: Final = "free-memory-below-utilization"
 
 
 class Parts(Struct, frozen=True, kw_only=True):
-    """What an engine spends the memory of a rank on, before the KV cache, and what that leaves. All in bytes."""
+    """The parts of a rank's memory before the KV cache, and the rest that they leave. All in bytes."""
 
     total: Quantity
     system: Quantity
@@ -32,29 +32,29 @@ class Parts(Struct, frozen=True, kw_only=True):
     weights: Quantity
     activations: Quantity
     cuda_graphs: Quantity
-    """What captured graphs really take, inside the budget or out of it."""
+    """The real size of captured graphs, inside the budget or out of it."""
     counted_graphs: Quantity
-    """What the engine takes off the budget for graphs; 0 where they come on top of it."""
+    """The graphs' share of the budget; 0 where they come on top of it."""
     budget: Quantity
     """utilization × total: what the engine may spend."""
     remainder: Quantity
-    """What the parts leave for the KV cache, whether or not its memory is given."""
+    """The memory left for the KV cache, whether or not its memory is given."""
     after_pool: Quantity
-    """What the start takes of the unused memory once the KV cache is allocated, in addition to the graphs."""
+    """Unused memory that the start takes once the KV cache is allocated, in addition to the graphs."""
 
 
 class RankMemory(Parts, frozen=True, kw_only=True):
     """Where every byte of the worst rank goes; the parts sum to `total`. All in bytes."""
 
     unaccounted: Quantity
-    """What the parts above leave of the budget beyond a KV memory that is given; negative where they are estimated too
-    high for it. 0 where the KV memory is what they leave."""
+    """The rest of the budget that the parts above leave beyond a KV memory that is given; negative where they are
+    estimated too high for it. 0 where the KV memory is what they leave."""
     kv_cache: Quantity
     unused: Quantity
     """Negative: an out-of-memory to come."""
     available_kv: Quantity
-    """What the KV cache is planned in, before it is cut into blocks: given, or what the parts leave; negative when
-    short."""
+    """The memory that the KV cache is planned in, before it is cut into blocks: given, or left by the parts; negative
+    when short."""
     notices: tuple[Notice, ...] = ()
 
     @property
@@ -104,7 +104,7 @@ def _cut_interval(available: Quantity, pool_bytes: float) -> tuple[float, float]
 
 
 def least_room(unused_bytes: float, after_pool: Quantity, outside: tuple[Quantity, ...]) -> float:
-    """What of the unused memory stays free at the least: what comes after the pool, and the parts `outside` the budget,
+    """The unused memory that stays free at the least: what comes after the pool, and the parts `outside` the budget,
     may take more than their figures.
 
     Example:
@@ -169,7 +169,7 @@ def given_kv(measured: Measured, remainder: Quantity) -> Quantity:
 
 
 def unaccounted_of(remainder: Quantity, available_kv: Quantity, inside_bytes: float) -> Quantity:
-    """What the parts leave of the budget less the KV memory that is given; 0 where none is.
+    """The rest of the budget less the KV memory that is given; 0 where none is.
 
     A remainder without a rule is none: a flag sets it, whatever the parts. Parts of `inside_bytes` cannot be estimated
     too high by more than all of them.
@@ -209,7 +209,7 @@ def unused_of(total: Quantity, parts: tuple[Quantity, ...]) -> Quantity:
 
 
 CARRIED_SHARE: Final = 0.01
-"""Of a part that was carried over: what it may be off at the least. Weights have no interval of their own; of 121 in
+"""The least share that a part which was carried over may be off. Weights have no interval of their own; of 121 in
 published logs 97 % are as computed within that share (docs/accuracy.md)."""
 _SOURCES: Final = {
     Origin.MEASURED: "given",
@@ -272,7 +272,7 @@ def measured_or(measured: Measured, field: str, predicted: Quantity) -> Quantity
 
 
 def spread_in_sum(measured: Measured, field: str, part: Quantity) -> float:
-    """What `part` adds to the uncertainty of the KV memory, in bytes: half its interval.
+    """How much `part` adds to the uncertainty of the KV memory, in bytes: half its interval.
 
     A part that was fitted to the KV memory of the log adds what the log rounds: only its share of the sum is unknown.
     """

@@ -46,7 +46,7 @@ class LayerPeak(NamedTuple):
     streams: int = 0
     """While the residual streams of the model are joined; 0 for a model with one."""
     least_streams: int = 0
-    """The same where nobody says how the draft runs: as it takes least."""
+    """The same where the draft's mode is not stated: the case that takes least."""
     streams_share: float = 0.0
     """How far off `streams` may be, as a share of the peak."""
 
@@ -66,7 +66,7 @@ class Release(Struct, frozen=True, kw_only=True):
 
 
 class End(StrEnum):
-    """What stands before and behind the layers of a decoder."""
+    """The modules before and behind the layers of a decoder."""
 
     EMBEDDING = "embedding"
     """Token embedding, and everything else before the layers."""
@@ -76,19 +76,19 @@ class End(StrEnum):
 
 
 class LoraLimits(ReleaseRange, frozen=True, kw_only=True):
-    """What changed between versions."""
+    """Limits of LoRA in some releases."""
 
     source: Source
     vocabulary_limit: Count
     extra_vocabulary: Count
     """Rows that adapters could add to the vocabulary."""
     vocabulary_multiple: Annotated[int, Meta(ge=1, le=1 << 16)]
-    """What the vocabulary of lm_head's slots is rounded up to."""
+    """The multiple that the vocabulary of lm_head's slots is rounded up to."""
     adapts_experts: bool
 
 
 class Adaptable(Struct, frozen=True, kw_only=True):
-    """What one version does with one model class."""
+    """How one version adapts one model class."""
 
     limits: LoraLimits
     is_supported: bool
@@ -113,7 +113,7 @@ class CompressedBlocks(Struct, frozen=True, kw_only=True):
 
 
 class Role(StrEnum):
-    """What a server does with the KV caches of others, in the engine's own words."""
+    """The role of a server in passing KV caches on, in the engine's own words."""
 
     PRODUCER = "kv_producer"
     """It computes prompts for others."""
@@ -125,7 +125,7 @@ class Role(StrEnum):
 
 
 class Transfer(Struct, frozen=True, kw_only=True):
-    """What `--kv-transfer-config` says: the connector of KV caches, and what this server does."""
+    """`--kv-transfer-config`: the connector of KV caches, and the role of this server."""
 
     connector: str | None = None
     role: Role = Role.NONE
@@ -149,7 +149,7 @@ class FormerFlag(Record, frozen=True, kw_only=True):
 
 
 class MetricRole(StrEnum):
-    """What a metric is read for."""
+    """The question that a metric answers."""
 
     RUNNING = "running"
     WAITING = "waiting"

@@ -1,4 +1,4 @@
-"""What the overheads of one rank depend on, gathered once."""
+"""A setting: everything that the overheads of one rank depend on, gathered once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one release does: a field for each table of `switches` in releases.toml, which names its source."""
+"""Switches of one release: a field for each table of `switches` in releases.toml, which names its source."""
 
 from enum import StrEnum
 from typing import Annotated, Literal
@@ -33,7 +33,7 @@ class AttentionBackend(StrEnum):
 
 
 class AttentionKind(StrEnum):
-    """What the table of backends asks of a model."""
+    """Kinds of attention that the table of backends tells apart."""
 
     PLAIN = "plain"
     MLA = "mla"
@@ -216,7 +216,7 @@ class Nvfp4Cards(StrEnum):
 
 
 class LongRequests(StrEnum):
-    """What becomes of a request that needs more than max_model_len."""
+    """How a request is treated that needs more than max_model_len."""
 
     REFUSED = "refused"
     UNREAD = "unread"
@@ -226,7 +226,7 @@ class LongRequests(StrEnum):
 
 
 class Switches(Record, frozen=True, kw_only=True):
-    """What one release does."""
+    """Behaviour of one release."""
 
     v1_engine: V1Engine
     gpu_memory_utilization: Share
@@ -289,7 +289,7 @@ class Switches(Record, frozen=True, kw_only=True):
     sparse_attention: frozenset[Annotated[int, Meta(ge=1, le=99)]]
     """Major compute capabilities with kernels for sparse latent attention."""
     block_sizes: tuple[Annotated[int, Meta(ge=1, le=1 << 20)], ...]
-    """What `--block-size` takes; nothing for any."""
+    """Sizes that `--block-size` accepts; empty for any."""
     runner_flag: bool
     """`--runner` exists; `--task` stood for it."""
     gpt_oss_graph_limit: Annotated[int, Meta(ge=0, le=1 << 20)]
@@ -299,7 +299,7 @@ class Switches(Record, frozen=True, kw_only=True):
     v2_graph_estimate: bool
     """The V2 runner estimates graphs; its answer was 0."""
     graphs_not_estimated: frozenset[Vendor]
-    """Of whose cards no graphs are estimated."""
+    """Vendors whose cards' graphs are not estimated."""
     rounds_budget_up: bool
     checks_free_memory: bool
     """A start with less free memory than its budget is refused."""
@@ -310,7 +310,7 @@ class Switches(Record, frozen=True, kw_only=True):
     indexer_entries: Annotated[int, Meta(ge=1, le=1 << 10)]
     """Entries of a sparse indexer's gather buffer for each token of max_model_len."""
     indexer_logits_mib: Annotated[int, Meta(ge=0, le=1 << 20)]
-    """What the profile run takes for the logits of a sparse indexer."""
+    """Memory of the profile run for the logits of a sparse indexer."""
     sparse_reserve: Annotated[int, Meta(ge=0, le=64)]
     """Tokens for each of max_model_len that FlashMLA's sparse kernel reserves for a packed cache, where it is short."""
     sparse_reserve_long: Annotated[int, Meta(ge=0, le=64)]

@@ -1,4 +1,4 @@
-"""What the defaults of flags depend on in a model: kinds of layers, from the caches that they keep."""
+"""Traits of a model that the defaults of flags depend on: kinds of layers, from the caches that they keep."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ Source: vllm/config/model.py:is_mm_prefix_lm (0.32.0).
 
 
 class Traits(Struct, frozen=True, kw_only=True):
-    """What the flags' defaults ask of a model: kinds of layers, from the caches that they keep."""
+    """Traits of a model that flags' defaults depend on: kinds of layers, from the caches that they keep."""
 
     attention: AttentionKind
     recurrent: frozenset[str]
     exported_head_sizes: frozenset[int]
-    """Of the recurrent layers: heads of kernels that export states inside a prefill; 0 for one that does not."""
+    """Head sizes of recurrent layers whose kernels export states inside a prefill; 0 for one that does not."""
     is_hybrid: bool
     is_attention_free: bool
     is_encoder_decoder: bool
@@ -78,7 +78,7 @@ def traits_of(architecture: Architecture) -> Traits:
 
 
 def _attention_kind(architecture: Architecture, kinds: set[type]) -> AttentionKind:
-    """What the backend table asks of a model."""
+    """The kind of attention in the table of backends."""
     if kinds & {CompressedLatent, LatentWindow}:
         return AttentionKind.COMPRESSED
     if BlockIndexer in kinds:

@@ -22,7 +22,7 @@ from kvcore.scenario import Scenario
 ENGINES: Final[dict[str, Engine]] = {
     engine.name: engine for engine in (VllmEngine(), AscendEngine(), MindSporeEngine())
 }
-"""By name; of several that run on a card, the first serves where nobody names one."""
+"""Engines by name; of several that run on a card, the first serves where a request names none."""
 
 
 def engines() -> tuple[Engine, ...]:
@@ -64,7 +64,7 @@ def planned_release(scenario: Scenario) -> Release:
 
 
 def engine_for(card: Accelerator | CardView) -> Engine:
-    """The engine that serves on `card` where nobody names one.
+    """The engine that serves on `card` where a request names none.
 
     Example:
         >>> from kvcore import catalogue
@@ -88,7 +88,7 @@ def view_of(accelerator: Accelerator, is_assumed: bool = False) -> CardView:
 
 
 def former_flag(flag: str) -> FormerFlag | None:
-    """What became of a flag that older guides name; None for one that every engine knows, or none ever knew.
+    """The fate of a flag that older guides name; None for one that every engine knows, or none ever knew.
 
     Example:
         >>> former_flag("--swap-space").replaced_by

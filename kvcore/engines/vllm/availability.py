@@ -1,4 +1,4 @@
-"""What a release has: flags and their values, metrics (`metrics.toml`), a load generator (`benchmark.toml`).
+"""Contents of a release: flags and their values, metrics (`metrics.toml`), a load generator (`benchmark.toml`).
 
 The argument parser stops the start for a flag or value that it does not have yet, or no more (`availability.toml`).
 What older guides name and no release has today is in `former_flags.toml`.
@@ -99,7 +99,7 @@ def is_available(field: str, value: str, version: Version) -> bool:
 
 
 def former_flag(flag: str) -> FormerFlag | None:
-    """What became of `flag`; None for one that is still there.
+    """The fate of `flag`: since when it is gone, and its replacement; None for one that is still there.
 
     Example:
         >>> former_flag("--swap-space").replaced_by

@@ -31,10 +31,11 @@ FINE_LIMIT: Final = 256
 """Steps of 8 below, of 16 from here on."""
 
 V0_SIZES: Final = (1, 2, 4, *range(8, 8192 + 1, 8))
-"""What V0 may capture, whatever max_num_seqs. Source: vllm/config.py:VllmConfig._set_cudagraph_sizes (0.6.6, 0.9.2)."""
+"""The sizes that V0 may capture, whatever max_num_seqs. Source: vllm/config.py:VllmConfig._set_cudagraph_sizes
+(0.6.6, 0.9.2)."""
 
 KEPT_BYTES: Final = 2 << 20
-"""Of sizes worked out before: who sends a link decides the numbers that they are of."""
+"""Bound of the cached sizes: visitors' links decide which numbers they are asked for."""
 
 
 @bounded(KEPT_BYTES)
@@ -209,7 +210,7 @@ MODES: Final = {
 
 
 class Captures(Struct, frozen=True, kw_only=True):
-    """What is captured; nothing where no graphs are."""
+    """The captured graphs; empty where none are."""
 
     sizes: tuple[int, ...] = ()
     modes: tuple[str, ...] = ()

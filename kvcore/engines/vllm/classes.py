@@ -1,4 +1,4 @@
-"""What is known of the model classes of the engine (`classes.toml`, one table a fact), and which releases lack one."""
+"""Facts about the engine's model classes (`classes.toml`, one table a fact), and which releases lack one."""
 
 from collections.abc import Mapping
 from functools import cached_property
@@ -165,7 +165,7 @@ class Lora(Table, frozen=True, kw_only=True):
     """Whose embedding or lm_head is adapted."""
     unsupported: frozenset[ModelClass]
     taught: Releases[frozenset[ModelClass]]
-    """Of those the classes that take adapters from a release on."""
+    """Those among them that take adapters from a release on."""
     one_slice: tuple[AdaptedRow, ...]
     fused_expert_gates: frozenset[ModelClass]
 
@@ -284,7 +284,7 @@ def is_surely_there(names: tuple[str, ...], version: Version) -> bool:
 
 @kept
 def adaptable(config: ModelConfig, version: Version) -> Adaptable:
-    """What adapters may adapt in a model.
+    """The modules of a model that LoRA adapters may adapt.
 
     Source: vllm/lora/utils.py:get_supported_lora_modules (0.11.0, 0.32.0).
     """

@@ -178,7 +178,7 @@ def _card_notices(start: Start) -> tuple[Notice, ...]:
 
 
 def _platform_notices(start: Start, block_size: int) -> Iterator[Notice]:
-    """What the platform says of the flags; `modelslim-checkpoint-assumed` for weights that nothing says the storage of;
+    """Notices about the platform; `modelslim-checkpoint-assumed` for weights that nothing says the storage of;
     `additional-config-not-read` for keys that the release passes over; `npu-needs-float16` on an Ascend 310P, whose
     kernels have no bfloat16."""
     engine, scenario = start.engine, start.scenario

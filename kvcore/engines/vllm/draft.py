@@ -136,7 +136,7 @@ def _usual_head(architecture: Architecture, method: str) -> Draft:
 
 
 def draft_notices(speculative: SpeculativeConfig | None, draft: Draft | None) -> tuple[Notice, ...]:
-    """What a person should know of the draft: that its shape is assumed, or that it is not counted."""
+    """Notices about the draft: its shape is assumed, or it is not counted."""
     if speculative is None or speculative.method in WITHOUT_DRAFT:
         return ()
     facts = {"method": speculative.method[:40], "model": (speculative.model or "")[:80]}

@@ -1,4 +1,4 @@
-"""What the engine makes of the flags about recurrent states: which ones it caches, and in which dtype."""
+"""Flags about recurrent states: which states are cached, and in which dtype."""
 
 from __future__ import annotations
 

@@ -296,7 +296,7 @@ def v0_tokens(start: Start, max_model_len: int, chunked: bool) -> int:
 
 
 EXCHANGED_TOKENS: Final = 256
-"""What a rank may send at once unless it is said.
+"""Tokens that a rank may send at once unless a variable sets another number.
 
 Source: vllm/envs.py:VLLM_MOE_DP_CHUNK_SIZE (0.9.2, 0.19.0),
 vllm/config/scheduler.py:SchedulerConfig.DEFAULT_MAX_NUM_BATCHED_TOKENS_FOR_BATCHED_DP (0.20.0, 0.29.0).

@@ -39,7 +39,7 @@ class OwnScheduler(Struct, frozen=True, kw_only=True):
 
 
 class VllmPlatform(Engine):
-    """What a plug-in may judge otherwise while flags are resolved: the answers here are vLLM's own."""
+    """Hooks for plug-ins while flags are resolved: the answers here are vLLM's own."""
 
     __slots__ = ()
 
@@ -62,7 +62,7 @@ class VllmPlatform(Engine):
         """Raises EngineRefusalError where the platform lists the format of the weights, and has no methods for it."""
 
     def format_notices(self, start: Start) -> tuple[Notice, ...]:
-        """What a person should know of the format of the weights on this platform."""
+        """Notices about the format of the weights on this platform."""
         return ()
 
     def loaded(self, scenario: Scenario, stored: Quantization) -> Quantization:
@@ -76,11 +76,11 @@ class VllmPlatform(Engine):
         """Raises EngineRefusalError for what the platform does not take together; `method` is the speculative one."""
 
     def notices(self, start: Start, block_size: int) -> Iterator[Notice]:
-        """What a person should know of flags on this platform."""
+        """Notices about flags on this platform."""
         yield from ()
 
     def additional_notices(self, start: Start) -> Iterator[Notice]:
-        """What a person should know of keys of `--additional-config` that are read."""
+        """Notices about keys of `--additional-config` that are read."""
         yield from ()
 
     def scheduler(self, scenario: Scenario, version: Version) -> OwnScheduler | None:
@@ -140,12 +140,12 @@ class Start(Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def version(self) -> Version:
-        """Of the release."""
+        """The vLLM release."""
         return self.release.version
 
     @property
     def switches(self) -> Switches:
-        """What the release does."""
+        """Switches of the release."""
         return self.release.switches
 
     @cached_property
@@ -155,7 +155,7 @@ class Start(Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def traits(self) -> Traits:
-        """Of the model."""
+        """Traits of the model."""
         return traits_of(self.architecture)
 
     @property

@@ -24,7 +24,7 @@ RATES: Final = (1.5, 9.0)
 """Bits a weight of GGUF files, from IQ1_S to Q8_0: another size is that of another checkpoint."""
 
 FLOAT32_BYTES: Final = 4
-"""Of what GGUF does not quantize."""
+"""Bytes of an element that GGUF does not quantize."""
 
 
 def storage_of(engine: VllmPlatform, scenario: Scenario) -> Quantization:
@@ -90,7 +90,7 @@ class MethodPlugin(Record, frozen=True, kw_only=True):
 
 
 class PlatformFormats(Record, frozen=True, kw_only=True):
-    """What one kind of card takes from the release `since` on: methods, and which release brought each."""
+    """Formats that one kind of card takes from the release `since` on: methods, and which release brought each."""
 
     source: Source
     since: Version
@@ -104,7 +104,7 @@ class PlatformFormats(Record, frozen=True, kw_only=True):
 
 
 class QuantizationMethods(Reviewed, frozen=True, kw_only=True):
-    """What is known of the storage formats of weights, by the engine's names."""
+    """Facts about storage formats of weights, by the engine's names."""
 
     source: Source
     since: Mapping[Method, Version]

@@ -159,7 +159,7 @@ def _host_version(releases: Mapping[Version, Version], asked: Version) -> Versio
 
 
 def _behind(asked: Version) -> Version:
-    """What a development build of main has behind it: releases by its count, and the release of an earlier candidate.
+    """The release that a development build of main has behind it: by its count, and that of an earlier candidate.
 
     `X rc2.dev5` is five commits after the first candidate of X; `rc1.dev5` follows a tag that no release came of.
     """
@@ -189,7 +189,7 @@ def parse_version(text: str) -> Version:
 
 @lru_cache(maxsize=256)
 def switches_of(version: Version) -> Switches:
-    """What `version` does.
+    """Switches of `version`.
 
     Example:
         >>> switches_of(Version("0.19.1")).gpu_memory_utilization

@@ -39,7 +39,7 @@ class ModuleRanks(Struct, frozen=True, kw_only=True):
 
 
 class Additional(Struct, frozen=True, kw_only=True):
-    """What a release reads of `--additional-config`, as far as a plan follows it."""
+    """The keys of `--additional-config` that a release reads, as far as a plan follows them."""
 
     enable_flashcomm1: bool | None = None
     """None leaves it to the environment variable."""
@@ -104,7 +104,7 @@ class AdditionalRules(Record, frozen=True, kw_only=True):
     source: Source = ""
     reads: tuple[ReadKeys, ...] = ()
     unsized: tuple[UnsizedKeys, ...] = ()
-    """What moves memory by an amount that no source gives a formula for."""
+    """Keys that move memory by an amount that no source gives a formula for."""
     redundant_need_balancing_since: Version = NEVER
     """From then on redundant experts are there only where their load is balanced while it runs."""
     refuses_unread_since: Version = NEVER
@@ -118,7 +118,7 @@ class AdditionalRules(Record, frozen=True, kw_only=True):
 
 
 def read_additional(text: str, rules: AdditionalRules, version: Version) -> Additional:
-    """What a release on vLLM `version` reads of the JSON `text`."""
+    """The JSON `text` as a release on vLLM `version` reads it."""
     said: dict[str, Any] = json.loads(text)
     known = rules.keys(version)
     read = {name: value for name, value in said.items() if name in known}

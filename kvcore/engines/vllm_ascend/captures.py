@@ -35,15 +35,15 @@ Source: vllm_ascend/utils.py:update_aclgraph_sizes (0.9.1, 0.10.0rc1: MAX_CAPTUR
 
 
 class Recorded(Struct, frozen=True, kw_only=True):
-    """What the streams of one graph follow from."""
+    """Inputs of the streams that one graph takes."""
 
     streams: int
-    """Of the card, that piecewise graphs may take."""
+    """Streams of the card that piecewise graphs may take."""
     counts_collectives: bool
     """A collective takes two streams a graph and some at the start, but on the vector cores; else each kind of
     parallelism counts once."""
     layers: int
-    """Of the model, and of its draft where those count, one more for each of both."""
+    """Layers of the model, and of its draft where those count, one more for each of both."""
     tensor_ranks: int
     data_ranks: int
     has_whole_experts: bool
@@ -54,7 +54,7 @@ class Recorded(Struct, frozen=True, kw_only=True):
 
 
 RESERVED_STREAMS: Final = 40
-"""Of each kind of collective, where those take streams.
+"""Streams that each kind of collective reserves, where collectives take streams.
 
 Source: vllm_ascend/utils.py:update_aclgraph_sizes (0.10.2rc1, 0.11.0, 0.20.2rc1).
 """

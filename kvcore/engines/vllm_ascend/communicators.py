@@ -39,7 +39,8 @@ class ExchangeRow(Record, frozen=True, kw_only=True):
     card: Text = ""
     """A part of their names; "" for any."""
     exchanges: bool
-    """Of a large batch ranks send each other what the experts need; else each gathers all tokens."""
+    """Whether ranks send each other the tokens of a large batch that their experts need; else each gathers all
+    tokens."""
     dispatch_ranks: Count
     """From so many ranks on, small batches go through a group of their own; 0: never."""
 
@@ -52,14 +53,14 @@ class Communicators(Record, frozen=True, kw_only=True):
     """Says the size of one buffer, in MiB."""
     default_mib: Count
     gathered_mib: Count
-    """Of the group of data parallel ranks."""
+    """Buffer of the group of data parallel ranks."""
     sized_since: Version = NEVER
     """From this vLLM on, the variable is for the group that dispatches tokens to experts alone."""
     shared_since: Version = NEVER
     shared_below: Version = NEVER
     """Between these, groups of the same ranks share a communicator, the dispatching one apart."""
     own_gib: Amount
-    """What a communicator takes in addition to its buffers."""
+    """Memory of a communicator in addition to its buffers."""
     spread_gib: Amount
     more_groups: Count
     """How many groups of the default size there may be in addition where experts are whole on one rank."""
@@ -135,7 +136,7 @@ class NpuRank(Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def asked_mib(self) -> int:
-        """What the variable says, up to nine digits; HCCL does not start with any other text."""
+        """The number in the variable, up to nine digits; HCCL does not start with any other text."""
         text = self.setting.scenario.env.get(self.rules.variable, "")
         is_number = text.isdecimal() and text.isascii() and len(text) < 10
         return int(text) if is_number and int(text) else self.rules.default_mib

@@ -370,7 +370,8 @@ class AscendEngine(NpuEngine):
         )
 
     def unsized_bytes(self, setting: Setting) -> tuple[int, int]:
-        """Of keys of `--additional-config` on either side; below, what loading may lose (`LOST_ON_LOADING_GIB`)."""
+        """Unsized keys of `--additional-config` on either side; below, what loading may lose
+        (`LOST_ON_LOADING_GIB`)."""
         version = setting.resolved.version
         unsized = int(self.additional(setting.scenario, version).unsized_gib * GIB)
         is_lost = (

@@ -27,7 +27,7 @@ ModelType = Annotated[str, Meta(pattern="^[a-z0-9_]+$")]
 
 
 class Ask(StrEnum):
-    """What the methods of a format ask; the code of the refusal ends so."""
+    """Requirements of the methods of a format; the code of the refusal ends so."""
 
     CHIP = "chip"
     """Kernels that only some chips have."""
@@ -78,7 +78,7 @@ class AscendFormats(PlatformFormats, frozen=True, kw_only=True):
     """The storage formats of weights that it takes."""
 
     asks: tuple[AskedRow, ...]
-    """What its own methods of these formats ask for."""
+    """Requirements of its own methods of these formats."""
     schemes: tuple[SchemeRow, ...]
     """Its methods for config groups of compressed-tensors."""
 
@@ -144,7 +144,7 @@ def check_schemes(start: Start, rows: tuple[SchemeRow, ...]) -> None:
 
 
 def _schemes_of(group: Section, written_format: str) -> Iterator[Scheme]:
-    """What a config group may be taken for, the first that the release knows."""
+    """Schemes that a config group may be read as, the first that the release knows."""
     weights, inputs = group.section("weights"), group.optional_section("input_activations")
     packing = group.string("format", "") or written_format
     bits, strategy = weights.integer("num_bits"), weights.string("strategy", "")

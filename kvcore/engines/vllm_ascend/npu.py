@@ -53,7 +53,7 @@ class NpuEngine(VllmEngine):
     def facts(self) -> NpuFacts: ...
 
     def additional(self, scenario: Scenario, version: Version) -> Additional:
-        """What is read of `--additional-config`, as far as a plan follows it."""
+        """`--additional-config` as far as a plan follows it."""
         return NOTHING
 
     def cuts_tokens(self, scenario: Scenario, version: Version) -> bool:

@@ -1,4 +1,4 @@
-"""What the profile run of vllm-ascend takes where it differs: rows of experts, residual streams."""
+"""The profile run of vllm-ascend where it differs: rows of experts, residual streams, masks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from kvcore.tables import Amount, ReleaseRange, Source
 
 FLOAT32_BYTES: Final = 4
 EXCHANGED_COPIES: Final = 3
-"""Of the rows that ranks send each other: what the experts made, the same in the senders' order, and what comes back.
+"""Copies of the rows that ranks send each other: what the experts made, the same in the senders' order, and what
+comes back.
 
 Source: vllm_ascend/ops/fused_moe/token_dispatcher.py:TokenDispatcherWithAll2AllV.token_combine, moe_comm_method.py:
 MoECommMethod.fused_experts (0.11.0, 0.13.0, 0.18.0, 0.23.0), which keeps the first until it returns.
@@ -67,7 +68,7 @@ class StreamPeak(NamedTuple):
 
     value: int
     least: int
-    """Where nobody says how the draft runs: as it takes least."""
+    """The same where the draft's mode is not stated: the case that takes least."""
 
 
 def stream_peak(rank: NpuRank, experts: int) -> StreamPeak:
@@ -124,7 +125,7 @@ def layer_elements_alive(streams: int, *, is_compiled: bool) -> int:
 
 
 def draft_bytes(rank: NpuRank, *, is_compiled: bool) -> int:
-    """What runs of a draft that is itself such a layer keeps: the model's answer, of the whole batch with FlashComm;
+    """Memory of the runs of a draft that is itself such a layer: the model's answer, of the whole batch with FlashComm;
     with FlashComm the rank's share of the streams that the draft gets; and as it is written its embedding, twice, the
     normed streams, those that go into its layer, and the layer.
 

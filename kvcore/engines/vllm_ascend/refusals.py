@@ -1,4 +1,4 @@
-"""What vllm-ascend does not take together, in its own order; the code of a refusal is `npu-refuses-` and the name
+"""Combinations that vllm-ascend refuses, in its own order; the code of a refusal is `npu-refuses-` and the name
 here."""
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Asked(NamedTuple):
 
     @property
     def scenario(self) -> Scenario:
-        """Of the start."""
+        """The scenario of the start."""
         return self.start.scenario
 
     @property

@@ -35,11 +35,11 @@ Source: vllm_ascend/ops/linear_op.py:_get_column_parallel_op (0.13.0, 0.23.0), m
 
 
 class Storing(Struct, frozen=True, kw_only=True):
-    """What differs, for one scenario."""
+    """Differences from vLLM for one scenario."""
 
     tensor_ranks: int = 1
     shared_piece: str = ""
-    """Of the names of shared experts that the release looks for; empty: as vLLM stores them."""
+    """A piece of the names of shared experts that the release looks for; empty: as vLLM stores them."""
     has_whole_shared: bool = False
     has_whole_queries: bool = False
     redundant_experts: int = 0

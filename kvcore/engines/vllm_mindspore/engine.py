@@ -34,8 +34,8 @@ BLOCK_SOURCE: Final = (
     "mindspore.runtime.set_memory (2.5, 2.7): the pool grows by 2 GB"
 )
 BLOCK_SHARE: Final = 1 - math.sqrt(0.2)
-"""Of a block: what the pool has left before and after the run is anything below one. Four fifths of the differences of
-two such remainders are within this share."""
+"""Share of a block: what the pool has left before and after the run is anything below one. Four fifths of the
+differences of two such remainders are within this share."""
 
 
 class MindSporeEngine(NpuEngine):
@@ -134,7 +134,7 @@ def declared_memory(setting: Setting, weights: Quantity, variables: MemoryVariab
 
 
 def activation_bytes(model_memory: int, weights: int, framework: int) -> int:
-    """What the model may use next to its weights and the framework; 0 where they take more."""
+    """Memory that the model may use next to its weights and the framework; 0 where they take more."""
     return most(0, model_memory - weights - framework)
 
 
