@@ -280,6 +280,26 @@ def format_bytes(size_bytes: float) -> str:
     return f"{count(size_bytes)} bytes" if unit is None else in_unit(size_bytes, unit)
 
 
+def size_text(size_bytes: float) -> str:
+    """A size in the largest binary unit with a real minus sign; nothing is 0 GiB.
+
+    Example:
+        >>> size_text(131_072), size_text(-5 * 2**30), size_text(0)
+        ('128.00 KiB', '−5.00 GiB', '0 GiB')
+    """
+    return real_minus(format_bytes(size_bytes)) if size_bytes else "0 GiB"
+
+
+def in_gigabytes(size_bytes: float) -> str:
+    """Bytes in GB of 10⁹ bytes, with four digits and without the unit.
+
+    Example:
+        >>> in_gigabytes(65_524_246_528), in_gigabytes(-2e9)
+        ('65.52', '−2')
+    """
+    return real_minus(f"{size_bytes / 1e9:,.4g}")
+
+
 def in_unit(size_bytes: float, unit: str) -> str:
     """Bytes in GiB, MiB or KiB with two decimals.
 

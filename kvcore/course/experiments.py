@@ -8,14 +8,13 @@ from typing import Final, NamedTuple
 from kvcore.base.errors import KvPlannerError
 from kvcore.base.numbers import (
     DASH,
-    MINUS,
     concurrency_text,
     count,
     exact_gib_text,
-    format_bytes,
     gib_text,
     kib_text,
     plain,
+    size_text,
 )
 from kvcore.base.units import GIB, ceil_div
 from kvcore.base.words import msg, sentences
@@ -48,11 +47,6 @@ class Figure(NamedTuple):
         return DASH if value is None else self.written(value)
 
 
-def _bytes(size_bytes: float) -> str:
-    """A size as the equations show it."""
-    return format_bytes(size_bytes).replace("-", MINUS) if size_bytes else "0 GiB"
-
-
 def _part(name: str) -> Callable[[Plan], float | None]:
     return lambda one: getattr(one.memory, name).value if one.memory else None
 
@@ -65,15 +59,15 @@ def _of_any_cache(name: str) -> Callable[[Plan], float | None]:
     return lambda one: getattr(any_cache(one), name, None)
 
 
-BUDGET: Final = Figure(msg("Budget"), _part("budget"), _bytes)
+BUDGET: Final = Figure(msg("Budget"), _part("budget"), size_text)
 WEIGHTS: Final = Figure(
-    msg("Weights"), lambda one: (one.memory.weights if one.memory else one.loaded_weights).value, _bytes
+    msg("Weights"), lambda one: (one.memory.weights if one.memory else one.loaded_weights).value, size_text
 )
-ACTIVATIONS: Final = Figure(msg("Activations"), _part("activations"), _bytes)
-FRAMEWORK: Final = Figure(msg("Framework"), _part("framework"), _bytes)
-AVAILABLE: Final = Figure(msg("Available for the KV cache"), lambda one: one.available_kv_bytes, _bytes)
+ACTIVATIONS: Final = Figure(msg("Activations"), _part("activations"), size_text)
+FRAMEWORK: Final = Figure(msg("Framework"), _part("framework"), size_text)
+AVAILABLE: Final = Figure(msg("Available for the KV cache"), lambda one: one.available_kv_bytes, size_text)
 PER_TOKEN: Final = Figure(msg("KV per token"), _of_any_cache("bytes_per_token"), kib_text)
-REQUEST: Final = Figure(msg("One request of the full length"), _of_any_cache("needed_bytes"), _bytes)
+REQUEST: Final = Figure(msg("One request of the full length"), _of_any_cache("needed_bytes"), size_text)
 TOKENS: Final = Figure(msg("KV cache tokens"), _cached("tokens"), count)
 BLOCKS: Final = Figure(msg("Blocks of the pool"), _cached("num_blocks"), count)
 REQUESTS: Final = Figure(msg("Requests at once"), _cached("max_concurrency"), concurrency_text)

@@ -11,7 +11,7 @@ from typing import Final
 from msgspec import Struct
 
 from kvcore.base.errors import KvPlannerError
-from kvcore.base.numbers import MINUS, concurrency_text, count, format_bytes, gib_text
+from kvcore.base.numbers import concurrency_text, count, gib_text, in_gigabytes, real_minus
 from kvcore.base.parts import (
     ACTIVATIONS,
     AFTER_POOL,
@@ -239,17 +239,12 @@ def _value_text(quantity: Quantity) -> str:
         return concurrency_text(quantity.value)
     if quantity.unit in (Unit.TOKENS, Unit.BLOCKS):
         return count(quantity.value)
-    text = format_bytes(quantity.value) if quantity.unit is Unit.BYTES else quantity.text
-    return text.replace("-", MINUS)
+    return real_minus(quantity.text)
 
 
 def _gigabytes_text(quantity: Quantity) -> str:
-    size = quantity.value / GB
-    return (
-        f"{size:,.4g}".replace("-", MINUS)
-        if quantity.unit is Unit.BYTES and abs(size) >= _LEAST_GIGABYTES
-        else ""
-    )
+    is_shown = quantity.unit is Unit.BYTES and abs(quantity.value) >= _LEAST_GIGABYTES * GB
+    return in_gigabytes(quantity.value) if is_shown else ""
 
 
 def _interval_text(quantity: Quantity, t: Words) -> str:
