@@ -11,10 +11,11 @@ from typing import Final, NamedTuple
 from msgspec.structs import replace
 from packaging.version import Version
 
+from kvcore.base.kept import kept
 from kvcore.base.quantity import Grade, Quantity, Unit, explained, figure, given
 from kvcore.base.term import added
 from kvcore.base.units import GIB, ceil_div
-from kvcore.catalogue.accelerators import Vendor
+from kvcore.catalogue.accelerators import Accelerator, Vendor
 from kvcore.engine.overheads import OverheadRow
 from kvcore.engine.protocol import Engine, Setting
 from kvcore.engine.setting import own_overheads
@@ -183,7 +184,7 @@ def overhead_rows(setting: Setting) -> tuple[Mapping[str, OverheadRow], ...]:
         version=setting.resolved.version,
         vendor=setting.accelerator.vendor,
         capability=setting.capability,
-        cards=_cards_in(setting.engine, setting.card_label),
+        cards=_names_of(setting.accelerator, setting.engine),
         ranks=setting.ranks,
         experts=setting.architecture.moe is not None,
         host=setting.scenario.surroundings.host,
@@ -191,8 +192,10 @@ def overhead_rows(setting: Setting) -> tuple[Mapping[str, OverheadRow], ...]:
     return _rows_of(start, setting.links)
 
 
-def _cards_in(engine: Engine, label: str) -> frozenset[str]:
-    """The cards of single rows that `label` names; not cached, as a visitor may have written it."""
+@kept
+def _names_of(accelerator: Accelerator, engine: Engine) -> frozenset[str]:
+    """The names of single cards in rows that the card's own names have; cached with it, as a visitor may have named it."""
+    label = f"{accelerator.id} {accelerator.name}"
     return frozenset(name for name in _card_names(engine) if name in label)
 
 

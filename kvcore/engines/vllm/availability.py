@@ -12,7 +12,7 @@ from packaging.version import Version
 
 from kvcore.base.errors import EngineRefusalError
 from kvcore.engine.records import FormerFlag, LoadGenerator, Metric
-from kvcore.flags import FLAGS, check_fields
+from kvcore.flags import FLAGS, Flag, check_fields
 from kvcore.scenario import NEEDED_DRAFTS, Scenario, value_of
 from kvcore.tables import Record, Reviewed, Source, TableFile
 
@@ -72,7 +72,7 @@ def check_availability(scenario: Scenario, version: Version) -> None:
     """Raises EngineRefusalError `flag-not-in-release` for a flag or value that the release does not have yet,
     `flag-gone-from-release` for one that it has no more."""
     asked = _asked(scenario)
-    for known in AVAILABILITY.load().value:
+    for known in AVAILABILITY.load().value if asked else ():
         given = asked.get(known.field)
         if given is not None and known.refuses(given, version):
             raise EngineRefusalError(
@@ -111,16 +111,16 @@ def former_flag(flag: str) -> FormerFlag | None:
 def _asked(scenario: Scenario) -> dict[str, str]:
     """The flags of `scenario` that some release does not have, where they are set, as text."""
     asked = {}
-    for field in _changing_fields():
-        flag, value = FLAGS[field], value_of(scenario, field)
+    for flag in _changing_flags():
+        value = value_of(scenario, flag.name)
         if value is not None and value != flag.default:
-            asked[field] = "auto" if flag.auto is not None and value == flag.auto else str(value)
+            asked[flag.name] = "auto" if flag.auto is not None and value == flag.auto else str(value)
     return asked
 
 
 @cache
-def _changing_fields() -> tuple[str, ...]:
-    return tuple(dict.fromkeys(known.field for known in AVAILABILITY.load().value))
+def _changing_flags() -> tuple[Flag, ...]:
+    return tuple(FLAGS[field] for field in dict.fromkeys(known.field for known in AVAILABILITY.load().value))
 
 
 class MetricTables(Reviewed, frozen=True, kw_only=True):
