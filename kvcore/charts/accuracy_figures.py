@@ -48,7 +48,7 @@ SURROUNDING_LABELS: Final = LABELS["surroundings"]
 
 
 class ErrorRow(Struct, frozen=True, kw_only=True):
-    """The errors of one group, as text."""
+    """The errors of one group, as text, in the order of the table."""
 
     label: str
     count: str
@@ -60,15 +60,18 @@ class ErrorRow(Struct, frozen=True, kw_only=True):
 
 
 class LeftOutRow(Struct, frozen=True, kw_only=True):
-    """The errors of one check on the same starts, fitted with and without each start's own publication, as text."""
+    """The errors of one check on the same starts, fitted with and without each start's own publication, as text.
+
+    In the order of the table.
+    """
 
     label: str
-    count: str
     median: str
     p90: str
     p90_gib: str
     """With the own publication left out, in GiB."""
     inside: str
+    count: str
     one_source: str
 
 

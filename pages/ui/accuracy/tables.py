@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any
 
 import pandas as pd
 import streamlit as st
+from msgspec.structs import astuple
 
 from kvcore.base.numbers import error_percent
 from kvcore.base.words import Words
@@ -35,10 +36,7 @@ def errors(rows: Sequence[ErrorRow], first: str, t: Words) -> None:
         t("Within 5 %"),
         t("Inside the interval"),
     )
-    _table(
-        head,
-        [(row.label, row.count, row.median, row.p90, row.signed, row.near, row.inside) for row in rows],
-    )
+    _table(head, map(astuple, rows))
 
 
 def left_out(rows: Sequence[LeftOutRow], t: Words) -> None:
@@ -52,19 +50,13 @@ def left_out(rows: Sequence[LeftOutRow], t: Words) -> None:
         t("Starts"),
         t("Single source"),
     )
-    _table(
-        head,
-        [
-            (row.label, row.median, row.p90, row.p90_gib, row.inside, row.count, row.one_source)
-            for row in rows
-        ],
-    )
+    _table(head, map(astuple, rows))
 
 
 def coverage(rows: Sequence[CoverageRow], t: Words) -> None:
     """How often intervals fitted on other publications contain the measured figure, a line for each group."""
     head = (t("Group"), t("Inside the interval"), t("Share inside"), t("Median width"), t("Median error"))
-    _table(head, [(row.label, row.inside, row.share, row.width, row.median) for row in rows])
+    _table(head, map(astuple, rows))
 
 
 def stated(rows: Sequence[Sequence[str]], t: Words) -> None:
@@ -72,7 +64,7 @@ def stated(rows: Sequence[Sequence[str]], t: Words) -> None:
     _table((t("Surroundings"), t("Stated by the author")), rows)
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     body = "".join(
         f"<tr><td>{escape(label)}</td>" + elements.figure_cells(*values) + "</tr>" for label, *values in rows
     )
