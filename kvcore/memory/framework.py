@@ -194,7 +194,7 @@ def overhead_rows(setting: Setting) -> tuple[Mapping[str, OverheadRow], ...]:
 
 @kept
 def _names_of(accelerator: Accelerator, engine: Engine) -> frozenset[str]:
-    """The names of single cards in rows that the card's own names have; cached with it, as a visitor may have named it."""
+    """Names of cards in rows that the card's own names contain; cached with the card, which a visitor may name."""
     label = f"{accelerator.id} {accelerator.name}"
     return frozenset(name for name in _card_names(engine) if name in label)
 
