@@ -61,6 +61,10 @@ def launch_arguments(plan: Plan, *, every_flag: bool = False) -> dict[str, Any]:
     scenario, unset = plan.scenario, _unset()
     said = {name for name in SET if getattr(scenario, name) != getattr(unset, name)}
     said |= {name for name in PARALLEL if getattr(scenario.parallel, name) != getattr(unset.parallel, name)}
+    # Source: vllm-ascend's docs/source/quick_start.md (0.23.0): Atlas 300I Duo is started with float16.
+    takes_float16 = scenario.dtype == AUTO and view_of(plan.accelerator).is_310p
+    if takes_float16:
+        said.add("dtype")
     for name, flag, arguments in _arguments(frozenset(said), every_flag):
         if flag.launch is LaunchRule.OWN:
             chosen |= _OWN[name](plan)
@@ -69,8 +73,7 @@ def launch_arguments(plan: Plan, *, every_flag: bool = False) -> dict[str, Any]:
     if every_flag:
         defaults = {name.replace("_", "-"): getattr(plan.resolved, name) for name in RESOLVED}
         chosen |= {name: value for name, value in defaults.items() if chosen[name] is None}
-    # Source: vllm-ascend's docs/source/quick_start.md (0.23.0): Atlas 300I Duo is started with float16.
-    if plan.scenario.dtype == AUTO and view_of(plan.accelerator).is_310p:
+    if takes_float16:
         chosen["dtype"] = "float16"
     return {name: value for name, value in chosen.items() if value is not None}
 
