@@ -1,4 +1,4 @@
-"""Bars of memory as HTML: in their places, escaped, in the colours of the palette."""
+"""Bars of memory as HTML: in their places, escaped, in the colours of the table of parts."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_ticks_are_few_and_on_the_axis(end: float) -> None:
 
 
 @pytest.mark.parametrize("part", [*PARTS, UNACCOUNTED, AFTER_POOL])
-def test_the_stylesheet_has_the_colours_of_the_palette(part: Part) -> None:
+def test_the_stylesheet_has_the_colours_of_the_parts(part: Part) -> None:
     written = part.color.lower().replace(",", ", ").replace("0.10", "0.1")
     rule = re.search(rf"\n\.kv-{part.name} {{(.*?)}}", STYLE.read_text("utf-8"), re.S)
     assert rule is not None

@@ -1,1 +1,1 @@
-"""What every room stands on: units, coded errors, quantities, bounds for what strangers send."""
+"""The base of every room: units, numbers, coded errors, quantities, the parts of memory, languages, bounds for input."""
