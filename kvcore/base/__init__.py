@@ -1,1 +1,1 @@
-"""The base of every room: units, numbers, coded errors, quantities, the parts of memory, languages, bounds for input."""
+"""The base of all rooms: units, numbers, coded errors, quantities, the parts of memory, languages, bounds for input."""

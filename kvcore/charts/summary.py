@@ -28,7 +28,7 @@ from kvcore.workload.limits import is_above_model
 
 
 class Outcome(StrEnum):
-    """What is left to do: nothing, look again, or change something."""
+    """The action left to the person: none, look again, or change something."""
 
     FITS = "fits"
     CAUTION = "caution"

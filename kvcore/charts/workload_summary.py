@@ -44,8 +44,8 @@ class ChoiceRow(Struct, frozen=True, kw_only=True):
 
 
 def sentence(mix: Mix, recommended: LimitChoice, now: LimitChoice, t: Words) -> Sentence:
-    """What 99 % of the requests need, how many requests fit at that length and at the present one, and how many of the
-    real mix."""
+    """The length that 99 % of the requests need, how many fit at it and at the present one, and how many of the real
+    mix."""
     outcome, answer = _judged(recommended, now)
     said = t(
         LABELS["limit-answers"][answer],
@@ -86,7 +86,7 @@ def mix_sentence(recommended: LimitChoice, now: LimitChoice, t: Words) -> str:
 
 
 def left_out_note(choice: LimitChoice, t: Words) -> str:
-    """What the engine does with a request that needs more than the limit."""
+    """How the engine treats a request that needs more than the limit."""
     if choice.plan is None:
         return ""
     resolved = choice.plan.resolved

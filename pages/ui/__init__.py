@@ -1,1 +1,1 @@
-"""What pages share: the session's state, the shell around a page, controls and parts of pages."""
+"""The parts of the pages: the session's state, the shell around a page, controls, a folder for each page."""

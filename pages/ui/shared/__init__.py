@@ -1,1 +1,1 @@
-"""What all pages share."""
+"""Modules that all pages share."""

@@ -27,7 +27,7 @@ def plain(text: object) -> str:
 
 
 def help_of(flag: Flag, t: Words) -> str | None:
-    """What a control says of its field: the flag in the engine's spelling, and what it means.
+    """The help of a control: the flag in the engine's spelling, and its meaning.
 
     Example:
         >>> from kvcore.base.words import Language, words

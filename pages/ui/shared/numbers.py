@@ -49,7 +49,7 @@ def box(
     step: float | None = None,
     **options: Any,
 ) -> Any:
-    """What counts: `now`, until `take` was given what somebody typed.
+    """A number box; returns the number in force: `now`, until `take` was given what somebody typed.
 
     An emptied box gives None to `take` where it `is_optional`; otherwise it shows its number again. A browser fills an
     emptied field with the default again, so that an optional box has none.

@@ -65,7 +65,7 @@ MAX_STORY_STEPS: Final = 999
 """More steps than any story has; a step beyond the last is the last."""
 ACCURACY_GROUPS: Final = ("version", "card", "family")
 LARGEST_SEED: Final = 999_999
-"""Of the numbers that a student's questions are drawn by."""
+"""Largest seed of a student's questions."""
 _LETTERS: Final = re.compile(r"[A-Za-z0-9_-]*", re.ASCII)
 
 
@@ -75,15 +75,15 @@ class PageParameter(NamedTuple):
     read: Reader
     default: Any = None
     nearest: Callable[[str], Any] | None = None
-    """What stands in place of a text that cannot be read; the default where there is none."""
+    """The replacement for a text that cannot be read; the default where there is none."""
 
     def instead(self, text: str) -> Any:
-        """What stands in place of `text`, which cannot be read."""
+        """The value in place of `text`, which cannot be read."""
         return self.default if self.nearest is None else self.nearest(text)
 
 
 class PageValues(Struct, frozen=True, kw_only=True):
-    """What a link says to the pages: by name only what differs from the default, and what was not usable."""
+    """The page parameters of a link: by name only those that differ from the default, and the unusable ones."""
 
     values: Mapping[str, Any]
     repairs: tuple[Repair, ...] = ()
@@ -213,11 +213,11 @@ PARAMETERS: Final[Mapping[str, PageParameter]] = {
     "seed": PageParameter(whole(0, LARGEST_SEED), 0),
     "score": PageParameter(_score, ""),
 }
-"""What is added here is carried by every link, and read by the pages as `state.page_parameter(name)`."""
+"""Every link carries these parameters; pages read them as `state.page_parameter(name)`."""
 
 
 def decode_page(params: Mapping[str, str]) -> PageValues:
-    """What a link says to the pages. Never raises: what cannot be read is left out, and named in `repairs`.
+    """The page parameters of a link. Never raises: what cannot be read is left out, and named in `repairs`.
 
     Example:
         >>> found = decode_page({"wanted": "50", "step": "99", "gpus": "8"})

@@ -1,4 +1,4 @@
-"""What a button could not do, shown next to it: one problem at a time, gone once something else was done."""
+"""The error of a button, shown next to it: one at a time, gone once something else was done."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ class Problem(NamedTuple):
 
 
 def keep(place: str, error: KvPlannerError) -> None:
-    """Has `place` say it, and no other place what it said before. For callbacks."""
+    """Has `place` show an error, and no other place. For callbacks."""
     st.session_state[KEY] = Problem(place, error, st.session_state["scenario"])
 
 
 def clear() -> None:
-    """Takes back what was said, before something else is tried. For callbacks."""
+    """Clears the error before something else is tried. For callbacks."""
     st.session_state.pop(KEY, None)
 
 
 def at(place: str) -> KvPlannerError | None:
-    """What `place` has to say."""
+    """The error that `place` shows, or None."""
     kept: Problem | None = st.session_state.get(KEY)
     if kept is None or kept.place != place or kept.scenario != st.session_state["scenario"]:
         return None
@@ -40,7 +40,7 @@ def at(place: str) -> KvPlannerError | None:
 
 
 def next_to_control(field: str, t: Words) -> None:
-    """Under the control of a field: why it shows its old value again. Once; the page then need not say it."""
+    """Below the control of a field: why it shows its old value again. Once; the page need not say it then."""
     if st.session_state.get("input_error_field") != field:
         return
     error: KvPlannerError | None = st.session_state.pop("input_error", None)

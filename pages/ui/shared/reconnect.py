@@ -1,4 +1,4 @@
-"""A tab whose server was replaced: what it changes first on the new one is done, not lost.
+"""A tab whose server was replaced: its first change on the new one takes effect and is not lost.
 
 A tab that finds its way to a new server asks for nothing until somebody changes something. That change comes with the
 first run of a session that knows no widgets yet, so Streamlit calls no callback for it, and the page would draw the
@@ -15,8 +15,8 @@ from streamlit.proto.WidgetStates_pb2 import WidgetStates
 from streamlit.runtime.scriptrunner import RerunData, RerunException, get_script_run_ctx
 
 REPEATED = "_is_repeated"
-"""Whether this run has to send the value of every widget: it is the second one after a change that the first one drew
-over, or the run before it was overtaken, so that the browser may have seen nothing of it."""
+"""Whether this run has to send the value of every widget: it repeats a run that drew over a change, or follows one
+that was overtaken, so that the browser may have seen nothing of it."""
 _REACHED_ITS_END = "_reached_its_end"
 
 

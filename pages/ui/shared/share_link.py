@@ -1,4 +1,4 @@
-"""Share: the page that one is on as a link and as a QR code, on every page."""
+"""Share: the present page as a link and as a QR code, on every page."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ LONGEST_LINK = 8000
 
 
 def address(path: str, changes: Mapping[str, str | None] | None = None) -> str:
-    """The link of the page at `path` as it stands: scenario, pins, what the pages show, language; release and share of
-    the card written out, so that it means the same with a later release. `changes` are parameters that it has
-    otherwise, None for those that it leaves out."""
+    """The present link of the page at `path`: scenario, pins, page parameters, language; with release and share of the
+    card written out, so that it means the same with a later release. `changes` replace parameters, None removes one.
+    """
     planned = state.planned()
     kept = link.written_out(planned) if isinstance(planned, Plan) else state.scenario()
     params = {**state.params(kept), LANGUAGE: state.language().value}

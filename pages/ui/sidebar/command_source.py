@@ -33,7 +33,7 @@ class Outcome(NamedTuple):
     unknown_model: str = ""
     notices: tuple[Notice, ...] = ()
     borrowed: tuple[str, ...] = ()
-    """What the command leaves open: keys of `BORROWED_LABELS`."""
+    """Settings that the command leaves open: keys of `BORROWED_LABELS`."""
 
 
 def field(t: Words) -> None:

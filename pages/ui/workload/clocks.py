@@ -1,4 +1,4 @@
-"""How long a step of the replay takes: the bound, a person's own rates, or a fit to a benchmark that they drop."""
+"""How long a step of the replay takes: the bound, the person's own rates, or a fit to an uploaded benchmark."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ PREFILL: Final = Limits(1, 1e9, is_whole=False)
 DECODE: Final = Limits(0.1, 1e6, is_whole=False)
 LARGEST_BENCH: Final = 16 << 20
 MOST_VALUES: Final = 1 << 20
-"""In it: the gaps between tokens of all answers."""
-"""Bytes of a benchmark's result on the page."""
+"""Most values in a benchmark's result: the gaps between tokens of all answers."""
+"""Largest benchmark result on the page, in bytes."""
 NUMBER, FITTED = "workload.replay.benches", "workload.replay.fitted"
 NAMES: Final = {
     ClockKind.BOUND: msg("The fastest possible"),
@@ -32,7 +32,7 @@ NAMES: Final = {
 
 
 def chosen(planned: Plan, t: Words) -> Clock | None:
-    """The clock that was chosen; None until a benchmark was given. Raises WorkloadError as the clocks do."""
+    """The chosen clock; None until a benchmark was given. Raises WorkloadError as the clocks do."""
     kind = st.segmented_control(
         t("A step takes"),
         tuple(ClockKind),
@@ -71,7 +71,7 @@ def _own(t: Words) -> UserClock:
 
 
 def _fitted(t: Words) -> FittedClock | None:
-    """Of a result file: its answers' texts leave the session as soon as it was fitted."""
+    """A clock fitted to a result file, whose answers' texts leave the session once it was fitted."""
     number = st.session_state.get(NUMBER, 0)
     upload = st.file_uploader(
         labels.upload(

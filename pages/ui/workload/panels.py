@@ -63,7 +63,7 @@ def steady(plan: Plan, choice: LimitChoice, t: Words) -> None:
 
 
 def conversation(mix: Mix, choice: LimitChoice, t: Words) -> None:
-    """Tokens by turn."""
+    """The tokens of a conversation, turn by turn."""
     st.subheader(t("Conversations"), anchor=False)
     st.caption(
         t(
@@ -140,7 +140,7 @@ def prefix(mix: Mix, choice: LimitChoice, t: Words) -> None:
 
 
 def advice(plan: Plan, mix: Mix, choices: Choices, t: Words) -> None:
-    """What to set, with today's numbers."""
+    """The advice on flags and fields, with today's numbers."""
     with st.expander(t("What to set, and what it does not do"), icon=":material/lightbulb:"):
         for flag, text in advice_lines(plan, mix, choices[mix.recommended_max_model_len], t):
             st.markdown(f"`{flag}`")

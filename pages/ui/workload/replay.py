@@ -38,19 +38,19 @@ T = TypeVar("T")
 TRACE, ASKED, DONE = "workload.replay.trace", "workload.replay.asked", "workload.replay.done"
 REUSE = "workload.replay.reuse"
 RUN, RATE = "replay", "rate"
-"""What was asked for, or a field to compare."""
+"""Keys of what was asked for: a run, or a field to compare."""
 TRACE_TYPES = ("jsonl", "json", "csv")
 LARGEST_TRACE_MIB = 50
-"""As `.streamlit/config.toml` has it."""
+"""The limit of `.streamlit/config.toml`."""
 REQUESTS = 1000
-"""Of random arrivals."""
+"""Requests of random arrivals."""
 RATE_FACTOR = Limits(0.01, 1000, is_whole=False)
 PER_SECOND = Limits(0.01, 10_000, is_whole=False)
 FACTORS = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0)
 
 
 def panel(planned: Plan, mix: Mix, t: Words) -> None:
-    """What to replay, and what came of it."""
+    """The choice of a replay, and its result."""
     st.subheader(t("Replay"), anchor=False)
     st.caption(
         t(
@@ -191,7 +191,7 @@ def _replay(found: Replay, t: Words) -> None:
 
 
 def _reuse(planned: Plan, trace: tuple[TraceRequest, ...], t: Words) -> None:
-    """Hits by cache size, where requests share anything."""
+    """Prefix hits by cache size, where requests share anything."""
     engine, gib = settings_of(planned), block_gib(planned)
     if engine.groups:
         st.caption(t("Hits by cache size are known only where all layers share one group of full attention."))
