@@ -112,7 +112,7 @@ class ModelError(KvPlannerError):
 
 
 class EngineRefusalError(KvPlannerError):
-    """What the engine itself refuses before it looks at memory; the message is in the engine's words."""
+    """A refusal by the engine itself, before it looks at memory; the message is in the engine's words."""
 
 
 class CatalogueError(KvPlannerError):
@@ -199,7 +199,7 @@ def _short_path(name: str) -> str:
 
 _LOGGED_FRAMES: Final = 6
 _PLAIN: Final = (str, int, float, bool, list, dict, type(None))
-"""What JSON has."""
+"""The types of JSON values."""
 _ROOT: Final = Path(__file__).resolve().parents[2]
 _PLACEHOLDER: Final = re.compile(r"\{(\w+)(?::([^{}|]*)\|([^{}|]*))?\}")
 """`{name}`, or `{name:one|many}` with the words of a language that has a plural for one and for any other number."""

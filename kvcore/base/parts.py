@@ -39,11 +39,11 @@ class Part(Struct, frozen=True, kw_only=True):
     replaced: str = ""
     """The attribute of `RankMemory` that `field` replaces, where that is not `name`."""
     given_label: str = ""
-    """What tables of measured parts call `field`, where that is not `label`."""
+    """The label of `field` in tables of measured parts, where that is not `label`."""
     control: str = ""
-    """What the sidebar calls `field`, where that is not `given_label`."""
+    """The label of `field` in the sidebar, where that is not `given_label`."""
     bounds: tuple[float, float] = (0.0, 100_000.0)
-    """Of `field`, in GiB."""
+    """The bounds of `field`, in GiB."""
     is_of_machine: bool = False
     """Whether a change of settings moves a given figure by the difference of the estimates; else by their ratio."""
 

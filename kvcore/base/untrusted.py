@@ -15,11 +15,11 @@ from kvcore.base.errors import ScenarioError
 MAX_JSON_BYTES: Final = 8 << 20
 MAX_JSON_DEPTH: Final = 64
 MAX_JSON_VALUES: Final = 1 << 19
-"""Of a text, lists and objects among them: parsed they take about 60 bytes each, at worst 180."""
+"""Most values of a text, lists and objects included: parsed they take about 60 bytes each, at worst 180."""
 MAX_INTEGER_DIGITS: Final = 40
-"""Of a whole number: far above every count of bytes, and within what a float takes."""
+"""Most digits of a whole number: far above every count of bytes, and within what a float takes."""
 MAX_PACKED_CHARACTERS: Final = 32 << 10
-"""Of what is unpacked at all."""
+"""Longest text that is unpacked at all."""
 MAX_UNPACKED_BYTES: Final = 1 << 20
 _BASE64: Final = re.compile(r"[A-Za-z0-9_-]*")
 
@@ -126,7 +126,7 @@ JSON_REASONS: Final = tuple(
         "Illegal trailing comma before end of array", "Unexpected UTF-8 BOM (decode using utf-8-sig)",
     )
 )  # fmt: skip
-"""What the json module says, for the pages to translate. Source: Lib/json/decoder.py (3.11 to 3.14)."""
+"""Messages of the json module, for the pages to translate. Source: Lib/json/decoder.py (3.11 to 3.14)."""
 
 _TEXT: Final = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
 """A text with the brackets in it; the last one may not end."""

@@ -129,11 +129,11 @@ class Words:
         return name
 
     def error(self, error: KvPlannerError | Notice) -> str:
-        """What is wrong, translated by code."""
+        """The message of an error, translated by its code."""
         return self._message(MESSAGES[error.code].text, error)
 
     def next_step(self, error: KvPlannerError | Notice) -> str:
-        """What the person can do about it, translated by code."""
+        """The next step after an error, translated by its code."""
         return self._message(MESSAGES[error.code].next_step, error)
 
     def reason(self, english: str) -> str:
