@@ -71,3 +71,15 @@ def test_the_reference_names_what_exists() -> None:
         for name in re.findall(r"auto(?:function|class):: ([\w.]+)", document.read_text("utf-8")):
             module, _, own = name.rpartition(".")
             assert hasattr(import_module(module), own), (document.name, name)
+
+
+def test_the_maps_list_the_folders_in_their_order() -> None:
+    """README and docs/architecture.md name every folder once, in the order of the contract."""
+    house = (ROOT / "docs" / "architecture.md").read_text("utf-8")
+    rooms = re.findall(r"^\| `(\w+)/` \|", house, re.MULTILINE)
+    table = (ROOT / "README.md").read_text("utf-8").split("| where | what |")[1].split("\n\n")[0]
+    rows = [line.split("|")[1] for line in table.splitlines() if "`kvcore/" in line]
+    named = [name for row in rows for name in re.findall(r"`(?:kvcore/)?(\w+)/`", row)]
+    assert rooms == named
+    assert [places()[name] for name in rooms] == sorted(places().values())
+    assert set(rooms) == set(places())
