@@ -17,6 +17,7 @@ from random import Random
 from typing import Any, Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from kvcore.base.errors import KvPlannerError, WorkloadError
 from kvcore.base.untrusted import parse_json_object
@@ -175,62 +176,49 @@ def read_trace(lines: Iterable[bytes]) -> tuple[TraceRequest, ...]:
     """
     found: list[TraceRequest] = []
     known: dict[Piece, Piece] = {}
-    left = MAX_ALL_PIECES
-    for number, row in _rows(lines):
-        if len(found) == MAX_REQUESTS:
-            raise WorkloadError("replay-too-long", field="trace", limit=f"{MAX_REQUESTS:,}")
-        try:
+    left, number, table = MAX_ALL_PIECES, 0, _Table()
+    try:
+        for number, line in enumerate(lines, start=1):
+            if (row := table.row(line)) is None:
+                continue
+            if len(found) == MAX_REQUESTS:
+                raise WorkloadError("replay-too-long", field="trace", limit=f"{MAX_REQUESTS:,}")
             found.append(_request(row, str(len(found)), known))
-        except (ValueError, OverflowError) as error:
-            raise WorkloadError("trace-unusable", field="trace", line=number, reason=_words(error)) from None
-        left -= len(found[-1].prompt)
-        if left < 0:
-            raise WorkloadError(
-                "trace-too-many-pieces", field="trace", line=number, limit=f"{MAX_ALL_PIECES:,}"
-            )
-    if not found:
-        raise WorkloadError("trace-unusable", field="trace", line=1, reason="there is no request")
+            left -= len(found[-1].prompt)
+            if left < 0:
+                limit = f"{MAX_ALL_PIECES:,}"
+                raise WorkloadError("trace-too-many-pieces", field="trace", line=number, limit=limit)
+        if not found:
+            number = 1
+            raise ValueError("there is no request")
+    except (csv.Error, ValueError, OverflowError) as error:
+        if isinstance(error, WorkloadError):
+            raise
+        words = error.message if isinstance(error, KvPlannerError) else str(error)[:80]
+        raise WorkloadError("trace-unusable", field="trace", line=number, reason=words) from None
     first = min(request.arrival for request in found)
     placed = sorted(found, key=lambda request: request.arrival)
-    return tuple(
-        TraceRequest(
-            id=one.id, arrival=one.arrival - first, prompt=one.prompt, answer_tokens=one.answer_tokens
-        )
-        for one in placed
-    )
+    return tuple(replace(one, arrival=one.arrival - first) for one in placed)
 
 
-def _words(error: Exception) -> str:
-    return error.message if isinstance(error, KvPlannerError) else str(error)[:80]
+class _Table:
+    """Reads lines: JSON objects, or the rows of a table by the names of its header."""
 
+    def __init__(self) -> None:
+        self._head: list[str] | None = None
 
-def _rows(lines: Iterable[bytes]) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """Lines with their numbers: a JSON object, or a row of a table by the names of its header."""
-    head: list[str] | None = None
-    for number, line in enumerate(lines, start=1):
-        text = line[: MAX_LINE_BYTES + 1].decode("utf-8-sig", "replace").strip()
+    def row(self, line: bytes) -> Mapping[str, Any] | None:
+        """The fields of a line; None for an empty line and for the header. Raises ValueError, csv.Error."""
         if len(line) > MAX_LINE_BYTES:
-            raise WorkloadError(
-                "trace-unusable", field="trace", line=number, reason="it is longer than 1 MiB"
-            )
-        if not text:
-            continue
+            raise ValueError("it is longer than 1 MiB")
+        text = line.decode("utf-8-sig", "replace").strip()
         if text.startswith("{"):
-            try:
-                yield number, parse_json_object(text)
-            except KvPlannerError as error:
-                raise WorkloadError(
-                    "trace-unusable", field="trace", line=number, reason=error.message
-                ) from None
-            continue
-        try:
-            cells = next(csv.reader([text]))
-        except csv.Error as error:
-            raise WorkloadError("trace-unusable", field="trace", line=number, reason=str(error)) from None
-        if head is None:
-            head = [cell.strip().lower() for cell in cells]
-        else:
-            yield number, dict(zip(head, cells, strict=False))
+            return parse_json_object(text)
+        cells = next(csv.reader([text])) if text else []
+        if self._head is None:
+            self._head = [cell.strip().lower() for cell in cells] or None
+            return None
+        return dict(zip(self._head, cells, strict=False)) if text else None
 
 
 def _request(row: Mapping[str, Any], name: str, known: dict[Piece, Piece]) -> TraceRequest:
