@@ -34,7 +34,7 @@ from kvcore.memory.framework import (
     non_torch_bytes,
     system_bytes,
 )
-from kvcore.memory.graphs import actual_graphs, captured_graphs, counted_graph_bytes
+from kvcore.memory.graphs import captured_graphs, counted_graph_bytes, cuda_graph_bytes
 from kvcore.memory.intervals import Reach, available_interval, reach_of
 from kvcore.memory.loaded import loaded_quantity
 from kvcore.memory.unstated import other_settings
@@ -158,7 +158,7 @@ class Profile(Struct, frozen=True, kw_only=True):
 def profile_of(setting: Setting) -> Profile:
     """The parts of one rank that the profile run finds, those in `scenario.measured` as they are given."""
     captured = captured_graphs(setting)
-    predicted = actual_graphs(setting, captured)
+    predicted = cuda_graph_bytes(setting, captured)
     graphs = measured_or(setting.scenario.measured, CUDA_GRAPHS.field, predicted)
     return Profile(
         framework=measured_framework(setting),

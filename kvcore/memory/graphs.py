@@ -173,23 +173,18 @@ class CapturedGraphs(Struct, frozen=True, kw_only=True):
         )
 
 
-def cuda_graph_bytes(setting: Setting) -> Quantity:
+def cuda_graph_bytes(setting: Setting, captured: CapturedGraphs | None = None) -> Quantity:
     """Bytes that captured graphs really take on one rank.
 
     graphs × layers × a rate by kind of layer: what the driver keeps of each kernel of each graph. With it, once: the
-    graphs share one memory pool and the largest is captured first, so that it stores one layer's activations of the
+    graphs share one memory pool and the largest is captured first, so that the pool has one layer's activations of the
     largest batch, and the partial outputs of split attention (FlashAttention 3); cuBLAS allots a workspace to the
-    stream of the capture.
+    stream of the capture. `captured`: the graphs, where they are known already.
 
     Source: vllm/v1/worker/gpu_model_runner.py:GPUModelRunner.capture_model, vllm/compilation/cuda_graph.py:
     CUDAGraphWrapper (0.19.0).
     """
-    return actual_graphs(setting, captured_graphs(setting))
-
-
-def actual_graphs(setting: Setting, captured: CapturedGraphs) -> Quantity:
-    """`cuda_graph_bytes` of what is captured."""
-    kind = graph_rate(setting)
+    kind, captured = graph_rate(setting), captured or captured_graphs(setting)
     return captured.quantity("cuda_graphs", setting.layers, kind.spread_share, kind.source)
 
 

@@ -88,9 +88,12 @@ class Prepared(Struct, frozen=True, kw_only=True):
     """Everything that is known before the memory of a card is looked at, on one pipeline stage."""
 
     layout: Layout
-    stages: tuple[WeightBytes, ...]
     weights: Quantity
     """Of the first stage."""
+    failed: Numbers
+    """The numbers where the weights do not fit."""
+    is_plain: bool
+    """Whether cards with equal traits spend the same."""
 
 
 class OnCards:
@@ -122,25 +125,17 @@ class OnCards:
         """The numbers of the plan on a card. Raises EngineRefusalError."""
         view = view_of(accelerator)
         prepared = self._once(view, lambda: self._prepared(view))
-        resolved = prepared.layout.resolved
-        if not self._is_plain(resolved):
+        if not prepared.is_plain:
             return numbers_of(plan(replace(self.scenario, accelerator=accelerator)))
-        failed = Numbers(
-            parallel=self.scenario.parallel,
-            resolved=resolved,
-            specs=prepared.layout.specs,
-            weights_bytes=prepared.weights.value,
-        )
+        resolved = prepared.failed.resolved
         budget = budget_on(accelerator, resolved)
         if prepared.weights.bounds[LOW] > budget.most:
-            return failed
+            return prepared.failed
         traits = traits_of(accelerator, resolved.engine, self.scenario.parallel.ranks > 1)
-        return self._once(
-            (id(prepared), traits, budget), lambda: self._judged(failed, prepared, traits, accelerator)
-        )
+        return self._once((id(prepared), traits, budget), lambda: self._judged(prepared, traits, accelerator))
 
     def _is_plain(self, resolved: Resolved) -> bool:
-        """Whether cards with equal traits spend the same: one stage, V1, a given length, memory that is profiled."""
+        """`Prepared.is_plain`: on one stage, on V1, with a given length and a memory that is profiled."""
         scenario = self.scenario
         return (
             not resolved.is_v0
@@ -157,15 +152,21 @@ class OnCards:
         resolved = replace(resolve_flags(scenario, begun, card), notices=())
         layout = self._once(resolved, lambda: lay_out(scenario, begun, resolved))
         weights = load_weights(scenario, begun, layout, card)
-        return self._once(
-            (id(layout), weights),
-            lambda: Prepared(layout=layout, stages=weights, weights=loaded_quantity(weights[0])),
-        )
+        return self._once((id(layout), weights), lambda: self._loaded(layout, weights[0]))
 
-    def _judged(
-        self, failed: Numbers, prepared: Prepared, traits: Hashable, accelerator: Accelerator
-    ) -> Numbers:
-        resolved, layout = failed.resolved, prepared.layout
+    def _loaded(self, layout: Layout, weights: WeightBytes) -> Prepared:
+        loaded = loaded_quantity(weights)
+        failed = Numbers(
+            parallel=self.scenario.parallel,
+            resolved=layout.resolved,
+            specs=layout.specs,
+            weights_bytes=loaded.value,
+        )
+        is_plain = self._is_plain(layout.resolved)
+        return Prepared(layout=layout, weights=loaded, failed=failed, is_plain=is_plain)
+
+    def _judged(self, prepared: Prepared, traits: Hashable, accelerator: Accelerator) -> Numbers:
+        layout, resolved = prepared.layout, prepared.failed.resolved
         left = self._once((id(prepared), traits), lambda: self._spending(prepared, accelerator)).left_on(
             accelerator
         )
@@ -185,7 +186,7 @@ class OnCards:
             has_room=has_room and not left.stops_at_start,
             is_empty=is_empty(kv, self.scenario),
         )
-        found = replace(failed, stage_kv=(kv,), pool=pool, verdict=verdict)
+        found = replace(prepared.failed, stage_kv=(kv,), pool=pool, verdict=verdict)
         if verdict is not Verdict.TIGHT:
             return found
         why = tightness(pool, resolved, stops_at_start=left.stops_at_start, has_room=has_room)
