@@ -32,11 +32,11 @@ Change: TypeAlias = tuple[str, Value]
 HIGHEST_ADVISED_UTILIZATION: Final = 0.95
 """Above it a desktop, a second process or the warm-up is enough to break the start."""
 LOWEST_TRIED_PERCENT: Final = 60
-"""Of the card, where the warm-up may find too little of it."""
+"""Lowest share of the card, where the warm-up may find too little of it."""
 SMALLEST_USEFUL_LENGTH: Final = 256
 MAX_PAIRS: Final = 4
 LARGEST_SIZE: Final = 64
-"""Of tensor parallel groups that are tried."""
+"""Largest size of a tensor parallel group that is tried."""
 SIZES: Final = (1, 2, 4, 8, 16, 32)
 """Tensor parallel sizes that are tried where the engine refuses the present one, the nearest first."""
 SEQUENCES: Final = (512, 256, 128, 64, 32, 16, 8)
@@ -44,7 +44,7 @@ CAPTURE_SIZES: Final = (256, 128, 64, 32, 16, 8, 4, 2, 1)
 LARGER: Final = 1.1
 """A card counts as larger from a tenth more memory on: less is another board of the same kind."""
 AS_MUCH: Final = 0.95
-"""Of the memory: boards of one size differ by some percent."""
+"""Share of the memory: boards of one size differ by some percent."""
 _OF_PARALLEL: Final = ("tensor_parallel_size", "data_parallel_size", "enable_expert_parallel")
 BATCH_STEP: Final = 1024
 """Tokens of one step that are tried are multiples of it."""
@@ -58,7 +58,7 @@ class Fix(Struct, frozen=True, kw_only=True, dict=True):
     value: Value
     scenario: Scenario
     verdict: Verdict
-    """Of the start with this change alone."""
+    """The verdict with this change alone."""
 
     @cached_property
     def plan(self) -> Plan:
@@ -79,7 +79,7 @@ def fixes(broken: Plan) -> tuple[Fix, ...]:
 
 
 def fix_with(broken: Plan, field: str, value: Value) -> Fix | None:
-    """That one change where the start goes through with it; None where it does not, or the engine refuses it."""
+    """The fix of one change; None where the start does not go through with it, or the engine refuses it."""
     changed = _changed(broken.scenario, field, value)
     found = None if changed is None else _numbers(changed)
     if changed is None or found is None or found.verdict not in (Verdict.FITS, Verdict.TIGHT):
@@ -181,7 +181,7 @@ _DEFAULTS: Final[Mapping[str, Value]] = {
     "mamba_block_size": None,
     "mamba_ssm_cache_dtype": AUTO,
 }
-"""What stands for a flag that is left out."""
+"""The values of flags that are left out."""
 
 
 def _nearest_releases(scenario: Scenario) -> Iterator[str]:

@@ -33,7 +33,7 @@ class Spread(Struct, frozen=True, kw_only=True):
 
     @property
     def cards(self) -> int:
-        """Of all replicas."""
+        """Cards of all replicas."""
         return self.cell.gpus
 
     @property
@@ -78,7 +78,7 @@ def longest_request(cells: Iterable[Cell], card: Accelerator, most: int = MOST_C
 def fewest_cards(
     cells: Iterable[Cell], card: Accelerator, wanted: float, most: int = MOST_CARDS
 ) -> Spread | None:
-    """The fewest of `card` that store `wanted` requests, of as many the layout with room for the most.
+    """The fewest of `card` that fit `wanted` requests; ties go to the layout with the most room.
 
     Each replica has room for one request at least. None where `most` do not do.
 

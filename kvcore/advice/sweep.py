@@ -44,7 +44,7 @@ from kvcore.scenario import Measured, Runner, Scenario, without_state_flags
 SIZES: Final = (1, 2, 4, 8)
 DEFAULT_LENGTH: Final = 8192
 MAX_BYTES: Final = 48 << 20
-"""Of one process: some hundred sweeps."""
+"""Bytes in one process: some hundred sweeps."""
 LONGEST_LINE: Final = 64
 """Different sweeps that wait at the same time; each takes at most a second or so."""
 _NO_CONFIG: Final = ModelConfig.from_mapping({})

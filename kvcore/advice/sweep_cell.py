@@ -30,7 +30,7 @@ class Cell(Struct, frozen=True, gc=False):
     verdict: Verdict | None = None
     refusal: str = ""
     gpus: int = 0
-    """Of all replicas: each of them is started."""
+    """GPUs of all replicas: each of them is started."""
     replicas: int = 1
     """Data parallel ones, as the scenario asks for them; a mixture of experts needs them all."""
     weights_gib: float = 0.0
@@ -129,17 +129,17 @@ def smallest(cells: Iterable[Cell], cards: Mapping[str, Accelerator], wanted: fl
 
 
 def serves(cell: Cell, card: Accelerator, wanted: float) -> bool:
-    """Whether a deployment stores `wanted` requests at once; a card that is alone in its machine counts once only."""
+    """Whether a deployment fits `wanted` requests at once; cards without a link to others serve with one GPU only."""
     is_possible = cell.gpus == 1 or card.interconnect is not Interconnect.NONE
     return cell.starts and cell.requests >= wanted and is_possible
 
 
 class Cost(Struct, frozen=True, kw_only=True):
-    """What a deployment costs, in the currency of the price that was given."""
+    """Cost of a deployment, in the currency of the price that was given."""
 
     per_hour: float
     per_slot_hour: float
-    """Of each request that runs at once."""
+    """Cost per hour of each request that runs at once."""
 
 
 def cost_of(cell: Cell, price_per_gpu_hour: float, max_num_seqs: int | None = None) -> Cost:

@@ -41,14 +41,14 @@ BLOCK_SIZES: Final = (16, 32, 64, 128)
 INSTANCES: Final = (1, 2, 3, 4)
 """Engines on each card."""
 DRAFT_TOKENS: Final = 3
-"""What the engine's own examples draft at once.
+"""Tokens that the engine's own examples draft at once.
 
 Source: vllm's docs/features/speculative_decoding (0.32.0).
 """
 
 
 class Varied(StrEnum):
-    """What Compare varies: a field of the link, or how the same GPUs are split, or how many engines share each."""
+    """Settings that Compare varies: a field of the link, how the same GPUs are split, how many engines share each."""
 
     TENSOR_PARALLEL = "tensor_parallel_size"
     PIPELINE_PARALLEL = "pipeline_parallel_size"
@@ -70,7 +70,7 @@ class Variant(Struct, frozen=True, kw_only=True):
     """One value of the setting."""
 
     value: object
-    """Of the field; the Parallel or the SpeculativeConfig where the setting is more than one field."""
+    """The field's value; the Parallel or the SpeculativeConfig where the setting is more than one field."""
     scenario: Scenario
     plan: Plan | None
     error: KvPlannerError | None = None
@@ -91,7 +91,7 @@ class Variant(Struct, frozen=True, kw_only=True):
 
     @property
     def gpus(self) -> int:
-        """Of one replica."""
+        """GPUs of one replica."""
         return self.scenario.parallel.ranks_per_replica
 
     @property
@@ -137,7 +137,7 @@ def variants(base: Scenario, varied: Varied, cards: Sequence[Accelerator] = ()) 
 
 
 def _present(base: Scenario, varied: Varied) -> object:
-    """What an absent flag resolves to, where the setting has that as a value of its own."""
+    """The value that an absent flag resolves to, where the setting has it among its own."""
     if (
         varied not in (Varied.UTILIZATION, Varied.LENGTH, Varied.BATCHED_TOKENS)
         or getattr(base, str(varied)) is not None
@@ -354,7 +354,7 @@ class DecodeBound(Struct, frozen=True, kw_only=True):
     weight_bytes: int
     """Read by one rank in one step, at least."""
     kv_bytes: int
-    """Of all requests' keys and values, read by one rank in one step, at least."""
+    """Bytes of all requests' keys and values, read by one rank in one step, at least."""
     bandwidth_bytes_per_second: float
 
     @property
@@ -409,7 +409,7 @@ def _read(rank: Rank, module: arch.Module, name: str) -> float:
 
 
 def _read_kv_bytes_per_token(plan: Plan) -> float:
-    """Of layers that read their whole cache in every step: not of windows, states, and what an indexer picks from."""
+    """Counts layers that read their whole cache in every step: not windows, states, and what an indexer picks from."""
     caches = {type(cache) for layer in plan.architecture.layers for cache in layer.caches}
     picks = {SparseIndexer, BlockIndexer, PooledKeys, CompressedLatent, LatentWindow}
     if caches & picks:

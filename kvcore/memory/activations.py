@@ -36,7 +36,7 @@ LATENT_PREFILL_TOKENS: Final = 65_536
 Source: vllm/v1/attention/backends/mla/common.py:MLACommonMetadataBuilder (0.11.0).
 """
 LATENT_HEAD_SIZE: Final = 128
-"""Of keys and of values, rope apart, in every published MLA model but a few."""
+"""Size of keys and of values, without rope, in every published MLA model but a few."""
 
 NO_WORKSPACE: Final = ("fp4", "modelopt_mixed")
 """Parts of the names of formats whose expert kernels bring their own memory.
@@ -157,9 +157,9 @@ class Phases(NamedTuple):
     compiling: int
     kept: int
     outputs: int
-    """Of what is kept: the encoder's."""
+    """The encoder's part of `kept`."""
     own: LayerPeak | None
-    """Of the layers, where the engine has its own rule."""
+    """The engine's own figure for the layers, where it has one."""
 
 
 def _phases(setting: Setting) -> Phases:
@@ -182,7 +182,7 @@ def _phases(setting: Setting) -> Phases:
 
 
 def _last_bytes(setting: Setting, row: SamplerRow) -> int:
-    """What the last pipeline stage takes for sampling as in `row`, or for pooling."""
+    """Bytes that the last pipeline stage takes for sampling as in `row`, or for pooling."""
     if not setting.is_last:
         return 0
     if setting.resolved.runner is Runner.POOLING:
@@ -342,7 +342,7 @@ def multiprocessors(accelerator: Accelerator) -> int:
 
 
 def body_bytes(setting: Setting) -> int:
-    """What one decoder layer keeps for the whole batch: batch × (3 hidden + 3 intermediate / tp) elements.
+    """Bytes that one decoder layer keeps for the whole batch: batch × (3 hidden + 3 intermediate / tp) elements.
 
     For MLA the prefill workspace comes on top, for its sparse kind what the profile run takes for the indexer's logits.
     Attention and recurrent scans do not run in the profile.
@@ -408,7 +408,7 @@ def expert_workspace_bytes(setting: Setting) -> int:
 
 
 def gathered_tokens_bytes(setting: Setting) -> int:
-    """What the experts' step takes more since data parallel replicas gather the tokens of all of them: tokens in and
+    """Bytes the experts' step takes more since data parallel replicas gather the tokens of all of them: tokens in and
     out, and the workspace of the further rows, whatever the format.
 
     Backends that send tokens where their experts are bring buffers of their own instead.
@@ -434,7 +434,7 @@ def _workspace_bytes(setting: Setting, tokens: int) -> int:
 
 
 def shared_bytes(setting: Setting, experts: int) -> int:
-    """What the workspace that experts and a sparse indexer share grows by, beyond what loading reserved of it.
+    """Bytes by which the workspace of experts and a sparse indexer grows beyond what loading reserved of it.
 
     Source: vllm/v1/worker/workspace.py:WorkspaceManager.get_simultaneous (0.13.0, 0.33.0).
     """

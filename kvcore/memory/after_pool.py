@@ -1,4 +1,4 @@
-"""What a start takes once the KV cache is allocated, in addition to its graphs."""
+"""Memory that a start takes once the KV cache is allocated, in addition to its graphs."""
 
 import math
 from functools import lru_cache

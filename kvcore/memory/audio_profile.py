@@ -1,4 +1,4 @@
-"""What the profile run draws for an encoder of audio, and what that takes."""
+"""The recordings that the profile run draws for an audio encoder, and the memory that they take."""
 
 from typing import Final
 
@@ -16,7 +16,7 @@ WHOLE_VECTORS: Final = 2
 WhisperEncoderLayer.forward (0.33.0)."""
 
 INNER_VECTORS: Final = 2
-"""What is inside of an MLP, and its GELU. Source: vllm/model_executor/models/whisper.py:WhisperMLP (0.33.0)."""
+"""Vectors inside an MLP, and its GELU. Source: vllm/model_executor/models/whisper.py:WhisperMLP (0.33.0)."""
 
 
 class AudioConstants(Record, frozen=True, kw_only=True):

@@ -147,7 +147,7 @@ def profiled_memory(setting: Setting, weights: Quantity) -> RankMemory:
 
 
 class Profile(Struct, frozen=True, kw_only=True):
-    """What the profile run finds in the budget next to the weights, as predicted or measured. All in bytes."""
+    """Parts that the profile run finds in the budget next to the weights, predicted or measured. All in bytes."""
 
     framework: Quantity
     activations: Quantity
@@ -220,7 +220,7 @@ def setting_budget(setting: Setting, total: Quantity) -> Quantity:
 
 
 def rounded_budget_bytes(total: int, gpu_memory_utilization: float) -> int:
-    """What the engine may spend: rounded up from 0.14.1 on."""
+    """Bytes that the engine may spend: rounded up from 0.14.1 on."""
     return rounded_up(total * gpu_memory_utilization)
 
 
@@ -230,21 +230,21 @@ def whole_budget_bytes(total: int, gpu_memory_utilization: float) -> int:
 
 
 class Remainder(NamedTuple):
-    """What the parts leave of the budget of one rank, in bytes; a share of it becomes the KV cache."""
+    """Bytes that the parts leave of the budget of one rank; a share of them becomes the KV cache."""
 
     left: int
     share: int
     ends: tuple[float, float]
-    """Of the interval of what is available."""
+    """The interval of the available bytes."""
 
     @property
     def available(self) -> int:
-        """What the KV cache is planned in."""
+        """Bytes that the KV cache is planned in."""
         return shared_bytes(self.left, self.share)
 
 
 def available_bytes(budget: int, parts: tuple[int, ...], share: int) -> int:
-    """What the parts leave of the budget, divided by `share`."""
+    """The budget less all parts, divided by `share`."""
     return shared_bytes(left_of(budget, parts), share)
 
 
@@ -278,7 +278,7 @@ def remainder_of(
 
 
 class Inside(NamedTuple):
-    """What the parts in the budget of one rank take, and what they are unsure of, in bytes."""
+    """Bytes of the parts in the budget of one rank, and their uncertainty."""
 
     taken: float
     reach: Reach
@@ -287,7 +287,7 @@ class Inside(NamedTuple):
 def inside_of(
     setting: Setting, weights: Quantity, activations: Quantity, framework: Quantity, counted: Quantity
 ) -> Inside:
-    """What these parts come to."""
+    """The sum of these parts."""
     parts = {
         WEIGHTS.field: weights,
         ACTIVATIONS.field: activations,
@@ -316,7 +316,7 @@ def available_of(
     framework: Quantity,
     counted: Quantity,
 ) -> Quantity:
-    """What is left for the KV cache, with the interval that the estimated parts leave it.
+    """Bytes left for the KV cache, with the interval that the estimated parts leave it.
 
     Where nobody states the release, the interval spans those of all that may be meant.
     """

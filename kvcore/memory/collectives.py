@@ -14,14 +14,14 @@ from kvcore.scenario import Link
 from kvcore.tables import Amount, Capability, Count, Record, ReleaseRange, Source
 
 FLAG_BYTES: Final = 256 * 4
-"""Of each rank. Source: flashinfer/comm/trtllm_ar.py:BarrierFlagCount (0.6.6)."""
+"""For each rank. Source: flashinfer/comm/trtllm_ar.py:BarrierFlagCount (0.6.6)."""
 SIGNAL_PAD_BYTES: Final = 2048
 """Source: flashinfer/comm/mnnvl.py:SIGNAL_PAD_SIZE (0.6.6)."""
 ONE_SHOT_BYTES: Final = 64 * 1024 * 8 * 2
 """Up to this much goes in one step. Source: flashinfer/comm/trtllm_mnnvl_ar.py:MNNVL_ONE_SHOT_THRESHOLD (0.6.13)."""
 LAMPORT_BUFFERS: Final = 3
 PAGE_BYTES: Final = 2 * MIB
-"""What cuMemGetAllocationGranularity recommends."""
+"""The granularity that cuMemGetAllocationGranularity recommends."""
 
 
 DEEPEP_BUFFER_MB: Final = 1024
@@ -32,7 +32,7 @@ PPLX_UNIT: Final = 16
 """Bytes that a token is padded to. Source: pplx-kernels csrc/all_to_all/internode.cpp, intranode.cpp."""
 MORI_HEAP_VARIABLE: Final = "MORI_SHMEM_HEAP_SIZE"
 MORI_HEAP_BYTES: Final = 4 * GIB
-"""Of a process. Source: mori include/mori/shmem/internal.hpp:DEFAULT_STATIC_SYMMETRIC_HEAP_SIZE (1.2.2)."""
+"""For one process. Source: mori include/mori/shmem/internal.hpp:DEFAULT_STATIC_SYMMETRIC_HEAP_SIZE (1.2.2)."""
 MORI_FORMER_HEAP_BYTES: Final = 2 * GIB
 """The same before March 2026. Source: mori commit 5b0ed757; vllm/distributed/device_communicators/all2all.py:
 MoriAll2AllManager (0.33.0)."""
@@ -41,7 +41,7 @@ _UNITS: Final = {"": 1, "K": 1024, "M": MIB, "G": GIB}
 
 
 class Heap(NamedTuple):
-    """What a library takes when its communicator is made, and how much less that may be. In bytes."""
+    """Bytes that a library takes when its communicator is made, and how much less that may be."""
 
     value: int
     less: int

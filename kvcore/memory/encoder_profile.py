@@ -1,4 +1,4 @@
-"""What the profile run draws for the encoder: items of the largest size, as the model's processor counts them."""
+"""The items that the profile run draws for the encoder: of the largest size, as the model's processor counts them."""
 
 import math
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from kvcore.model.architecture import VisionEncoder
 from kvcore.tables import Amount, Record, ReleaseRange, Share, Source
 
 MAX_ASPECT: Final = 200
-"""Of an image that the processor takes. Source: transformers, models/qwen2_vl/image_processing_qwen2_vl.py."""
+"""Bounds of an image that the processor takes. Source: transformers, models/qwen2_vl/image_processing_qwen2_vl.py."""
 
 
 class VideoRow(ReleaseRange, frozen=True, kw_only=True):
@@ -33,7 +33,7 @@ class Unexplained(Record, frozen=True, kw_only=True):
 
 
 class EncoderConstants(Record, frozen=True, kw_only=True):
-    """What an encoder stores for each patch, in vectors of its hidden size, and how items are drawn."""
+    """Vectors of its hidden size that an encoder keeps for each patch, and how items are drawn."""
 
     source: Source
     sharded_vectors: Amount
@@ -87,7 +87,7 @@ def sees(setting: Setting) -> bool:
 
 
 def unexplained_share(setting: Setting, constants: EncoderConstants) -> float:
-    """Of the peak, what a start with images may take more for a reason that is not known."""
+    """Share of the peak that a start with images may take more for a reason that is not known."""
     major = (setting.accelerator.compute_capability or (0,))[0]
     rows = constants.unexplained if setting.architecture.moe is not None else ()
     return max((row.more_share for row in rows if row.major == major), default=0.0)

@@ -1,4 +1,4 @@
-"""What the kernel that runs MXFP4 experts makes of them on this card: `expert_kernels.toml`."""
+"""How the kernel that runs MXFP4 experts stores them on this card: `expert_kernels.toml`."""
 
 from functools import lru_cache
 from typing import Annotated, Final, Literal

@@ -1,4 +1,4 @@
-"""What the framework takes inside the budget of one rank, and the system outside.
+"""Memory of the framework inside the budget of one rank, and of the system outside.
 
 Memory beyond torch's allocator, and torch buffers that are neither weights nor activations.
 """
@@ -41,7 +41,7 @@ class Start(NamedTuple):
     vendor: Vendor
     capability: str
     cards: frozenset[str]
-    """Of the names by which rows know cards those that this one has."""
+    """The names by which rows know this card."""
     ranks: int
     experts: bool
     host: Host | None
@@ -76,7 +76,7 @@ class FrameworkTables(Reviewed, frozen=True, kw_only=True):
 
 
 TABLES: Final = ("non_torch", "collectives", "context", "communication")
-"""Of rows that are looked for by the start."""
+"""Tables whose rows are looked up by the start."""
 FRAMEWORK: Final = TableFile("kvcore.memory", "framework.toml", FrameworkTables)
 
 
@@ -137,7 +137,7 @@ def fitted_tables(setting: Setting) -> list[str]:
 
 
 def taken_bytes(setting: Setting) -> int:
-    """What displays and other processes took of the card before the start."""
+    """Bytes that displays and other processes took of the card before the start."""
     return int((setting.scenario.surroundings.taken_gib or 0) * GIB)
 
 

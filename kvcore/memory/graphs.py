@@ -81,7 +81,7 @@ class AttentionSplits(Record, frozen=True, kw_only=True):
 
 
 class Workspace(Record, frozen=True, kw_only=True):
-    """What cuBLAS works in on one stream; capability None matches any."""
+    """Workspace of cuBLAS on one stream; capability None matches any."""
 
     source: Source
     kib: Count
@@ -130,18 +130,18 @@ def graph_bytes(
 
 
 class CapturedGraphs(Struct, frozen=True, kw_only=True):
-    """What captured graphs take on one rank, in bytes but for `count`."""
+    """Memory of captured graphs on one rank, in bytes but for `count`."""
 
     count: int = 0
     bytes_per_graph_and_layer: float
     largest_batch: int = 0
     attention_splits: int = 0
     workspaces: int = 0
-    """Of cuBLAS, and of an attention that allocates its own."""
+    """Workspaces of cuBLAS, and of an attention that allocates its own."""
     estimated_workspaces: int = 0
-    """What the engine's own estimate finds of them: it runs first, and allots what the process shares."""
+    """The part of them in the engine's own estimate: it runs first, and allots what the process shares."""
     perhaps: int = 0
-    """What may come on top: an older driver's, a workspace of their own, piecewise graphs next to full ones."""
+    """Bytes that may come on top: an older driver's, a workspace of their own, piecewise graphs next to full ones."""
 
     def bytes_of(self, layers: int) -> int:
         """count × layers × rate + what all graphs share."""
@@ -213,7 +213,7 @@ def counted_graph_bytes(
 
 
 def captured_graphs(setting: Setting) -> CapturedGraphs:
-    """What is captured, part by part."""
+    """The captured graphs, part by part."""
     count = graph_count(setting)
     rate = graph_rate(setting).of(setting.architecture.hidden_size)
     if not count:
@@ -236,7 +236,7 @@ def captured_graphs(setting: Setting) -> CapturedGraphs:
 
 
 def estimated_graphs(setting: Setting, captured: CapturedGraphs | None = None) -> CapturedGraphs:
-    """What the engine's own estimate finds, whether or not it is taken off the budget."""
+    """The graphs in the engine's own estimate, whether or not it is taken off the budget."""
     captured = captured or captured_graphs(setting)
     share = GRAPHS.load().estimate.v2_share if setting.runner == "v2" else 1.0
     return replace(
@@ -398,7 +398,7 @@ def driver_factors(setting: Setting) -> tuple[float, float]:
 
 
 def graph_rate(setting: Setting) -> GraphRate:
-    """What the driver keeps of each graph and layer: the engine's own rate, else that of its kind of layers."""
+    """The driver's rate for each graph and layer: the engine's own rate, else that of its kind of layers."""
     own = own_overheads(setting)
     if own is not None:
         is_sparse = has_indexer(setting.architecture) or setting.architecture.token_choice is not None

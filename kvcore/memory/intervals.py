@@ -26,7 +26,7 @@ PROFILED: Final = (ACTIVATIONS.field, FRAMEWORK.field)
 
 
 class StorageRow(Record, frozen=True, kw_only=True):
-    """What share of the weights a class of storage may be off by: kernels repack and pad it."""
+    """Share of the weights that a class of storage may be off by: kernels repack and pad it."""
 
     source: Source
     storage: tuple[Literal["fp4", "4-bit experts", "modelopt", "unquantized"], ...]
@@ -50,7 +50,7 @@ class IntervalTables(Reviewed, frozen=True, kw_only=True):
 
     source: Source
     floor_gib: Amount
-    """What no part knows of itself."""
+    """Uncertainty that no part knows of itself."""
     storage: tuple[StorageRow, ...]
     factor: tuple[FactorRow, ...]
 
@@ -59,7 +59,7 @@ INTERVALS: Final = TableFile("kvcore.memory", "intervals.toml", IntervalTables)
 
 
 class Cell(NamedTuple):
-    """What the factors are kept by."""
+    """The key of the factors."""
 
     vendor: Vendor
     ranks: Ranks
@@ -71,13 +71,13 @@ class Reach(NamedTuple):
     """Bytes that parts leave unsure: estimates on both sides, what cases span below and above, what is given."""
 
     estimates: float
-    """What the factors multiply."""
+    """Uncertainty that the factors multiply."""
     below: float
     """How much further cases of unknown surroundings reach below the KV memory."""
     above: float
     given: float
     to_below: float = 0.0
-    """Of the estimates, what leads to a case below, which no factor brings nearer."""
+    """The part of the estimates that leads to a case below, which no factor brings nearer."""
     to_above: float = 0.0
 
 
@@ -108,7 +108,7 @@ def interval_of(value: float, reach: Reach, factor: FactorRow) -> tuple[float, f
 
 
 def reach_of(setting: Setting, parts: Mapping[str, Quantity], total_spread: float = 0.0) -> Reach:
-    """What the parts are unsure of. Estimates are added: nothing says that their errors cancel.
+    """Summed uncertainty of the parts; their errors are not assumed to cancel.
 
     A part whose interval reaches further on one side spans another case there: that is added as it is, and the way to
     it is not shortened. A part that takes more than predicted leaves less: the upper side of its interval is the lower
@@ -141,7 +141,7 @@ def reach_of(setting: Setting, parts: Mapping[str, Quantity], total_spread: floa
 
 
 def _sides(setting: Setting, field: str, part: Quantity) -> tuple[float, float]:
-    """What a part may take less and more than predicted, in bytes."""
+    """Bytes that a part may take less and more than predicted."""
     if field == WEIGHTS.field:
         return (max(half_width(part), storage_share(setting.storage) * part.value),) * 2
     return reaches(part)

@@ -1,4 +1,4 @@
-"""What loading puts on one rank: weights, a draft, adapter slots, less what stays in the host's memory; and how that
+"""Memory of loading on one rank: weights, a draft, adapter slots, less what stays in the host's memory; and how that
 compares with the checkpoint's own size."""
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ SUBTRACTED: Final = ("offloaded", "dropped_head")
 LEFT_OUT: Final = ("drafts", "adapters", *SUBTRACTED)
 """Parts that are not mentioned where they are nothing."""
 ASSUMED_CLASS_SPREAD: Final = 0.05
-"""Of the weights of a class that is taken for a plain decoder: beyond it the checkpoint's size is said to differ."""
+"""Share of the weights of a class taken for a plain decoder: beyond it the checkpoint's size is said to differ."""
 NOTABLE_DIFFERENCE: Final = 0.05
 """Draft layers that are not loaded, or a tied embedding that is stored twice, stay below it in most checkpoints."""
 

@@ -91,7 +91,7 @@ class Adapted(Struct, frozen=True, kw_only=True):
     slots: Slots
     what: Adaptable
     layer_prefix: str
-    """Of the layer whose names stand for all."""
+    """The layer whose names stand for all."""
 
     def embedding_elements(self, architecture: Architecture) -> int:
         """A is vocabulary × rank, B is hidden × rank, whole on every rank; and the rows that adapters could add."""
@@ -105,7 +105,7 @@ class Adapted(Struct, frozen=True, kw_only=True):
         return self.slots.max_lora_rank * (vocabulary + hidden) + extra * hidden
 
     def layer_elements(self, layer: Layer) -> int:
-        """Of all adapted modules of one decoder layer; the router of experts without a gate is left alone.
+        """All adapted modules of one decoder layer; the router of experts without a gate is left alone.
 
         Source: vllm/lora/model_manager.py:LoRAModelManager._create_lora_modules (0.32.0).
         """

@@ -1,4 +1,4 @@
-"""What kernels pad quantized weights to when they are loaded: padding.toml."""
+"""Sizes to which kernels pad quantized weights when they are loaded: padding.toml."""
 
 from typing import Annotated, Final, Literal
 
@@ -21,7 +21,7 @@ Side = Annotated[int, Meta(ge=0, le=4096)]
 
 
 class Padding(ReleaseRange, frozen=True, kw_only=True):
-    """What one kernel pads."""
+    """The padding of one kernel."""
 
     source: Source
     vendor: Vendor
@@ -36,7 +36,7 @@ class Padding(ReleaseRange, frozen=True, kw_only=True):
     """An environment variable that turns it off with 0."""
 
     def linear_bytes(self, rows: int, inputs: int) -> int:
-        """What is added to a matrix of bytes.
+        """Bytes added to a matrix of bytes.
 
         Example:
             >>> marlin, rocm = PADDING.load().padding[-2:]

@@ -40,9 +40,9 @@ class WeightShares(Struct, frozen=True, kw_only=True):
     whole: int
     """On a single rank without tensor parallelism."""
     divided: int
-    """Of `whole`, what each of the tensor parallel ranks stores an equal part of."""
+    """The part of `whole` that is divided equally over the tensor parallel ranks."""
     replicated: int
-    """Of `whole`, what every rank stores all of."""
+    """The part of `whole` that every rank stores in full."""
     otherwise: int
     """On one rank: copied KV heads, padded tables, experts that are sharded over more ranks."""
     ranks: int
@@ -125,7 +125,7 @@ def _first_misfit(
     refines: bool,
     checks_fused: bool,
 ) -> tuple[str, Misfit] | None:
-    """Of all layers. `refines`: blocks of experts are cut where the experts are; `checks_fused`: fused projections
+    """The first misfit. `refines`: blocks of experts are cut where the experts are; `checks_fused`: fused projections
     have to be whole blocks as well."""
     heads_per_rank(architecture.num_attention_heads, parallel.tensor_parallel_size)
     rank = Rank(quantization=quantization, parallel=parallel, dtype_bytes=0)

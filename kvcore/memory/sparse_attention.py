@@ -1,4 +1,4 @@
-"""What sparse latent attention allocates while the model is built: the choice of its indexer, FlashMLA's workspace.
+"""Memory that sparse latent attention takes while the model is built: the choice of its indexer, FlashMLA's workspace.
 
 Both count as loaded, and the workspace is the one that experts and the indexer use later.
 """
@@ -86,7 +86,7 @@ def _query_elements(switches: Switches, latent: Mla, heads: int, *, is_packed: b
 
 
 def stream_attention_bytes(architecture: Architecture, parallel: Parallel, resolved: Resolved) -> int:
-    """What a layer of DeepSeek-V4 keeps for the batch in the profile run: residual streams, their mix, queries, and
+    """Bytes a layer of DeepSeek-V4 keeps for the batch in the profile run: residual streams, their mix, queries, and
     queries and outputs padded to the kernel's heads. 0 for others.
 
     batch × ((streams + 1) × hidden + (heads / tp + 2 × padded) × head size) elements of 16 bits

@@ -104,7 +104,7 @@ class KvNumbers(NamedTuple):
 
 
 class Left(NamedTuple):
-    """What a start leaves of one card for its KV cache."""
+    """Memory that a start leaves of one card for its KV cache."""
 
     kv: KvNumbers
     room: float
@@ -114,7 +114,7 @@ class Left(NamedTuple):
 
 
 class Spending:
-    """What a rank spends, in bytes: the same on all cards with the traits of the one in `setting`."""
+    """Bytes that a rank spends: the same on all cards with the traits of the one in `setting`."""
 
     def __init__(self, setting: Setting, weights: Quantity) -> None:
         self.setting, self.weights = setting, weights
@@ -132,7 +132,7 @@ class Spending:
         self._after_pool = after_pool_bytes(setting, profile.activations, 0.0)
 
     def left_on(self, accelerator: Accelerator) -> Left:
-        """What is left on a card; the interval spans all releases that may be meant."""
+        """The memory left on a card; the interval spans all releases that may be meant."""
         budget = budget_on(accelerator, self.setting.resolved)
         spread = total_spread_bytes(accelerator)
         found = release_remainder(self.setting, budget.bytes, self._inside, spread)

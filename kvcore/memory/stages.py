@@ -1,4 +1,4 @@
-"""What a pipeline stage stores in addition to its layers: the ends of the model, by class and release, and encoders."""
+"""Modules of a pipeline stage in addition to its layers: the ends of the model, by class and release, and encoders."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def stores(
 def stage_modules(
     architecture: Architecture, parallel: Parallel, stage: int, everywhere: frozenset[End] = NOTHING
 ) -> tuple[Module, ...]:
-    """What a pipeline stage has besides its layers: encoders, and its ends of the model."""
+    """Modules of a pipeline stage besides its layers: encoders, and its ends of the model."""
     stored = {end for end in End if stores(end, architecture, parallel, stage, everywhere)}
     before = architecture.first if End.EMBEDDING in stored else ()
     heads = [isinstance(module, VocabEmbedding) for module in architecture.last]

@@ -89,20 +89,20 @@ class WeightBytes(Struct, frozen=True, kw_only=True):
     buffers: int
     """Rope tables, attention scales, expert maps."""
     loading: int
-    """What loading adds: repacked formats, and the rests of memory blocks that the allocator does not cut off."""
+    """Bytes that loading adds: repacked formats, and the rests of memory blocks that the allocator does not cut off."""
 
     experts_kernel: int = 0
-    """Of `loading`, what a kernel that keeps the experts otherwise adds; negative: saves."""
+    """The part of `loading` that a kernel adds by storing the experts otherwise; negative: it saves."""
     experts_kernel_source: str = ""
     drafts: int = 0
-    """What speculative decoding loads in addition to the model."""
+    """Bytes that speculative decoding loads in addition to the model."""
     draft_is_assumed: bool = False
     is_assumed: bool = False
     """No family reads the model's class."""
     unsure: int = 0
-    """Of the parameters, what a rank would not store if tensors of unknown names were divided."""
+    """Bytes of parameters that a rank would not store if tensors of unknown names were divided."""
     spread: float = 0.0
-    """Of the storage format: what its bytes may be off by either way, as a share."""
+    """Share that the bytes of the storage format may be off by either way."""
     adapters: int = 0
     """LoRA slots."""
     offloaded: int = 0
@@ -112,7 +112,7 @@ class WeightBytes(Struct, frozen=True, kw_only=True):
 
     @property
     def total(self) -> int:
-        """What "Model loading took" prints."""
+        """The figure that "Model loading took" prints."""
         loaded = self.parameters + self.buffers + self.loading + self.drafts + self.adapters
         return loaded - self.offloaded - self.dropped_head
 
@@ -219,7 +219,7 @@ def counted_layers(
 def _stored_alike(
     architecture: Architecture, quantization: Quantization, start: int, stop: int
 ) -> tuple[tuple[int, int], ...]:
-    """Of the layers from `start` to before `stop` the first of each kind and storage, and how many are like it."""
+    """The first layer of each kind and storage from `start` to before `stop`, and how many are like it."""
     counts: dict[Hashable, list[int]] = {}
     for index in range(start, stop):
         layer, prefix = architecture.layers[index], f"{architecture.layer_prefix}.{index}."
@@ -233,7 +233,7 @@ def _stored_alike(
 
 
 def scale_bytes(layers: Sequence[Layer], quantization: Quantization) -> int:
-    """What the storage format keeps as parameters of the layers' caches."""
+    """Bytes that the storage format keeps as parameters of the layers' caches."""
     return sum(
         count * quantization.scale_bytes(cache)
         for layer, count in by_identity(layers)
@@ -371,7 +371,7 @@ class Rank(Struct, frozen=True, kw_only=True):
         return (total - down, down)
 
     def experts_loading_bytes(self, experts: Experts, name: str) -> int:
-        """What loading adds to routed experts on this rank."""
+        """Bytes that loading adds to routed experts on this rank."""
         weights = self.quantization.format_for(experts, name)
         return weights.experts_loading_bytes(self.experts_shape(experts))
 

@@ -89,16 +89,16 @@ class Plan(Struct, frozen=True, kw_only=True):
     resolved: Resolved
     verdict: Verdict
     memory: RankMemory | None
-    """Of the worst rank."""
+    """The worst rank's."""
     cache: CachePlan | None
     available_kv_bytes: int | None
-    """What the KV cache is planned in, on the worst rank; negative when short."""
+    """Bytes that the KV cache is planned in, on the worst rank; negative when short."""
     stage_kv: tuple[Quantity, ...]
     """The same of a rank of each pipeline stage, with its interval; empty where it is None."""
     weights: WeightBytes
-    """Of the worst rank."""
+    """The worst rank's."""
     loaded_weights: Quantity
-    """What "Model loading took" prints on the worst rank; known without a card."""
+    """The figure that "Model loading took" prints on the worst rank; known without a card."""
     stage: int
     """The pipeline stage that the worst rank belongs to: the one that decides how many blocks there are, without a
     cache the one with the least memory for it. All that is said of a rank is said of it."""
@@ -108,7 +108,7 @@ class Plan(Struct, frozen=True, kw_only=True):
 
     @property
     def tight_by(self) -> Tightness | None:
-        """What makes it tight; None of a plan that is not."""
+        """Why it is tight; None for a plan that is not."""
         if self.verdict is not Verdict.TIGHT:
             return None
         memory, is_given = self.memory, self.scenario.measured.available_kv_gib is not None
@@ -130,9 +130,9 @@ class Loaded(NamedTuple):
 
     layout: Layout
     weights: tuple[WeightBytes, ...]
-    """Of a rank of each pipeline stage."""
+    """For a rank of each pipeline stage."""
     memories: tuple[RankMemory, ...]
-    """Of a rank of each pipeline stage."""
+    """For a rank of each pipeline stage."""
 
 
 class Batch:
@@ -250,7 +250,7 @@ class Layout(Struct, frozen=True, kw_only=True):
     specs: tuple[tuple[LayerSpec, ...], ...]
     """The cache specs of a rank of each pipeline stage."""
     draft: Draft | None
-    """What speculative decoding loads in addition to the model."""
+    """The draft that speculative decoding loads in addition to the model."""
 
 
 def begin(scenario: Scenario) -> Begun:

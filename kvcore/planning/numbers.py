@@ -47,7 +47,7 @@ class Numbers(Struct, frozen=True, kw_only=True):
     specs: tuple[tuple[LayerSpec, ...], ...]
     """The cache specs of a rank of each pipeline stage."""
     weights_bytes: float
-    """Of the worst rank, as "Model loading took" prints it."""
+    """The worst rank's, as "Model loading took" prints it."""
     stage_kv: tuple[KvMemory, ...] = ()
     """KV memory of a rank of each pipeline stage; empty where it is not known, or the weights do not fit."""
     pool: Pool | None = None
@@ -89,7 +89,7 @@ class Prepared(Struct, frozen=True, kw_only=True):
 
     layout: Layout
     weights: Quantity
-    """Of the first stage."""
+    """The first stage's."""
     failed: Numbers
     """The numbers where the weights do not fit."""
     is_plain: bool

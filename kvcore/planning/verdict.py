@@ -26,7 +26,7 @@ class Verdict(StrEnum):
 
 
 class Tightness(StrEnum):
-    """What may be too little, within the error of the estimate, though the start may well succeed."""
+    """The quantity that may be too little, within the error of the estimate, though the start may well succeed."""
 
     MISSING = "missing"
     """KV memory for one request of full length, which the figures themselves do not have."""
