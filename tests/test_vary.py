@@ -3,7 +3,8 @@
 import pytest
 
 from kvcore import catalogue
-from kvcore.advice.vary import Varied, best_of, decode_bound, decode_weight_bytes, pinned, splits, variants
+from kvcore.advice.roofline import decode_bound, decode_weight_bytes
+from kvcore.advice.vary import Varied, best_of, pinned, splits, variants
 from kvcore.base.errors import EngineRefusalError
 from kvcore.model.families import read_architecture
 from kvcore.planning import Plan, plan

@@ -1,7 +1,4 @@
-"""One deployment further on: a setting at each of its values, room at each context length, how fast it decodes.
-
-Decoding has a bound: every step has to read weights and keys from the card's memory.
-"""
+"""One deployment further on: a setting at each of its values, and room at each context length."""
 
 from __future__ import annotations
 
@@ -15,17 +12,12 @@ from msgspec.structs import replace
 
 from kvcore.advice.checkpoints import as_served
 from kvcore.base.errors import KvPlannerError
-from kvcore.base.units import GB
 from kvcore.cache.capacity import max_concurrency_at
-from kvcore.cache.spec import FULL_KINDS
 from kvcore.catalogue.accelerators import Accelerator
-from kvcore.engine.setting import DTYPE_BYTES
 from kvcore.engines.registry import find_engine, with_accelerator
 from kvcore.evidence.carry import carried_over
 from kvcore.flags import FLAGS
-from kvcore.memory.weights import Rank, counted_layers
 from kvcore.model import architecture as arch
-from kvcore.model.caches import BlockIndexer, CompressedLatent, LatentWindow, PooledKeys, SparseIndexer
 from kvcore.model.families import read_architecture
 from kvcore.planning import HIGH, LOW, Plan, Verdict, plan, stage_kv_bytes
 from kvcore.planning.numbers import Numbers, numbers, numbers_of
@@ -345,77 +337,3 @@ def tensor_parallel_curves(
             continue
         curves.append(_curve(neighbour, lengths))
     return tuple(curves)
-
-
-class DecodeBound(Struct, frozen=True, kw_only=True):
-    """An upper bound, for one replica. Computing, communication and scheduling come on top of the reading."""
-
-    requests: int
-    weight_bytes: int
-    """Read by one rank in one step, at least."""
-    kv_bytes: int
-    """Bytes of all requests' keys and values, read by one rank in one step, at least."""
-    bandwidth_bytes_per_second: float
-
-    @property
-    def seconds_per_token(self) -> float:
-        """The shortest time between two tokens of one request (TPOT)."""
-        return (self.weight_bytes + self.kv_bytes) / self.bandwidth_bytes_per_second
-
-    @property
-    def tokens_per_second(self) -> float:
-        """The most tokens that all requests together get in a second, one token a step each."""
-        return self.requests / self.seconds_per_token
-
-
-def decode_bound(plan: Plan, requests: int, context_tokens: int) -> DecodeBound | None:
-    """The bound for `requests` requests in decode with `context_tokens` in the cache each.
-
-    seconds per token = (weights + requests × context × KV per token) / bandwidth, on one rank of the worst stage.
-
-    None without the card's bandwidth. Counted is what no step can avoid: of the experts those that one token needs,
-    of the embedding nothing unless the output layer shares it, of caches that are read in part nothing.
-    """
-    bandwidth = plan.accelerator.memory_bandwidth_gb_s
-    if bandwidth is None:
-        return None
-    return DecodeBound(
-        requests=requests,
-        weight_bytes=decode_weight_bytes(plan),
-        kv_bytes=int(requests * context_tokens * _read_kv_bytes_per_token(plan)),
-        bandwidth_bytes_per_second=bandwidth * GB,
-    )
-
-
-def decode_weight_bytes(plan: Plan) -> int:
-    """Bytes of weights that one rank of the worst stage reads for one token, at least."""
-    architecture, parallel = plan.architecture, plan.scenario.parallel
-    rank = Rank(
-        quantization=plan.quantization, parallel=parallel, dtype_bytes=DTYPE_BYTES[plan.resolved.dtype]
-    )
-    read = 0.0
-    for layer, prefix, count in counted_layers(architecture, plan.quantization, parallel, plan.stage):
-        read += count * sum(_read(rank, module, prefix + module.name) for module in layer.modules)
-    if plan.stage == parallel.pipeline_parallel_size - 1:
-        shared = architecture.first if architecture.tied_embeddings else ()
-        tables = tuple(module for module in shared if isinstance(module, arch.VocabEmbedding))[:1]
-        read += sum(_read(rank, module, module.name) for module in (*architecture.last, *tables))
-    return int(read)
-
-
-def _read(rank: Rank, module: arch.Module, name: str) -> float:
-    size = sum(rank.tensor_bytes(module, name))
-    return size * module.top_k / module.num_experts if isinstance(module, arch.Experts) else size
-
-
-def _read_kv_bytes_per_token(plan: Plan) -> float:
-    """Counts layers that read their whole cache in every step: not windows, states, and what an indexer picks from."""
-    caches = {type(cache) for layer in plan.architecture.layers for cache in layer.caches}
-    picks = {SparseIndexer, BlockIndexer, PooledKeys, CompressedLatent, LatentWindow}
-    if caches & picks:
-        return 0.0
-    return sum(
-        spec.layers * spec.page_size_bytes / spec.block_size
-        for spec in plan.specs[plan.stage]
-        if spec.kind in FULL_KINDS
-    )

@@ -8,8 +8,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from kvcore.advice.roofline import peak_flops, token_flops
-from kvcore.advice.vary import decode_bound
+from kvcore.advice.roofline import decode_bound, peak_flops, token_flops
 from kvcore.base.errors import KvPlannerError, WorkloadError
 from kvcore.base.numbers import DASH, concurrency_text, count, share_text, short_number
 from kvcore.base.units import GIB, rounded

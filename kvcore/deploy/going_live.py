@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from kvcore.advice.vary import decode_bound
+from kvcore.advice.roofline import decode_bound
 from kvcore.base.numbers import concurrency_text, count, gib_text
 from kvcore.base.parts import SUMMED, UNUSED
 from kvcore.base.units import gib

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
-from kvcore.advice.vary import decode_bound
+from kvcore.advice.roofline import decode_bound
 from kvcore.base.quantity import Quantity, Unit, explained, figure, given
 from kvcore.base.term import added, left_of
 from kvcore.base.units import GB, GIB, MIB, ceil_div

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from msgspec import Struct
@@ -37,7 +37,6 @@ from kvcore.memory.framework import (
 from kvcore.memory.graphs import captured_graphs, counted_graph_bytes, cuda_graph_bytes
 from kvcore.memory.intervals import Reach, available_interval, reach_of
 from kvcore.memory.loaded import loaded_quantity
-from kvcore.memory.unstated import other_settings
 from kvcore.memory.weights import WeightBytes
 from kvcore.model.architecture import Architecture, caches_of
 from kvcore.model.caches import LatentWindow, Mla, SparseIndexer
@@ -275,6 +274,18 @@ def remainder_of(
         ends = release_remainder(other, setting_budget(other, total).value, inside, spread).ends
         low, high = min(low, ends[0]), max(high, ends[1])
     return found._replace(ends=(low, high))
+
+
+def other_settings(setting: Setting) -> Iterator[Setting]:
+    """The same rank on each other release that may be meant where nobody states it, with its default utilization.
+
+    Weights and the other flags stay those of the planned release: they differ by little next to the budget.
+    """
+    for version in setting.engine.other_versions(setting.scenario):
+        switches, resolved = setting.engine.switches(version), replace(setting.resolved, version=version)
+        if setting.scenario.gpu_memory_utilization is None:
+            resolved = replace(resolved, gpu_memory_utilization=switches.gpu_memory_utilization)
+        yield replace(setting, resolved=resolved, switches=switches)
 
 
 class Inside(NamedTuple):

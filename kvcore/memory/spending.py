@@ -20,13 +20,13 @@ from kvcore.memory.budget import (
     budget_of,
     checks_free_memory,
     inside_of,
+    other_settings,
     profile_of,
     release_remainder,
     total_of,
     total_spread_bytes,
 )
 from kvcore.memory.framework import FRAMEWORK, system_bytes
-from kvcore.memory.unstated import other_settings
 
 
 class CardTraits(NamedTuple):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import streamlit as st
 
-from kvcore.advice.vary import decode_bound
+from kvcore.advice.roofline import decode_bound
 from kvcore.base.numbers import count, gib_text
 from kvcore.base.units import GB
 from kvcore.base.words import Words

@@ -6,7 +6,7 @@ from typing import Final
 
 import streamlit as st
 
-from kvcore.advice.vary import decode_bound
+from kvcore.advice.roofline import decode_bound
 from kvcore.base.errors import KvPlannerError
 from kvcore.base.numbers import DASH, count, short_number
 from kvcore.base.words import Words
