@@ -293,7 +293,7 @@ def test_the_command_line(tmp_path: Path) -> None:
         "requests": 4010, "broken_lines": 0, "counted_by": "usage",
         "prompt": {"p50": 1000, "p90": 1160, "p95": 1180, "p99": 1196, "max": 1200}, "output": None,
         "total": {"p50": 1512, "p90": 1672, "p95": 1692, "p99": 1708, "max": 1712},
-        "max_tokens": 512, "recommended_max_model_len": 1708, "p99_total": 1708,
+        "max_tokens": 512, "without_max_tokens": 0, "recommended_max_model_len": 1708, "p99_total": 1708,
     }  # fmt: skip
     asked = run_cli("--json", "--max-tokens", "1000", str(tmp_path / "one.jsonl"))
     assert json.loads(asked.stdout)["recommended_max_model_len"] == 2196
@@ -305,6 +305,30 @@ def test_the_command_line(tmp_path: Path) -> None:
     failed = run_cli(str(tmp_path / "bad.csv"))
     assert failed.returncode == 2
     assert "time, status" in failed.stderr
+
+
+def test_the_sample_needs_what_the_document_says() -> None:
+    """Its P99 of the prompts is 1,178 and all lines state max_tokens 512: 1,178 + 512 = 1,690."""
+    path = str(SAMPLES / "requests.jsonl")
+    report = json.loads(run_cli("--json", path).stdout)
+    assert report["prompt"]["p99"] == 1178
+    assert (report["max_tokens"], report["without_max_tokens"]) == (512, 0)
+    assert report["recommended_max_model_len"] == 1690
+    printed = run_cli(path).stdout
+    assert "--max-model-len 1690 " in printed
+    assert "rounds it up to 1792" in printed
+    assert "state no max_tokens" not in printed
+
+
+def test_lines_without_max_tokens_are_said_with_what_counts_instead(tmp_path: Path) -> None:
+    """Half of the lines state 512 and need 1,000 + 512; the others need 1,000 and their answer of 700."""
+    usage = {"prompt_tokens": 1000, "completion_tokens": 700}
+    asked = [{"usage": {"prompt_tokens": 1000, "completion_tokens": 80}, "max_tokens": 512}] * 50
+    (tmp_path / "half.jsonl").write_bytes(b"".join(lines(*asked, *[{"usage": usage}] * 50)))
+    report = json.loads(run_cli("--json", str(tmp_path / "half.jsonl")).stdout)
+    assert report["without_max_tokens"] == 50
+    assert report["recommended_max_model_len"] == 1700
+    assert "50 requests state no max_tokens: their own answers" in run_cli(str(tmp_path / "half.jsonl")).stdout
 
 
 class TestCost:

@@ -354,7 +354,10 @@ _COMMANDS: Mapping[str, tuple[Callable[[argparse.Namespace], int], str, Mapping[
         "--table": {"metavar": "NAME", "help": "its table; with its schema, if that is not the usual one"},
         "--timeout": {"type": int, "default": 600, "metavar": "SECONDS", "help": "what a query may take"},
         "--sql": {"metavar": "DIALECT", "help": "print the query to run elsewhere; its answer as CSV is a FILE"},
-        "--max-tokens": {"type": _tokens, "help": "what clients ask for at most; else the P99 of the answers"},
+        "--max-tokens": {
+            "type": _tokens,
+            "help": "what all clients are to ask for; else what each request states, or its answer",
+        },
         "--save": {"type": Path, "metavar": "TRAFFIC.JSON", "help": "write the histograms, to drop on the page"},
         **_JSON,
     }),

@@ -69,7 +69,7 @@ class Mix(Keeper):
             >>> Mix(traffic=log.traffic).recommended_max_model_len
             1792
         """
-        return round_up(max(1, self.needed.percentile_tokens(PERCENT)), ROUND_TO)
+        return round_up(recommended_tokens(self.traffic), ROUND_TO)
 
     @property
     @kept
@@ -104,18 +104,25 @@ def mix_of_quantiles(quantiles: LengthQuantiles) -> Mix:
 
 
 def recommended_tokens(traffic: Traffic, max_tokens: int | None = None) -> int:
-    """P99 of the prompts + max_tokens, or + P99 of the answers: what `--max-model-len` must be at least.
+    """The max_model_len that 99 % of the requests need, in tokens: what `--max-model-len` must be at least.
 
-    Where neither is known it is the P99 of the max_tokens that requests asked for; and never less than P99 + 1.
+    It is the P99 of prompt + max_tokens, of each request its own (`needed_tokens` says what stands for a max_tokens that
+    is not stated). With `max_tokens`, which all clients are to ask for, it is the P99 of the prompts + that.
+
+    Example:
+        >>> from kvcore.workload.traffic import traffic_of_counts
+        >>> stated = traffic_of_counts({(1178, 459, 512): 1})
+        >>> recommended_tokens(stated), recommended_tokens(stated, 1000)
+        (1690, 2178)
     """
-    return traffic.prompts.percentile_tokens(PERCENT) + max(1, answer_tokens(traffic, max_tokens))
-
-
-def answer_tokens(traffic: Traffic, max_tokens: int | None) -> int:
-    """`max_tokens`, else the P99 of the answers, else of what requests asked for."""
     if max_tokens is not None:
-        return max_tokens
-    known = traffic.answers if traffic.answers.lengths else traffic.max_tokens
+        return traffic.prompts.percentile_tokens(PERCENT) + max(1, max_tokens)
+    return max(1, traffic.needed.percentile_tokens(PERCENT))
+
+
+def longest_answer_tokens(traffic: Traffic) -> int:
+    """The P99 of the max_tokens that requests state; where none states it, of the answers."""
+    known = traffic.max_tokens if traffic.max_tokens.lengths else traffic.answers
     return known.percentile_tokens(PERCENT)
 
 
@@ -137,7 +144,8 @@ def workload_report(log: RequestLog, max_tokens: int | None = None) -> dict[str,
         "prompt": length_statistics(traffic.prompts),
         "output": length_statistics(traffic.answers),
         "total": length_statistics(traffic.taken),
-        "max_tokens": answer_tokens(traffic, max_tokens),
+        "max_tokens": longest_answer_tokens(traffic) if max_tokens is None else max_tokens,
+        "without_max_tokens": traffic.without_max_tokens,
         "recommended_max_model_len": recommended_tokens(traffic, max_tokens),
         "p99_total": traffic.taken.percentile_tokens(PERCENT),
     }
@@ -164,11 +172,15 @@ def workload_table(report: dict[str, Any], log: RequestLog) -> str:
         found = report[name]
         if found is not None:
             lines.append(name.ljust(12) + "".join(f"{found[column]:>12,}" for column in columns))
+    wanted = report["recommended_max_model_len"]
     lines.append(
-        f"--max-model-len {report['recommended_max_model_len']}  (P99 of the prompts + max_tokens "
-        f"{report['max_tokens']}; P99 of prompt and answer together: {report['p99_total']})"
+        f"--max-model-len {wanted}  (P99 of prompt + max_tokens; the page rounds it up to {round_up(wanted, ROUND_TO)}; "
+        f"P99 of prompt and answer together: {report['p99_total']})"
     )
     lines.append(f"{report['requests']:,} requests, lengths counted by: {report['counted_by']}")
+    missing = report["without_max_tokens"]
+    if missing and missing < report["requests"]:
+        lines.append(f"{missing:,} requests state no max_tokens: their own answers, or 1 token, count in its place")
     if log.traffic.error:
         lines.append(f"lengths are right to {100 * log.traffic.error:.2g} %, never too short")
     if log.unusable:

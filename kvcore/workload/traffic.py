@@ -80,6 +80,11 @@ class Traffic(Keeper):
         """How many."""
         return self.prompts.requests
 
+    @property
+    def without_max_tokens(self) -> int:
+        """How many requests state no max_tokens."""
+        return self.requests - self.max_tokens.requests
+
     def binned(self, bins: int, cells: int) -> Traffic:
         """Coarser traffic: about `bins` bins of each length and at most `cells` cells."""
         joint, joint_bits = self.joint.binned(cells)
