@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterator
 from functools import cached_property
 from typing import ClassVar, NamedTuple
@@ -54,9 +55,9 @@ class VllmPlatform(Engine):
         """Whether what the release takes of storage formats is known."""
         return release.is_exact
 
+    @abstractmethod
     def takes_format(self, method: str, card: CardView, version: Version) -> bool:
         """Whether the platform of `card` lists a storage format of weights."""
-        raise NotImplementedError
 
     def check_format(self, start: Start) -> None:
         """Raises EngineRefusalError where the platform lists the format of the weights, and has no methods for it."""
