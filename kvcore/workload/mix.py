@@ -106,8 +106,8 @@ def mix_of_quantiles(quantiles: LengthQuantiles) -> Mix:
 def recommended_tokens(traffic: Traffic, max_tokens: int | None = None) -> int:
     """The max_model_len that 99 % of the requests need, in tokens: what `--max-model-len` must be at least.
 
-    It is the P99 of prompt + max_tokens, of each request its own (`needed_tokens` says what stands for a max_tokens that
-    is not stated). With `max_tokens`, which all clients are to ask for, it is the P99 of the prompts + that.
+    It is the P99 of prompt + max_tokens, of each request its own (`needed_tokens` says what stands for a max_tokens
+    that is not stated). With `max_tokens`, which all clients are to ask for, it is the P99 of the prompts + that.
 
     Example:
         >>> from kvcore.workload.traffic import traffic_of_counts
@@ -173,8 +173,9 @@ def workload_table(report: dict[str, Any], log: RequestLog) -> str:
         if found is not None:
             lines.append(name.ljust(12) + "".join(f"{found[column]:>12,}" for column in columns))
     wanted = report["recommended_max_model_len"]
+    rounded = round_up(wanted, ROUND_TO)
     lines.append(
-        f"--max-model-len {wanted}  (P99 of prompt + max_tokens; the page rounds it up to {round_up(wanted, ROUND_TO)}; "
+        f"--max-model-len {wanted}  (P99 of prompt + max_tokens; the page rounds it up to {rounded}; "
         f"P99 of prompt and answer together: {report['p99_total']})"
     )
     lines.append(f"{report['requests']:,} requests, lengths counted by: {report['counted_by']}")

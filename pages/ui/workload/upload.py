@@ -368,8 +368,8 @@ def _read_notes(kept: workload_source.KeptLog, t: Words) -> None:
     if 0 < log.traffic.without_max_tokens < log.traffic.requests:
         lines.append(
             t(
-                "Requests that state no max_tokens: {missing} of {requests}; the context that they need was counted with "
-                "their own answers instead, or with 1 token.",
+                "Requests that state no max_tokens: {missing} of {requests}; the context that they need was counted "
+                "with their own answers instead, or with 1 token.",
                 missing=count(log.traffic.without_max_tokens),
                 requests=count(log.traffic.requests),
             )
