@@ -328,7 +328,9 @@ def test_lines_without_max_tokens_are_said_with_what_counts_instead(tmp_path: Pa
     report = json.loads(run_cli("--json", str(tmp_path / "half.jsonl")).stdout)
     assert report["without_max_tokens"] == 50
     assert report["recommended_max_model_len"] == 1700
-    assert "50 requests state no max_tokens: their own answers" in run_cli(str(tmp_path / "half.jsonl")).stdout
+    assert (
+        "50 requests state no max_tokens: their own answers" in run_cli(str(tmp_path / "half.jsonl")).stdout
+    )
 
 
 class TestCost:

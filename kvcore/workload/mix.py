@@ -181,7 +181,9 @@ def workload_table(report: dict[str, Any], log: RequestLog) -> str:
     lines.append(f"{report['requests']:,} requests, lengths counted by: {report['counted_by']}")
     missing = report["without_max_tokens"]
     if missing and missing < report["requests"]:
-        lines.append(f"{missing:,} requests state no max_tokens: their own answers, or 1 token, count in its place")
+        lines.append(
+            f"{missing:,} requests state no max_tokens: their own answers, or 1 token, count in its place"
+        )
     if log.traffic.error:
         lines.append(f"lengths are right to {100 * log.traffic.error:.2g} %, never too short")
     if log.unusable:
