@@ -157,11 +157,12 @@ def plan_cache(
     concurrency, tokens = _held(num_blocks, counted, length, trace)
     if of_deciding_stage:
         decides = _fewest(num_blocks, available_bytes, trace) if fits else checks[tightest].stage
-        own = replace(trace, stage=decides)
-        # A stage that lacks a group counts requests otherwise than the engine, which counts them once for all.
-        held, _ = _held(num_blocks, _request_blocks(length, own), length, own)
-        if held == concurrency and len(own.groups) == len(trace.groups):
-            trace = own
+        if decides != trace.stage:
+            own = replace(trace, stage=decides)
+            # A stage that lacks a group counts requests otherwise than the engine, which counts them once for all.
+            held, _ = _held(num_blocks, _request_blocks(length, own), length, own)
+            if held == concurrency and len(own.groups) == len(trace.groups):
+                trace = own
         tightest = next((place for place, check in enumerate(checks) if check.stage == trace.stage), tightest)
     block_bytes = trace.grouping.bytes_per_block[trace.stage]
     groups = tuple(_cache_group(group, group_blocks(group.members, length, demand)) for group in trace.groups)
