@@ -68,13 +68,19 @@ def sam(root: Section, out: int, tokens: int) -> enc.Encoder:
     """
     own = enc.read_sizes(root, 768, 3072, 12, 12)
     width, names = own.width, replace(enc.TIMM, up="mlp.lin1", down="mlp.lin2")
-    layer = enc.never_sharded(enc.block(own, names))
 
-    def positions(index: int) -> enc.Modules:
+    def layer(index: int) -> enc.Modules:
         rows = 2 * (SAM_SIDE if index % 3 == 2 else SAM_WINDOW) - 1
-        return enc.tensor("attn.rel_pos_h", rows, own.head), enc.tensor("attn.rel_pos_w", rows, own.head)
+        block = (
+            *enc.attention(own, names),
+            enc.tensor("attn.rel_pos_h", rows, own.head),
+            enc.tensor("attn.rel_pos_w", rows, own.head),
+            *enc.mlp(own, names),
+            *enc.norms(own, names),
+        )
+        return enc.behind(f"blocks.{index}", enc.never_sharded(block))
 
-    layers = (enc.behind(f"blocks.{at}", (*layer, *positions(at))) for at in range(own.layers))
+    layers = (layer(index) for index in range(own.layers))
     modules = (
         enc.convolution("patch_embed.proj", 3, width, 16, 16),
         enc.tensor("pos_embed", SAM_SIDE, SAM_SIDE, width),

@@ -153,9 +153,9 @@ def image_encoder(section: Section, text_hidden_size: int) -> tuple[arch.Module,
     qkv_bias = section.boolean("attn_bias", False)
     names = replace(enc.MOONVIT, qkv="wqkv", parts=())
     layers = (
+        *enc.norms(own, names, bias=is_layer_norm),
         *enc.attention(own, names, bias=qkv_bias, out_bias=qkv_bias),
         *enc.mlp(own, names, bias=bias),
-        *enc.norms(own, names, bias=is_layer_norm),
     )
     height, breadth = (section.integer(f"init_pos_emb_{side}", 64) for side in ("height", "width"))
     patch = 3 * section.integer("patch_size") ** 2 + section.boolean("patch_embed_proj_bias", False)

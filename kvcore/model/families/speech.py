@@ -53,14 +53,18 @@ def read_whisper(config: ModelConfig) -> Architecture:
 
 
 def whisper_decoder_block(own: enc.Sizes) -> enc.Modules:
-    """A block with attention to the encoder's output."""
+    """A block with attention to the encoder's output, in the order in which the engine moves weights to the host."""
     width = own.width
+    own_norm, last_norm = enc.norms(own, enc.WHISPER)
     return (
-        *enc.block(own, enc.WHISPER),
+        *enc.attention(own, enc.WHISPER),
         enc.column("encoder_attn.q_proj", width, width),
         enc.merged("encoder_attn.kv_proj", width, width, ("encoder_attn.k_proj", "encoder_attn.v_proj")),
         enc.row("encoder_attn.out_proj", width, width),
+        *enc.mlp(own, enc.WHISPER),
+        own_norm,
         enc.norm("encoder_attn_layer_norm", width),
+        last_norm,
     )
 
 

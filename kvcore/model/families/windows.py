@@ -97,10 +97,10 @@ def llama4_images(section: Section, text: int) -> enc.Modules:
         *blocks.norms(width, "layernorm_pre", "layernorm_post", bias=True),
         blocks.column("vision_adapter.mlp.fc1", own.inner, between, bias=bias),
         blocks.row("vision_adapter.mlp.fc2", between, out, bias=bias),
-        *enc.repeated("model.layers", own.layers, enc.block(own, enc.LLAMA)),
     )
     projector = blocks.column("multi_modal_projector.linear_1", section.integer("vision_output_dim"), text)
-    return (*enc.behind("vision_model", encoder), projector)
+    layers = enc.repeated("vision_model.model.layers", own.layers, enc.block(own, enc.LLAMA))
+    return (*enc.behind("vision_model", encoder), projector, *layers)
 
 
 def read_laguna(config: ModelConfig) -> arch.Architecture:

@@ -153,7 +153,8 @@ def moonvit_modules(section: Section, own: enc.Sizes, text: int, projector: str)
     height, breadth = section.integer("init_pos_emb_height"), section.integer("init_pos_emb_width")
     rows, columns = enc.pair(section, "merge_kernel_size", 2)
     grouped = width * rows * columns
-    layers = enc.changed(enc.block(own, enc.MOONVIT), quantizable=False, whole_unless_divided=own.heads)
+    block = (*enc.norms(own, enc.MOONVIT), *enc.mlp(own, enc.MOONVIT), *enc.attention(own, enc.MOONVIT))
+    layers = enc.changed(block, quantizable=False, whole_unless_divided=own.heads)
     return (
         enc.convolution("vision_tower.patch_embed.proj", 3, width, patch, patch),
         enc.tensor("vision_tower.patch_embed.pos_emb", height, breadth, width),
