@@ -80,11 +80,10 @@ def sam(root: Section, out: int, tokens: int) -> enc.Encoder:
         )
         return enc.behind(f"blocks.{index}", enc.never_sharded(block))
 
-    layers = (layer(index) for index in range(own.layers))
     modules = (
         enc.convolution("patch_embed.proj", 3, width, 16, 16),
         enc.tensor("pos_embed", SAM_SIDE, SAM_SIDE, width),
-        *(module for layer in layers for module in layer),
+        *(module for index in range(own.layers) for module in layer(index)),
         enc.convolution("neck.0", width, 256, bias=False),
         enc.norm("neck.1", 256),
         enc.convolution("neck.2", 256, 256, 3, 3, bias=False),

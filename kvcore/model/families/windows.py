@@ -90,7 +90,7 @@ def llama4_images(section: Section, text: int) -> enc.Modules:
     width, image, patch = own.width, section.integer("image_size"), section.integer("patch_size")
     between, out = section.integer("projector_input_dim"), section.integer("projector_output_dim")
     bias, pixels = section.boolean("multi_modal_projector_bias", False), patch**2
-    encoder = (
+    encoder: enc.Modules = (
         blocks.column("patch_embedding.linear", section.integer("num_channels", 3) * pixels, width),
         enc.tensor("class_embedding", width),
         enc.tensor("positional_embedding_vlm", (image // patch) ** 2 + 1, width),
