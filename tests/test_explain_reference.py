@@ -113,6 +113,18 @@ def test_defaults_are_those_of_the_engine() -> None:
     assert [run.value for run in runs["max_model_len"]] == [40960]
 
 
+def test_a_default_is_that_of_the_present_length() -> None:
+    # V0 turns chunked prefill on above 32,768 tokens alone: vllm/engine/arg_utils.py (0.6.6). Qwen3-32B has 40,960.
+    at_8192 = defaults_by_version(present_plans.request(max_model_len=8192, tensor_parallel_size=2))
+    at_40960 = defaults_by_version(present_plans.request(max_model_len=40960, tensor_parallel_size=2))
+    assert [(run.value, run.first) for run in at_8192["enable_chunked_prefill"]] == [
+        (False, "0.6.6"),
+        (True, "0.8.0"),
+    ]
+    assert [(run.value, run.first) for run in at_40960["enable_chunked_prefill"]] == [(True, "0.6.6")]
+    assert [run.value for run in at_8192["max_model_len"]] == [40960]
+
+
 def test_search_knows_both_spellings_and_both_languages() -> None:
     assert [one.flag for one in matching(PARAMETERS.values(), "max_model_len max-num", T)] != []
     assert parameter("--block-size") in matching(PARAMETERS.values(), "block_size", T)

@@ -32,7 +32,7 @@ from kvcore.evidence.prerun import (
     documented_bytes_per_token,
     out_of_memory_remedies,
 )
-from kvcore.explain.reference import BATCH, LATENT_POOL_GIB, NGRAM, PROMPT_TOKENS
+from kvcore.explain.reference import BATCH, LATENT_POOL_GIB, NGRAM, PROMPT_TOKENS, SMALL_STEP
 from kvcore.explain.stories import oldest, planned
 from kvcore.planning import Plan
 from kvcore.scenario import Parallel
@@ -208,6 +208,8 @@ def _post_mortem() -> dict[str, Recomputed]:
         ),
         "short-budget": Recomputed(None, memory_of(short).budget),
         "pool": Recomputed(None, memory.kv_cache),
+        "old-pool": Recomputed(None, memory_of(planned("old-post-mortem")).kv_cache),
+        "old-short-pool": Recomputed(None, memory_of(planned("old-short-post-mortem")).kv_cache),
         "pool-tokens": Recomputed(None, number("tokens", cache.tokens, unit=Unit.TOKENS)),
         **{
             f"requests-{at}": Recomputed(None, number("requests", requests_at(long, (at,))[0]))
@@ -277,7 +279,7 @@ CONTEXT, MAX_TOKENS = 4097, 4000
 def _parameters() -> dict[str, Recomputed]:
     """The list of vLLM's parameters: few numbers, most of them defaults."""
     old, new, drafting = oldest(), planned("llama-2-7b"), planned("llama-2-7b-ngram")
-    seats = new.resolved.max_num_seqs
+    seats = planned("llama-2-7b-small-steps").resolved.max_num_seqs
     return {
         "share": Recomputed(
             number("share", old.resolved.gpu_memory_utilization),
@@ -294,7 +296,8 @@ def _parameters() -> dict[str, Recomputed]:
         "graphs": Recomputed(None, memory_of(new).cuda_graphs),
         "tokens-without": Recomputed(None, number("tokens", cache_of(new).tokens, unit=Unit.TOKENS)),
         "tokens-with": Recomputed(None, number("tokens", cache_of(drafting).tokens, unit=Unit.TOKENS)),
-        "least-batch": Recomputed(None, number("seats", seats, unit=Unit.TOKENS)),
+        "small-step": Recomputed(number("step", SMALL_STEP, unit=Unit.TOKENS)),
+        "small-step-seats": Recomputed(None, number("seats", seats)),
         "default-batch": Recomputed(
             None, number("batch", new.resolved.max_num_batched_tokens, unit=Unit.TOKENS)
         ),

@@ -12,7 +12,7 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from kvcore.base.errors import KvPlannerError
-from kvcore.base.numbers import DASH, concurrency_text, count, exact_gib_text, kib_text, plain
+from kvcore.base.numbers import DASH, concurrency_text, count, exact_gib_text, gib_text, kib_text, plain
 from kvcore.base.units import GIB, ceil_div
 from kvcore.base.words import Words
 from kvcore.controls.edit import with_field
@@ -198,27 +198,34 @@ def value_text(value: Any, t: Words) -> str:
 
 
 def defaults_by_version(planned: Plan) -> dict[str, tuple[DefaultRun, ...]]:
-    """Field -> its default over the known versions of the engine, for this model on this card, oldest first.
+    """Field -> its default over the known versions of the engine, oldest first, with all other fields as they are.
 
-    Versions that refuse the scenario are left out. Block sizes are those before hybrid layers are aligned.
+    Versions that refuse the scenario without that field are left out. Block sizes are those before hybrid layers are
+    aligned.
     """
     scenario = planned.scenario
-    nothing: dict[str, Any] = dict.fromkeys(DEFAULTED)
-    bare = replace(scenario, **nothing)
+    given = [field for field in DEFAULTED if getattr(scenario, field) is not None]
+    without: list[tuple[Scenario, Iterable[str]]] = [
+        (scenario, [one for one in DEFAULTED if one not in given])
+    ]
+    for field in given:
+        nothing: dict[str, Any] = {field: None}
+        without.append((replace(scenario, **nothing), (field,)))
     runs: dict[str, list[DefaultRun]] = {field: [] for field in DEFAULTED}
     engine = engine_of(scenario)
     card = view_of(planned.accelerator, scenario.accelerator is None)
     for version in reversed(engine_versions(engine.name)):
-        try:
-            resolved = engine.resolve(replace(bare, engine_version=version), planned.architecture, card)
-        except KvPlannerError:
-            continue
-        for field, found in runs.items():
-            value = getattr(resolved, field)
-            if found and found[-1].value == value:
-                found[-1] = replace(found[-1], last=version)
-            else:
-                found.append(DefaultRun(value=value, first=version, last=version))
+        for bare, fields in without:
+            try:
+                resolved = engine.resolve(replace(bare, engine_version=version), planned.architecture, card)
+            except KvPlannerError:
+                continue
+            for field in fields:
+                value, found = getattr(resolved, field), runs[field]
+                if found and found[-1].value == value:
+                    found[-1] = replace(found[-1], last=version)
+                else:
+                    found.append(DefaultRun(value=value, first=version, last=version))
     return {field: tuple(found) for field, found in runs.items()}
 
 
@@ -237,13 +244,16 @@ def _searched(parameter: Parameter, t: Words) -> str:
 
 
 def facts(planned: Plan) -> dict[str, dict[str, str]]:
-    """The parameters of each correction's truth, for the engine version of the present plan."""
+    """The parameters of each correction's truth, for the engine version of the present plan.
+
+    A correction whose parameters have `OTHERWISE` is said by its other text: this release behaves otherwise.
+    """
     resolved = planned.resolved
     names = {
         role: one.name for role, one in resolved.engine.metrics(resolved.version, resolved.is_v0).items()
     }
     lines = expected_log_lines(planned)
-    return _fixed_facts() | {
+    return _facts_of_starts(_release_of(planned)) | {
         "gpu_alarm": {"metric": names["kv_cache_usage"]},
         "latency_metric": {"metric": names["request_latency"]},
         "hit_rate": {
@@ -253,24 +263,69 @@ def facts(planned: Plan) -> dict[str, dict[str, str]]:
             "preemptions": names["preemptions"],
         },
         "log_line": {"lines": lines[-1] if lines else "GPU KV cache size"},
-        "batched_tokens": {"seats": count(resolved.max_num_seqs)},
+        "batched_tokens": _small_steps(planned),
     }
 
 
+OTHERWISE: Final = "otherwise"
+"""A parameter of corrections for which the release shown behaves otherwise."""
+SMALL_STEP: Final = 256
+"""Tokens of a step that the list of parameters advises for short response times."""
+
+
+def _release_of(planned: Plan) -> str | None:
+    """The release in which the documents' own starts are planned: that of the plan, None (the newest) if it is another
+    engine's."""
+    newest = plan(scenario_from_request(_post_mortem()))
+    shown, known = planned.resolved.engine_version, engine_versions(newest.resolved.engine.name)
+    return shown if planned.resolved.engine is newest.resolved.engine and shown in known else None
+
+
+def _post_mortem(**changed: Any) -> dict[str, Any]:
+    """The post-mortem's start as a request, with some of its fields changed."""
+    fields = {name: value for name, value in POST_MORTEM.items() if "." not in name}
+    return {**fields, "env": {"VLLM_ALLOW_LONG_MAX_MODEL_LEN": "1"}, **changed}
+
+
+def _small_steps(planned: Plan) -> dict[str, str]:
+    """The present start with a step of SMALL_STEP tokens and no other limit of the scheduler."""
+    usual = _try(replace(planned.scenario, max_num_batched_tokens=None, max_num_seqs=None)) or planned
+    small = _try(replace(planned.scenario, max_num_batched_tokens=SMALL_STEP, max_num_seqs=None))
+    return {
+        "version": _release_text(planned),
+        "small": count(SMALL_STEP),
+        "seats": count(usual.resolved.max_num_seqs),
+        "prompt": count(usual.resolved.max_model_len),
+        "steps": count(ceil_div(usual.resolved.max_model_len, SMALL_STEP)),
+        **({OTHERWISE: "1"} if small is None else {"lowered": count(small.resolved.max_num_seqs)}),
+    }
+
+
+def _try(scenario: Scenario) -> Plan | None:
+    try:
+        return plan(scenario)
+    except KvPlannerError:
+        return None
+
+
+def _release_text(planned: Plan) -> str:
+    return f"{planned.resolved.engine.name} {planned.resolved.engine_version}"
+
+
 @cache
-def _fixed_facts() -> dict[str, dict[str, str]]:
-    """Facts that do not depend on the present plan: the post-mortem's own model, and DeepSeek-V3."""
-    request = {name: value for name, value in POST_MORTEM.items() if "." not in name}
-    long = plan(scenario_from_request({**request, "env": {"VLLM_ALLOW_LONG_MAX_MODEL_LEN": "1"}}))
+def _facts_of_starts(release: str | None) -> dict[str, dict[str, str]]:
+    """Facts of the post-mortem's own start in a release, and of DeepSeek-V3 in the newest."""
+    changed = {} if release is None else {"engine_version": release}
+    long = plan(scenario_from_request(_post_mortem(**changed)))
     length = long.resolved.max_model_len
     heads, kv_heads = long.architecture.num_attention_heads, long.architecture.num_kv_heads
     per_token = long.cache.bytes_per_token if long.cache is not None else 0.0
     right = per_token * long.scenario.parallel.tensor_parallel_size * length
     wrong = long.architecture.num_layers * 2 * long.architecture.hidden_size * length * 2
-    held = {}
-    for tokens in (2048, 4096):
-        cache = plan(scenario_from_request({**request, "max_model_len": tokens})).cache
-        held[f"at_{tokens}"] = concurrency_text(cache.max_concurrency) if cache is not None else DASH
+    held = {
+        tokens: plan(scenario_from_request(_post_mortem(**changed, max_model_len=tokens)))
+        for tokens in (2048, 4096)
+    }
     return {
         "hidden_size": {
             "heads": str(heads),
@@ -286,13 +341,29 @@ def _fixed_facts() -> dict[str, dict[str, str]]:
             "wrong": exact_gib_text(wrong),
             "right": exact_gib_text(right),
         },
-        "reserve": {
-            "block": str(long.resolved.block_size),
-            "blocks": str(ceil_div(PROMPT_TOKENS, long.resolved.block_size)),
+        "reserve": _reserved(long, held[2048]),
+        "boundaries": {
+            "tokens": count(long.cache.tokens if long.cache is not None else 0),
+            **{
+                f"at_{tokens}": concurrency_text(one.cache.max_concurrency) if one.cache is not None else DASH
+                for tokens, one in held.items()
+            },
         },
-        "boundaries": {"tokens": count(long.cache.tokens if long.cache is not None else 0), **held},
         "model_limit": {"limit": count(long.resolved.derived_max_model_len)},
         "latent": _latent_facts(),
+    }
+
+
+def _reserved(long: Plan, short: Plan) -> dict[str, str]:
+    """The pools of the post-mortem's start with its long and with its short max_model_len."""
+    at_8192, at_2048 = (one.memory.kv_cache.value if one.memory is not None else 0.0 for one in (long, short))
+    return {
+        "version": _release_text(long),
+        "block": str(long.resolved.block_size),
+        "blocks": str(ceil_div(PROMPT_TOKENS, long.resolved.block_size)),
+        "at_8192": gib_text(at_8192),
+        "at_2048": gib_text(at_2048),
+        **({OTHERWISE: "1", "percent": f"{100 * (1 - at_8192 / at_2048):.1f}"} if at_8192 != at_2048 else {}),
     }
 
 
@@ -311,7 +382,8 @@ def _latent_facts() -> dict[str, str]:
 
 def truth(correction: Correction, known: Mapping[str, Mapping[str, str]], t: Words) -> str:
     """The correct statement in the reader's language, with its figures."""
-    return t(correction.truth, **known.get(correction.name, {}))
+    figures = known.get(correction.name, {})
+    return t(correction.otherwise if OTHERWISE in figures else correction.truth, **figures)
 
 
 Score = Annotated[float, Meta(ge=0.0, le=100.0)]

@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any, Final
 
 from kvcore.evidence.prerun import DEFAULT_LENGTH, DEFAULT_UTILIZATION
-from kvcore.explain.reference import NGRAM, POST_MORTEM, RULE_OF_THUMB
+from kvcore.explain.reference import NGRAM, POST_MORTEM, RULE_OF_THUMB, SMALL_STEP
 from kvcore.planning import Plan, plan
 from kvcore.wire import link
 
@@ -57,9 +57,12 @@ SCENARIOS: Final[Mapping[str, Mapping[str, Any]]] = {
         "first_token": 0,
         "speed": 15,
     },
+    "old-post-mortem": {**POST_MORTEM, "engine_version": OLDEST},
+    "old-short-post-mortem": {**SHORT_POST_MORTEM, "engine_version": OLDEST},
     "blocks-of-64": {**SHORT_POST_MORTEM, "block_size": 64},
     "pre-run": PRE_RUN,
     "llama-2-7b": LLAMA,
+    "llama-2-7b-small-steps": {**LLAMA, "max_num_batched_tokens": SMALL_STEP},
     "llama-2-7b-ngram": {
         **LLAMA,
         "speculative_config.method": "ngram",

@@ -75,12 +75,14 @@ class Parameter(Prose, frozen=True, kw_only=True):
 
 
 class Correction(Prose, frozen=True, kw_only=True):
-    """A claim of a source document, and what is true; `truth` has parameters that `explain.reference.facts` gives."""
+    """A claim of a source document, and what is true, with parameters that `explain.reference.facts` gives."""
 
     name: str
     source: Source
     claim: Text
     truth: Text
+    otherwise: Text = Text("")
+    """True instead of `truth` on a release that behaves otherwise; `explain.reference.facts` says which those are."""
 
 
 class Sentence(Prose, frozen=True, kw_only=True):
