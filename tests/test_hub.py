@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import gzip
 import json
 import socket
 import threading
@@ -13,7 +14,9 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+import httpx2
 import pytest
+from huggingface_hub import get_session, set_client_factory
 
 from kvcore.base.errors import HubError
 from kvcore.catalogue.models import Checkpoint
@@ -37,6 +40,7 @@ class Answer:
     headers: dict[str, str] = field(default_factory=dict)
     delay_seconds: float = 0.0
     seconds_per_byte: float = 0.0
+    has_ranges: bool = True
 
 
 @dataclass
@@ -48,6 +52,7 @@ class StandIn:
     asked: list[tuple[str, str | None]]
     sent: dict[str, int]
     """Bytes by path."""
+    cookies: list[str | None]
 
     def model(self, name: str, files: dict[str, object], **facts: object) -> None:
         siblings = [{"rfilename": file} for file in files]
@@ -63,10 +68,12 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIn]:
     answers: dict[str, Answer] = {}
     asked: list[tuple[str, str | None]] = []
     sent: dict[str, int] = {}
+    cookies: list[str | None] = []
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             asked.append((self.path, self.headers.get("authorization")))
+            cookies.append(self.headers.get("cookie"))
             missing = Answer(status=404, headers={"x-error-code": "EntryNotFound"})
             if self.path.startswith("/api/"):
                 missing = Answer(status=401, headers={"x-error-code": "RepoNotFound"})
@@ -74,7 +81,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIn]:
             time.sleep(answer.delay_seconds)
             body, status = answer.body, answer.status
             span = self.headers.get("range", "").removeprefix("bytes=").split("-")
-            if status == 200 and len(span) == 2:
+            if status == 200 and len(span) == 2 and answer.has_ranges:
                 body, status = body[int(span[0]) : int(span[1]) + 1], 206
             self.send_response(status)
             for name, value in answer.headers.items():
@@ -110,7 +117,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIn]:
     ):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HF_ENDPOINT", url)
-    yield StandIn(url, answers, asked, sent)
+    yield StandIn(url, answers, asked, sent, cookies)
     server.shutdown()
     server.server_close()
 
@@ -399,6 +406,120 @@ def test_a_look_up_that_ran_out_of_time_counts_until_it_has_ended(monkeypatch: p
     is_over.set()
     while going.count:
         threading.Event().wait(0.01)
+
+
+# -- the client that huggingface_hub uses
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        [],
+        {"sha": COMMIT},
+        {"id": "a/b", "sha": 3},
+        {"id": "a/b", "sha": "../../x"},
+        {"id": "a/b", "sha": COMMIT, "siblings": 3},
+        {"id": "a/b", "sha": COMMIT, "siblings": [{"name": "config.json"}]},
+        {"id": "a/b", "sha": COMMIT, "safetensors": "x"},
+        {"id": "a/b", "sha": COMMIT, "createdAt": "yesterday"},
+        {"id": "a/b", "sha": COMMIT, "inferenceProviderMapping": "x" * (1 << 20)},
+        {"id": "a/b", "sha": COMMIT, "x": [0] * (1 << 19)},
+    ],
+)
+def test_a_description_that_the_library_cannot_read(stand_in: StandIn, page: object) -> None:
+    stand_in.answers["/api/models/a/b"] = Answer(json.dumps(page).encode())
+    with pytest.raises(HubError) as caught:
+        fetch_model("a/b")
+    assert caught.value.code == "hub-malformed"
+    assert len(str(caught.value)) < 1000
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "utf-32"])
+def test_a_description_that_nests_too_deep_for_the_parser(stand_in: StandIn, encoding: str) -> None:
+    nested = '{"id": "a/b", "x": "\\"' + '", "y": ' + "[" * 100_000 + "]" * 100_000 + "}"
+    stand_in.answers["/api/models/a/b"] = Answer(nested.encode(encoding))
+    assert code_of("a/b") == "hub-malformed"
+
+
+def test_nothing_is_unpacked(stand_in: StandIn) -> None:
+    stand_in.model("a/b", {"config.json": CONFIG})
+    path = f"/a/b/resolve/{COMMIT}/config.json"
+    packed = gzip.compress(b'{"a": "' + b"x" * (64 << 20) + b'"}')
+    stand_in.answers[path] = Answer(packed, headers={"content-encoding": "gzip"})
+    assert code_of("a/b") == "hub-malformed"
+
+
+def test_a_refusal_is_not_read(stand_in: StandIn) -> None:
+    nested = b"[" * (hub_requests.SIZE_LIMIT_BYTES + 1)
+    for status, code in (
+        (401, "hub-not-found"),
+        (404, "hub-not-found"),
+        (403, "hub-gated"),
+        (500, "hub-unreachable"),
+    ):
+        stand_in.answers["/api/models/a/b"] = Answer(nested, status=status)
+        assert code_of("a/b") == code
+
+
+@pytest.mark.parametrize("status", [204, 304])
+def test_an_answer_without_content(stand_in: StandIn, status: int) -> None:
+    stand_in.answers["/api/models/a/b"] = Answer(status=status)
+    assert code_of("a/b") == "hub-unreachable"
+
+
+def test_redirects_without_end(stand_in: StandIn) -> None:
+    stand_in.answers["/api/models/a/b"] = Answer(status=307, headers={"location": "/api/models/a/b"})
+    assert code_of("a/b") == "hub-unreachable"
+    assert len(stand_in.asked) <= 5
+
+
+def test_a_server_without_ranges_is_read_no_further_than_the_header(stand_in: StandIn) -> None:
+    stand_in.model(
+        "a/b", {"config.json": UNREAD, "model.safetensors": weights(0, padding=200_000) + bytes(32 << 20)}
+    )
+    stand_in.answers[f"/a/b/resolve/{COMMIT}/model.safetensors"].has_ranges = False
+    headers = fetch_model("a/b").config.headers
+    assert headers is not None
+    assert headers.stored_bytes == 4 * 8192
+
+
+def test_no_cookie_is_kept(stand_in: StandIn) -> None:
+    stand_in.model("a/b", {"config.json": CONFIG})
+    for answer in stand_in.answers.values():
+        answer.headers["set-cookie"] = "who=you; Path=/"
+    fetch_model("a/b")
+    fetch_model("a/b")
+    assert stand_in.cookies == [None] * 4
+
+
+def test_the_token_is_in_no_log_and_no_error(
+    stand_in: StandIn, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG")
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    stand_in.model("a/b", {"config.json": CONFIG})
+    fetch_model("a/b")
+    with pytest.raises(HubError) as caught:
+        fetch_model("a/c")
+    assert "hf_secret" not in caplog.text + str(caught.value) + repr(caught.value.params)
+
+
+def test_the_limits_are_those_of_look_ups_alone(stand_in: StandIn) -> None:
+    """A program that uses kvcore downloads with huggingface_hub as before."""
+    stand_in.model("a/b", {"config.json": CONFIG})
+    fetch_model("a/b")
+    stand_in.answers["/large"] = Answer(bytes(hub_requests.SIZE_LIMIT_BYTES + 1))
+    stand_in.answers["/elsewhere"] = Answer(
+        status=302, headers={"location": stand_in.url.replace("127.0.0.1", "localhost") + "/large"}
+    )
+    response = get_session().get(stand_in.url + "/elsewhere")
+    assert len(response.content) == hub_requests.SIZE_LIMIT_BYTES + 1
+
+
+def test_a_client_that_somebody_else_sets_does_not_lift_the_limits(stand_in: StandIn) -> None:
+    stand_in.model("a/b", {"config.json": b" " * (hub_requests.SIZE_LIMIT_BYTES + 1)})
+    set_client_factory(lambda: httpx2.Client(follow_redirects=True))
+    assert code_of("a/b") == "hub-too-large"
 
 
 # -- answers: shared, kept for a while, bounded

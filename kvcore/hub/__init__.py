@@ -104,26 +104,28 @@ def fetch_model(
 
 
 def _from_hub(lookup: Lookup) -> HubModel:
-    with lookup.opened():
-        facts = lookup.description()
-        if facts is None:
-            raise lookup.refused("hub-not-found")
-        name = facts.get("id")
-        if isinstance(name, str) and name != lookup.model:
-            check_owner(name)
-        commit = _commit(lookup, facts)
-        names = _file_names(facts)
-        config = lookup.file("config.json", commit)
-        if config is None:
-            raise lookup.refused("hub-no-config")
-        sides = {name: _side_file(lookup, name, commit) if name in names else None for name in SIDE_FILES}
-        checkpoint = _counted(facts.get("safetensors"))
-        if checkpoint.total_size is None and INDEX in names:
-            checkpoint = replace(checkpoint, total_size=lookup.index_size(commit))
-        if SENTENCE_TRANSFORMERS in names:
-            checkpoint = replace(checkpoint, sentence_transformers=True)
-        model = _model(lookup.model, config, sides, checkpoint, commit)
-        return model if find_name(model.config) else _with_headers(lookup, model, names)
+    # Here and not above: huggingface_hub takes longer to import than all of kvcore.
+    from kvcore.hub.client import use_bounded_client
+
+    use_bounded_client()
+    info = lookup.description()
+    if isinstance(info.id, str) and info.id != lookup.model:
+        check_owner(info.id)
+    commit = info.sha or lookup.revision or "main"
+    if not isinstance(commit, str) or REVISION.fullmatch(commit) is None or ".." in commit:
+        raise malformed(lookup.model, "", "it has no commit")
+    names = frozenset(str(sibling.rfilename) for sibling in info.siblings or ())
+    config = lookup.file("config.json", commit)
+    if config is None:
+        raise lookup.refused("hub-no-config")
+    sides = {name: _side_file(lookup, name, commit) if name in names else None for name in SIDE_FILES}
+    checkpoint = _counted(info.safetensors and info.safetensors.parameters)
+    if checkpoint.total_size is None and INDEX in names:
+        checkpoint = replace(checkpoint, total_size=lookup.index_size(commit))
+    if SENTENCE_TRANSFORMERS in names:
+        checkpoint = replace(checkpoint, sentence_transformers=True)
+    model = _model(lookup.model, config, sides, checkpoint, commit)
+    return model if find_name(model.config) else _with_headers(lookup, model, names)
 
 
 def _side_file(lookup: Lookup, name: str, commit: str) -> dict[str, Any] | None:
@@ -196,23 +198,8 @@ def _model(
     return HubModel(id=model, config=read, checkpoint=checkpoint, revision=revision, fetched=now)
 
 
-def _commit(lookup: Lookup, facts: Mapping[str, Any]) -> str:
-    commit = facts.get("sha") or lookup.revision or "main"
-    if not isinstance(commit, str) or REVISION.fullmatch(commit) is None or ".." in commit:
-        raise malformed(lookup.model, "", "it has no commit")
-    return commit
-
-
-def _file_names(facts: Mapping[str, Any]) -> frozenset[str]:
-    siblings = facts.get("siblings")
-    if not isinstance(siblings, list):
-        return frozenset()
-    return frozenset(str(sibling.get("rfilename")) for sibling in siblings if isinstance(sibling, dict))
-
-
-def _counted(safetensors: Any) -> Checkpoint:
+def _counted(counts: object) -> Checkpoint:
     """Sizes from the numbers of elements by dtype, which the Hub counts in the headers of the weight files."""
-    counts = safetensors.get("parameters") if isinstance(safetensors, dict) else None
     if not isinstance(counts, dict) or not all(type(count) is int and count > 0 for count in counts.values()):
         return Checkpoint()
     bits = sum(count * DTYPE_BITS.get(dtype, 0) for dtype, count in counts.items())

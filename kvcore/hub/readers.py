@@ -1,4 +1,4 @@
-"""Readers of the beginning of a file while it arrives: the size in an index, the header of a weight file."""
+"""Reads the size of a checkpoint from its index while that arrives."""
 
 from __future__ import annotations
 
@@ -6,14 +6,6 @@ import json
 import re
 from typing import Final
 
-from kvcore.base.units import MIB
-
-HEADER_LIMIT_BYTES: Final = 8 * MIB
-"""Largest header of one safetensors file."""
-FIRST_BYTES: Final = 128 << 10
-"""Size of the first request for a safetensors file: most headers are shorter."""
-LENGTH_BYTES: Final = 8
-"""Size of the length field in front of the header."""
 KEY: Final = b"metadata"
 MAX_BYTES: Final = 1 << 16
 """Largest metadata object of an index, and largest string."""
@@ -24,49 +16,6 @@ _TOKEN: Final = re.compile(rb'"([^"\\]*(?:\\.[^"\\]*)*)"(\s{0,%d}:)?|["{}\[\]]' 
 
 _TEXTS: Final = re.compile(rb'(?:[^"{}\[\]]++|"[^"\\]*+(?:\\.[^"\\]*+)*+")*+', re.DOTALL)
 """Everything without a bracket: all names of the weights at once."""
-
-
-class HeaderReader:
-    """Reads a safetensors file until its header is complete.
-
-    Source: the safetensors format, README.md: eight bytes with the header's length, then its JSON (0.6).
-
-    Example:
-        >>> reader = HeaderReader()
-        >>> reader.feed((2).to_bytes(8, "little") + b"{"), reader.feed(b"}rest"), reader.text
-        (False, True, '{}')
-    """
-
-    def __init__(self) -> None:
-        self.body = bytearray()
-
-    @property
-    def end(self) -> int:
-        """End of the header in the file; a first guess until its length has arrived."""
-        return (
-            LENGTH_BYTES + int.from_bytes(self.body[:LENGTH_BYTES], "little")
-            if self._has_length
-            else FIRST_BYTES
-        )
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether the whole header has arrived."""
-        return self._has_length and len(self.body) >= self.end
-
-    @property
-    def text(self) -> str:
-        """The JSON of the header."""
-        return self.body[LENGTH_BYTES : self.end].decode("utf-8", "replace")
-
-    @property
-    def _has_length(self) -> bool:
-        return len(self.body) >= LENGTH_BYTES
-
-    def feed(self, piece: bytes) -> bool:
-        """Adds the next piece. True if no more is needed."""
-        self.body += piece
-        return self.is_whole or self.end > HEADER_LIMIT_BYTES
 
 
 class IndexReader:

@@ -16,18 +16,22 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final, TypeVar
-from urllib.parse import urljoin, urlsplit
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
+from urllib.parse import urlsplit
 
-from kvcore.base.errors import HubError, KvPlannerError
+from kvcore.base.errors import HubError, KvPlannerError, shorten
 from kvcore.base.units import MIB
-from kvcore.base.untrusted import parse_json_object
-from kvcore.hub.readers import HEADER_LIMIT_BYTES, HeaderReader, IndexReader
+from kvcore.base.untrusted import check_json, parse_json_object
+from kvcore.hub.readers import IndexReader
 from kvcore.model.config import MAX_CONFIG_BYTES
 from kvcore.model.headers import MAX_CHARACTERS, Headers, HeadersReader
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # when a look-up begins, and not before: they take longer to import than all of kvcore
     import httpx2
+    from huggingface_hub import ModelInfo
 
 SWITCH: Final = "KVPLANNER_HUB"
 OFF: Final = ("off", "0", "false", "no")
@@ -44,12 +48,19 @@ MAX_AT_ONCE: Final = 16
 """Look-ups of the process; one that timed out counts until its connection is closed."""
 MAX_OF_ONE: Final = 2
 """Look-ups of one session."""
+HEADER_LIMIT_BYTES: Final = 8 * MIB
+"""Largest header of one safetensors file."""
+FIRST_BYTES: Final = 128 << 10
+"""Size of the first request for a safetensors file: most headers are shorter."""
+LENGTH_BYTES: Final = 8
+"""Size of the length field in front of the header."""
 HEADERS_LIMIT_BYTES: Final = MAX_CHARACTERS
 """All headers of a repository together."""
 HEADERS_AT_ONCE: Final = 8
 STORAGE_SCHEME: Final = "https"
 STORAGE_HOSTS: Final = (".hf.co", ".huggingface.co")
 """Hosts of the Hub's weight files: requests for them may be redirected there, without the token."""
+HEADERS: Final = {"user-agent": "kvcore", "accept-encoding": "identity"}
 INDEX: Final = "model.safetensors.index.json"
 LISTING: Final = "the Hub's description"
 """Name of the Hub's own answer about a repository, in errors."""
@@ -97,28 +108,83 @@ def _endpoint() -> str:
     return endpoint
 
 
+@dataclass(frozen=True, kw_only=True)
+class Bounds:
+    """What one request may ask for and take: `BoundedClient` keeps to it."""
+
+    lookup: Lookup
+    name: str
+    """The file; "" for the Hub's description."""
+    limit: int
+    """Bytes of the answer."""
+    span: tuple[int, int] | None = None
+    """First and last byte of a weight file, which may lie on a storage host."""
+    feed: Callable[[bytes], bool] | None = None
+    """Takes the body piece by piece, and says when no more is needed; without it the body is kept."""
+
+    def allow(self, request: httpx2.Request) -> None:
+        """Limits the time of a request to what is left. A redirect stays on the same host (a renamed repository), or
+        leads a weight file to the Hub's storage, without the token; any other is refused.
+        """
+        left = self.lookup.left()
+        request.extensions["timeout"] = {"connect": left, "read": left, "write": left, "pool": left}
+        request.headers.pop("cookie", None)
+        url = urlsplit(str(request.url))
+        if url[:2] == urlsplit(self.lookup.endpoint)[:2]:
+            return
+        request.headers.pop("authorization", None)
+        is_storage = url.scheme == STORAGE_SCHEME and (url.hostname or "").endswith(STORAGE_HOSTS)
+        if self.span is None or not is_storage:
+            raise self.lookup.refused("hub-unreachable", reason="it redirects to another host")
+
+    def body_of(self, response: httpx2.Response) -> bytes:
+        """The body as sent, counted while it arrives: no encoding was asked for, and none is unpacked."""
+        begin, last = self.span or (0, self.limit)
+        if (
+            response.status_code == 206
+        ):  # 200: the server ignores the range and sends the file from its beginning
+            begin, last = 0, last - begin
+        body, size = bytearray(), 0
+        for piece in response.iter_raw():
+            size += len(piece)
+            if size > self.limit:
+                raise self.lookup.too_large(self.name, self.limit)
+            if self.feed is None:
+                body += piece
+            if size > last or (self.feed is not None and self.feed(piece)):
+                break
+            self.lookup.left()
+        if self.span is None:
+            check_json(body.decode("utf-8", "replace"))
+        return bytes(body[begin : last + 1])
+
+
+BOUNDS: Final[ContextVar[Bounds | None]] = ContextVar("BOUNDS", default=None)
+"""Those of the request that this thread makes; None outside a look-up."""
+
+
 class Lookup:
-    """The requests of one look-up: to one origin, within one deadline."""
+    """The requests of one look-up: to one origin, within one deadline, once `use_bounded_client` has been called.
+
+    huggingface_hub makes them, with a client that keeps to `Bounds`. Three things it would take in ways that no client
+    can bound: for these its addresses, headers, client and errors are used, and the bytes are read here.
+
+    - config.json and side files: `hf_hub_download` keeps every file on disk, tries for longer than the deadline, and
+      fetches what lies in Xet storage with a client of its own.
+    - The index of the weights: `get_safetensors_metadata` downloads and parses all of it, for one number.
+    - The headers: `parse_safetensors_file_metadata` makes an object of every name and multiplies the sizes of every
+      shape. One shape of 8 MiB takes it many minutes of a core, and nothing can stop it.
+
+    Source: huggingface_hub/file_download.py:hf_hub_download, hf_api.py:HfApi.get_safetensors_metadata,
+    utils/_safetensors.py:TensorInfo.__post_init__ (2.4).
+    """
 
     def __init__(self, model: str, revision: str | None, time_limit_seconds: float) -> None:
         self.model, self.revision = model, revision
         self.time_limit_seconds = time_limit_seconds
         self._deadline = time.monotonic() + time_limit_seconds
-        self._endpoint = _endpoint()
-
-    @contextmanager
-    def opened(self) -> Iterator[None]:
-        """Opens the connection for all requests of the look-up."""
-        import httpx2  # here and not above: it takes longer to import than all of kvcore
-
-        token = os.environ.get("HF_TOKEN", "").strip()
-        headers = {"user-agent": "kvcore", "accept-encoding": "identity"}
-        own = headers | ({"authorization": f"Bearer {token}"} if token else {})
-        with (
-            httpx2.Client(headers=own, follow_redirects=False) as self._client,
-            httpx2.Client(headers=headers, follow_redirects=False) as self._storage,
-        ):
-            yield
+        self.endpoint = _endpoint()
+        self._token: str | Literal[False] = os.environ.get("HF_TOKEN", "").strip() or False
 
     def refused(self, code: str, **params: object) -> HubError:
         """The error `code` about this model."""
@@ -128,22 +194,35 @@ class Lookup:
         """The error for a passed deadline."""
         return self.refused("hub-timeout", limit=f"{self.time_limit_seconds:g}")
 
-    def description(self) -> dict[str, Any] | None:
-        """The Hub's description of the repository; None if there is none."""
-        address = f"{self._endpoint}/api/models/{self.model}"
-        if self.revision is not None:
-            address += "/revision/" + self.revision.replace("/", "%2F")
-        return self._json(address, "")
+    def too_large(self, name: str, limit: int) -> HubError:
+        """The error for more bytes than a file may have."""
+        return self.refused("hub-too-large", file=name or LISTING, limit=f"{limit // MIB} MiB")
+
+    def left(self) -> float:
+        """Seconds until the deadline. Raises HubError `hub-timeout`."""
+        left = self._deadline - time.monotonic()
+        if left <= 0:
+            raise self.timeout()
+        return left
+
+    def description(self) -> ModelInfo:
+        """The Hub's description of the repository."""
+        from huggingface_hub import HfApi
+
+        api = HfApi(endpoint=self.endpoint, token=self._token, headers=HEADERS)
+        with self._asking(name="", limit=SIZE_LIMIT_BYTES):
+            return api.model_info(self.model, revision=self.revision)
 
     def file(self, name: str, commit: str, limit: int = SIZE_LIMIT_BYTES) -> dict[str, Any] | None:
         """A JSON file of the repository; None if there is none."""
-        return self._json(self._address(name, commit), name, limit)
+        body = self._body(commit, name=name, limit=limit)
+        return None if body is None else parsed(self.model, name, body.decode("utf-8", "replace"), limit)
 
     def index_size(self, commit: str) -> int | None:
         """`metadata.total_size` of the shards' index; None if it has no usable one. Reads no further than that."""
         reader = IndexReader()
         try:
-            self._take(self._address(INDEX, commit), INDEX, INDEX_LIMIT_BYTES, reader.feed)
+            self._body(commit, name=INDEX, limit=INDEX_LIMIT_BYTES, feed=reader.feed)
         except HubError as error:
             if error.code != "hub-too-large":
                 raise
@@ -152,128 +231,83 @@ class Lookup:
     def headers(self, names: Sequence[str], commit: str) -> Headers:
         """The headers of safetensors files; no weights are read."""
         reader = HeadersReader()
-        left = HEADERS_LIMIT_BYTES
         pool = ThreadPoolExecutor(HEADERS_AT_ONCE)
         try:
-            answers = [pool.submit(self._header, name, commit) for name in names]
-            for name, answer in zip(names, answers, strict=True):
-                text = answer.result()
-                left -= len(text)
-                if left < 0:
-                    raise self._too_large(name, HEADERS_LIMIT_BYTES)
+            texts = pool.map(partial(self._header, commit), names)
+            for name, text in zip(names, texts, strict=True):
                 try:
                     reader.feed(text)
                 except KvPlannerError as error:
+                    if error.code == "input-too-large":
+                        raise self.too_large(name, HEADERS_LIMIT_BYTES) from None
                     raise malformed(self.model, name, str(error)) from None
         finally:
             pool.shutdown(cancel_futures=True)
         return reader.headers()
 
-    def _header(self, name: str, commit: str) -> str:
-        reader = HeaderReader()
-        while not reader.is_whole:
-            begun = len(reader.body)
-            self._take(
-                self._address(name, commit), name, HEADER_LIMIT_BYTES, reader.feed, (begun, reader.end - 1)
-            )
-            if reader.end > HEADER_LIMIT_BYTES:
-                raise self._too_large(name, HEADER_LIMIT_BYTES)
-            if len(reader.body) == begun:
-                raise malformed(self.model, name, "it ends before its header does")
-        return reader.text
+    def _header(self, commit: str, name: str) -> str:
+        """The JSON of one header.
 
-    def _address(self, name: str, commit: str) -> str:
-        from huggingface_hub import hf_hub_url
-
-        return hf_hub_url(self.model, name, revision=commit, endpoint=self._endpoint)
-
-    def _json(self, url: str, name: str, limit: int = SIZE_LIMIT_BYTES) -> dict[str, Any] | None:
-        body = bytearray()
-
-        def keep(piece: bytes) -> bool:
-            body.extend(piece)
-            return False
-
-        is_there = self._take(url, name, limit, keep)
-        return parsed(self.model, name, body.decode("utf-8", "replace"), limit) if is_there else None
-
-    def _take(
-        self,
-        url: str,
-        name: str,
-        limit: int,
-        feed: Callable[[bytes], bool],
-        span: tuple[int, int] | None = None,
-    ) -> bool:
-        """Feeds the content at `url` until it ends or no more is needed. False if there is nothing.
-
-        `span` are the first and last byte to request of a weight file, which may lie on a storage host.
+        Source: the safetensors format, README.md: eight bytes with the header's length, then its JSON (0.6).
         """
-        import httpx2
+        take = partial(self._body, commit, name=name, limit=HEADER_LIMIT_BYTES)
+        body = take(span=(0, FIRST_BYTES - 1)) or b""
+        end = LENGTH_BYTES + int.from_bytes(body[:LENGTH_BYTES], "little")
+        if end > HEADER_LIMIT_BYTES:
+            raise self.too_large(name, HEADER_LIMIT_BYTES)
+        if LENGTH_BYTES <= len(body) < end:
+            body += take(span=(len(body), end - 1)) or b""
+        if len(body) < end:
+            raise malformed(self.model, name, "it ends before its header does")
+        return body[LENGTH_BYTES:end].decode("utf-8", "replace")
 
-        ranged = {} if span is None else {"range": f"bytes={span[0]}-{span[1]}"}
+    def _body(self, commit: str, **bounds: Any) -> bytes | None:
+        """A file of the repository within `bounds`; None if there is none."""
+        from huggingface_hub import get_session, hf_hub_url
+        from huggingface_hub.utils import (  # type: ignore[attr-defined]
+            build_hf_headers,
+            hf_raise_for_status,
+        )
+
+        with self._asking(**bounds) as asked:
+            url = hf_hub_url(self.model, asked.name, revision=commit, endpoint=self.endpoint)
+            ranged = {"range": "bytes={}-{}".format(*asked.span)} if asked.span else {}
+            headers = build_hf_headers(token=self._token, headers=HEADERS | ranged)
+            response = get_session().get(url, headers=headers)
+            code = response.headers.get("x-error-code", "")
+            if code == "EntryNotFound" or (response.status_code == 404 and not code):
+                return None
+            hf_raise_for_status(response)
+            return response.content
+
+    @contextmanager
+    def _asking(self, **bounds: Any) -> Iterator[Bounds]:
+        """Bounds the requests inside, and raises what goes wrong in them as HubError."""
+        import httpx2
+        from huggingface_hub.errors import GatedRepoError, HfHubHTTPError
+
+        asked = Bounds(lookup=self, **bounds)
+        before = BOUNDS.set(asked)
         try:
-            for _ in range(MAX_REDIRECTS):
-                client = self._client if self._is_own(url) else self._storage
-                with client.stream("GET", url, timeout=self._left(), headers=ranged) as response:
-                    if response.has_redirect_location:
-                        url = self._redirected(url, response.headers["location"], is_weights=span is not None)
-                        continue
-                    is_there = self._is_there(response, name)
-                    if is_there:
-                        self._feed(response, name, limit, feed)
-                    return is_there
+            yield asked
+        except HubError:
+            raise
+        except HfHubHTTPError as error:
+            # Without a token the Hub answers 401 both for a missing and for a private repository.
+            status = error.response.status_code
+            if status == 403 or isinstance(error, GatedRepoError):
+                raise self.refused("hub-gated") from None
+            if status in (401, 404):
+                raise self.refused("hub-not-found") from None
+            raise self.refused("hub-unreachable", reason=f"HTTP status {status}") from None
         except httpx2.TimeoutException:
             raise self.timeout() from None
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             raise self.refused("hub-unreachable", reason=type(error).__name__) from None
-        raise self.refused("hub-unreachable", reason="too many redirects")
-
-    def _left(self) -> float:
-        """Seconds until the deadline."""
-        left = self._deadline - time.monotonic()
-        if left <= 0:
-            raise self.timeout()
-        return left
-
-    def _is_own(self, url: str) -> bool:
-        return urlsplit(url)[:2] == urlsplit(self._endpoint)[:2]
-
-    def _redirected(self, url: str, location: str, *, is_weights: bool) -> str:
-        """The target of a redirect: on the same host for renamed repositories, on the Hub's storage for weights. Any
-        other is refused, since the request may carry a token."""
-        target = urljoin(url, location)
-        parts = urlsplit(target)
-        is_storage = parts.scheme == STORAGE_SCHEME and (parts.hostname or "").endswith(STORAGE_HOSTS)
-        if not self._is_own(target) and not (is_weights and is_storage):
-            raise self.refused("hub-unreachable", reason="it redirects to another host")
-        return target
-
-    def _is_there(self, response: httpx2.Response, name: str) -> bool:
-        # Without a token the Hub answers 401 both for a missing and for a private repository.
-        status, code = response.status_code, response.headers.get("x-error-code", "")
-        if status in (200, 206):
-            return True
-        if status == 403 or code == "GatedRepo":
-            raise self.refused("hub-gated")
-        if code == "EntryNotFound" or (status == 404 and name and not code):
-            return False
-        if status in (401, 404):
-            raise self.refused("hub-not-found")
-        raise self.refused("hub-unreachable", reason=f"HTTP status {status}")
-
-    def _feed(self, response: httpx2.Response, name: str, limit: int, feed: Callable[[bytes], bool]) -> None:
-        size = 0
-        for piece in response.iter_bytes():
-            size += len(piece)
-            if size > limit:
-                raise self._too_large(name, limit)
-            if feed(piece):
-                return
-            self._left()
-
-    def _too_large(self, name: str, limit: int) -> HubError:
-        return self.refused("hub-too-large", file=name or LISTING, limit=f"{limit // MIB} MiB")
+        except Exception as error:  # an answer that is no JSON, or not what the library expects
+            raise malformed(self.model, asked.name, shorten(str(error))) from None
+        finally:
+            BOUNDS.reset(before)
 
 
 def parsed(model: str, name: str, text: str, limit: int = SIZE_LIMIT_BYTES) -> dict[str, Any]:
