@@ -180,6 +180,12 @@ NOT_PLANNED: Final = {
     "latency_metric": "the name of a metric, in the table of releases",
     "hit_rate": "names of metrics",
     "log_line": "a line of a log",
+    "peak_limit": "a limit of people; the checklist shows both",
+    "more_memory": "names of metrics",
+    "cut_answers": "the name of a metric",
+    "queue": "half of the target, in the thresholds of going live",
+    "wrk": "the load generator of the release",
+    "rate": "a command under Going live",
     "p99": "512 tokens / 15 tokens/s = 34 s",
     "former": "flags of releases, in the table of former flags",
 }

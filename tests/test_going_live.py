@@ -179,6 +179,7 @@ def test_every_flag_is_one_of_the_generator(version: str) -> None:
     program = load_generator(plan.resolved.version)
     assert shlex.split(command)[: len(program.words)] == list(program.words)
     assert set(options(command)) <= program.flags
+    assert set(options(load_test(plan, LOAD).rate_command)) <= program.flags
 
 
 def test_half_more_than_the_target_is_in_flight() -> None:
@@ -187,6 +188,20 @@ def test_half_more_than_the_target_is_in_flight() -> None:
     given = options(test.command)
     assert given["max-concurrency"] == "11"
     assert (given["random-input-len"], given["random-output-len"]) == ("1000", "200")
+
+
+def test_half_more_than_the_target_rate_is_sent_for_five_minutes() -> None:
+    # The post-mortem's 50 requests a second: 75 a second × 300 s
+    given = options(load_test(present_plans.fits(), replace(LOAD, per_second=50)).rate_command)
+    assert (given["request-rate"], given["num-prompts"]) == ("75.0", "22500")
+    assert "max-concurrency" not in given
+
+
+def test_a_rate_that_nobody_states_is_the_most_that_the_bandwidth_allows() -> None:
+    # 7 requests at once / (200 tokens × the seconds in which weights and 7 × 1,000 tokens are read)
+    seconds = 200 * (63_968_421_888 + 7 * 1000 * 262_144) / 3350e9
+    test = load_test(present_plans.fits(), LOAD)
+    assert test.requests_per_second == pytest.approx(1.5 * 7 / seconds, rel=1e-3)
 
 
 def test_even_the_fastest_engine_takes_five_minutes() -> None:
@@ -204,6 +219,7 @@ def test_a_card_of_unknown_bandwidth() -> None:
     test = load_test(plan, LOAD)
     assert not test.is_sized
     assert test.num_prompts == 110
+    assert test.rate_command == ""
 
 
 def test_a_hostile_model_name_stays_one_word() -> None:

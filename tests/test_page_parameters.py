@@ -65,6 +65,7 @@ LENGTHS = "800:1150:1200,120:380:512,920:1530:1712,1312:1662:1712"
         ("load_requests", "64", 64),
         ("load_prompt", "4000", 4000),
         ("load_answer", "1", 1),
+        ("load_rate", "75", 75.0),
         ("system", "1500", 1500),
         ("user", "80", 80),
         ("reply", "300", 300),
@@ -184,7 +185,7 @@ def test_defaults_of_absent_fields_are_frozen() -> None:
         "ticked": (), "alert_kv": None, "alert_waiting": None, "alert_first": None, "alert_seconds": None,
         "arrivals": None, "first_token": None, "speed": None,
         "find": "", "story": "rule-of-thumb", "story_step": 1,
-        "load_requests": None, "load_prompt": None, "load_answer": None,
+        "load_requests": None, "load_prompt": None, "load_answer": None, "load_rate": None,
         "quantity": "kv_memory", "group": "version", "apart": False, "unseen": False,
     }  # fmt: skip
 

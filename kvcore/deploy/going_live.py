@@ -48,6 +48,8 @@ LAST_BUCKETS: Final = {True: (V0_LONGEST_SECONDS, 10.0), False: (7680.0, 2560.0)
 PANEL_WIDTH: Final = 12
 PANEL_HEIGHT: Final = 8
 """Size of the template `panel`."""
+GUIDE_SHARE: Final = 0.9
+"""Share of the card that the post-mortem allows at the peak."""
 COMFORTABLE_SHARE: Final = 0.97
 """Share of the card that may be in use after the start; other processes and fragments need the rest."""
 OVERLOAD_PERCENT: Final = 150
@@ -73,6 +75,8 @@ class Load(Struct, frozen=True, kw_only=True):
     requests: int
     prompt_tokens: int
     answer_tokens: int
+    per_second: float | None = None
+    """Requests that arrive in a second; None where nobody says how many."""
 
 
 def default_load(plan: Plan) -> Load:
@@ -129,13 +133,29 @@ class LoadTest(Struct, frozen=True, kw_only=True):
     num_prompts: int
     is_sized: bool
     """Whether it lasts at least five minutes, because the card's bandwidth is known."""
+    rate_command: str = ""
+    """The command that sends 150 % of the target rate; "" where no rate is known."""
+    requests_per_second: float = 0.0
+    """The rate of that command."""
+
+
+def target_rate(plan: Plan, load: Load) -> float | None:
+    """Requests per second of the target: the stated ones, else by Little's law those that the bandwidth bound lets the
+    target's requests at once be; None where the card's bandwidth is not known.
+
+    A real engine is slower than the bound, so that the rate is an upper one until it is stated.
+    """
+    if load.per_second is not None:
+        return load.per_second
+    bound = decode_bound(plan, load.requests, load.prompt_tokens)
+    return None if bound is None else load.requests / (bound.seconds_per_token * load.answer_tokens)
 
 
 def load_test(plan: Plan, load: Load) -> LoadTest:
-    """A command that keeps 150 % of the target in flight.
+    """A command that keeps 150 % of the target in flight, and one that sends 150 % of the target rate.
 
     The generator counts requests, not minutes: as many are sent as the bandwidth bound could answer in five minutes, so
-    a real engine takes longer, never shorter.
+    a real engine takes longer, never shorter; at a rate as many as arrive in five minutes.
 
     Source: vllm/benchmarks/serve.py (0.11.0, 0.33.0).
     """
@@ -153,18 +173,23 @@ def load_test(plan: Plan, load: Load) -> LoadTest:
         "random-input-len": load.prompt_tokens,
         "random-output-len": load.answer_tokens,
         "ignore-eos": True,
-        "max-concurrency": at_once,
-        "num-prompts": prompts,
-        "percentile-metrics": "ttft,tpot,itl,e2el",
-        "metric-percentiles": "50,95,99",
     }
-    words = (launch_words(name, value) for name, value in flags.items())
-    lines = map(shlex.join, (program.words, *words))
+    reported = {"percentile-metrics": "ttft,tpot,itl,e2el", "metric-percentiles": "50,95,99"}
+
+    def command(**sent: float) -> str:
+        limits = {name.replace("_", "-"): value for name, value in sent.items()}
+        words = (launch_words(name, value) for name, value in (flags | limits | reported).items())
+        return " \\\n  ".join(map(shlex.join, (program.words, *words))) + "\n"
+
+    target = target_rate(plan, load)
+    rate = 0.0 if target is None else float(f"{target * OVERLOAD_PERCENT / 100:.4g}")
     return LoadTest(
-        command=" \\\n  ".join(lines) + "\n",
+        command=command(max_concurrency=at_once, num_prompts=prompts),
         requests_at_once=at_once,
         num_prompts=prompts,
         is_sized=bound is not None,
+        rate_command=command(request_rate=rate, num_prompts=math.ceil(rate * SECONDS)) if rate else "",
+        requests_per_second=rate,
     )
 
 
@@ -266,6 +291,8 @@ def checklist(plan: Plan, load: Load, limits: Thresholds, t: Words) -> tuple[Ite
         facts |= {
             "taken": gib_text(taken),
             "total": gib_text(plan.memory.total.value),
+            "guide": gib_text(GUIDE_SHARE * plan.memory.total.value),
+            "limit": f"{COMFORTABLE_SHARE * 100:g}",
             "share": f"{share * 100:.0f}",
         }
     hidden = "memory" if plan.memory is None else "memory-unknown"

@@ -84,6 +84,7 @@ def all_ranks(plan: Plan, part: str) -> Quantity:
 
 
 PARAMETERS_BILLION: Final = 32
+INT4_BITS: Final = 4
 
 
 def _rule_of_thumb() -> dict[str, Recomputed]:
@@ -116,6 +117,7 @@ def _rule_of_thumb() -> dict[str, Recomputed]:
             number("head", int(config["hidden_size"]) / int(config["num_attention_heads"])), number("head", head)
         ),
         **{f"bytes-{dtype}": Recomputed(number(dtype, DTYPE_BYTES[dtype])) for dtype in ("float32", "float16", "int8")},
+        "bytes-int4": Recomputed(number("int4", INT4_BITS / 8)),
         "total": Recomputed(total, all_ranks(real, "total")),
         "usable": Recomputed(usable, all_ranks(real, "budget")),
         "parameters": Recomputed(
@@ -156,6 +158,9 @@ ANSWER: Final = 512
 PER_SECOND: Final = 50.0
 ANSWER_SPEED: Final = 15.0
 """Tokens per second that the post-mortem measured for one request."""
+BASELINE_GB: Final = 68.42
+PEAKS_GB: Final = {"short": 69.58, "long": 75.23}
+"""Peaks that the post-mortem's script printed, before any prompt and with one of either length."""
 SMALL_REQUEST: Final = 1000
 LARGER_BLOCK: Final = 64
 TURNS, KEPT_TURNS = 5, 3
@@ -208,6 +213,17 @@ def _post_mortem() -> dict[str, Recomputed]:
         ),
         "short-budget": Recomputed(None, memory_of(short).budget),
         "pool": Recomputed(None, memory.kv_cache),
+        **{
+            f"increase-{name}": Recomputed(
+                explained("increase", left_of, given("peak", peak * GIB, Unit.BYTES),
+                          (given("baseline", BASELINE_GB * GIB, Unit.BYTES),))
+            )
+            for name, peak in PEAKS_GB.items()
+        },
+        **{
+            f"longest-answer-{at}": Recomputed(None, number("answer", at - PROMPTS[1], unit=Unit.TOKENS))
+            for at in (2048, 4096, 8192)
+        },
         "old-pool": Recomputed(None, memory_of(planned("old-post-mortem")).kv_cache),
         "old-short-pool": Recomputed(None, memory_of(planned("old-short-post-mortem")).kv_cache),
         "pool-tokens": Recomputed(None, number("tokens", cache.tokens, unit=Unit.TOKENS)),

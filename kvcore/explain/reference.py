@@ -17,7 +17,7 @@ from kvcore.base.units import GIB, ceil_div
 from kvcore.base.words import Words
 from kvcore.controls.edit import with_field
 from kvcore.controls.offers import engine_versions, tensor_parallel_sizes
-from kvcore.deploy.going_live import expected_log_lines
+from kvcore.deploy.going_live import COMFORTABLE_SHARE, default_load, expected_log_lines, thresholds
 from kvcore.engines.registry import engine_of, view_of
 from kvcore.planning import Plan, plan
 from kvcore.scenario import Scenario, SpeculativeConfig
@@ -262,6 +262,11 @@ def facts(planned: Plan) -> dict[str, dict[str, str]]:
             "usage": names["kv_cache_usage"],
             "preemptions": names["preemptions"],
         },
+        "peak_limit": {"limit": f"{COMFORTABLE_SHARE * 100:g}"},
+        "more_memory": {"usage": names["kv_cache_usage"], "preemptions": names["preemptions"]},
+        "cut_answers": {"waiting": names["waiting"]},
+        "queue": {"limit": count(thresholds(planned, default_load(planned)).waiting_requests)},
+        "wrk": {"program": " ".join(resolved.engine.load_generator(resolved.version).words)},
         "log_line": {"lines": lines[-1] if lines else "GPU KV cache size"},
         "batched_tokens": _small_steps(planned),
     }

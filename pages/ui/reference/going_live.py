@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import streamlit as st
+from msgspec.structs import replace
 
 from kvcore.advice.roofline import decode_bound
 from kvcore.base.numbers import count, gib_text
@@ -23,11 +24,13 @@ from kvcore.deploy.going_live import (
     dashboard,
     default_load,
     load_test,
+    target_rate,
 )
 from kvcore.planning import Plan
 from pages.ui.reference import alert_limits, checklist
-from pages.ui.shared import elements, numbers
+from pages.ui.shared import elements, numbers, state
 from pages.ui.shared.numbers import Limits
+from pages.ui.shared.parameters import ARRIVALS
 
 ROLES = (
     "kv_cache_usage",
@@ -66,7 +69,18 @@ def _load(plan: Plan, t: Words) -> Load:
             numbers.of_parameter(st.container(), label, limits, name, name, t, usual)
             for label, limits, name, usual in boxes
         )
-    return Load(requests=int(requests), prompt_tokens=int(prompt), answer_tokens=int(answer))
+        load = Load(requests=int(requests), prompt_tokens=int(prompt), answer_tokens=int(answer))
+        rate = numbers.of_parameter(
+            st.container(), t("Target rate (requests per second)"), Limits(*ARRIVALS, is_whole=False), "load_rate",
+            "load_rate", t, _rounded(target_rate(plan, load)), step=0.5,
+        )  # fmt: skip
+    is_stated = state.page_parameter("load_rate") is not None
+    return replace(load, per_second=float(rate)) if is_stated else load
+
+
+def _rounded(rate: float | None) -> float:
+    """A rate with three figures, within what the box takes."""
+    return min(max(float(f"{rate or 1.0:.3g}"), ARRIVALS[0]), ARRIVALS[1])
 
 
 def _load_test(plan: Plan, load: Load, t: Words) -> None:
@@ -86,6 +100,30 @@ def _load_test(plan: Plan, load: Load, t: Words) -> None:
         + (sized if test.is_sized else unsized)
     )
     st.code(test.command, language="bash")
+    if not test.rate_command:
+        return
+    st.caption(
+        t(
+            "150 % of the target rate: {rate} requests per second for five minutes, however slow the engine is. If the "
+            "queue grows to the end, the rate is more than this replica carries.",
+            rate=f"{test.requests_per_second:g}",
+        )
+        + " "
+        + (
+            t("The target rate is the one above.")
+            if load.per_second is not None
+            else t(
+                "The target rate is at most this, by Little's law and the memory bandwidth: type your own."
+            )
+        )
+    )
+    st.code(test.rate_command, language="bash")
+    st.caption(
+        t(
+            "The post-mortem loads the server with wrk: that sends one body again and again, which the prefix cache "
+            "answers, and counts responses, not tokens."
+        )
+    )
 
 
 def _throughput(plan: Plan, load: Load, t: Words) -> None:

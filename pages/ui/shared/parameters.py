@@ -191,6 +191,7 @@ PARAMETERS: Final[Mapping[str, PageParameter]] = {
     "load_requests": PageParameter(whole(1, 1 << 20)),
     "load_prompt": PageParameter(whole(1, 1 << 30)),
     "load_answer": PageParameter(whole(1, 1 << 30)),
+    "load_rate": PageParameter(between(*ARRIVALS)),
     "ticked": PageParameter(some_of(lambda: tuple(CHECKS)), ()),
     "alert_kv": PageParameter(whole(*ALERT_KV_PERCENT)),
     "alert_waiting": PageParameter(whole(*ALERT_WAITING)),

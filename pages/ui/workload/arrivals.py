@@ -186,6 +186,9 @@ def _onward(plan: Plan | KvPlannerError, arrivals: Arrivals, fleet: Fleet | None
                 "load_requests": str(fleet.running),
                 "load_prompt": str(arrivals.prompt_tokens),
                 "load_answer": str(arrivals.answer_tokens),
+                "load_rate": f"{max(arrivals.per_second / fleet.replicas, ARRIVALS[0]):.6f}".rstrip(
+                    "0"
+                ).rstrip("."),
             }
             st.page_link(
                 shell.page_at("reference"),
