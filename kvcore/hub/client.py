@@ -9,7 +9,7 @@ from typing import Any, Final
 import httpx2
 from huggingface_hub import get_session, set_client_factory
 
-from kvcore.hub.requests import BOUNDS, MAX_REDIRECTS
+from kvcore.hub.requests import BOUNDS, MAX_REQUESTS
 
 _INSTALLING: Final = threading.Lock()
 _ERROR_HEADERS: Final = ("x-error-code", "x-error-message")
@@ -24,7 +24,7 @@ class BoundedClient(httpx2.Client):
         bounds = BOUNDS.get()
         if bounds is None:
             return super().send(request, **options)
-        for _ in range(MAX_REDIRECTS):
+        for _ in range(MAX_REQUESTS):
             bounds.allow(request)
             response = super().send(request, stream=True, follow_redirects=False)
             self.cookies.clear()

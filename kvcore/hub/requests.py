@@ -43,7 +43,8 @@ SIZE_LIMIT_BYTES: Final = MAX_CONFIG_BYTES
 """Largest file."""
 INDEX_LIMIT_BYTES: Final = 32 * MIB
 """Largest model.safetensors.index.json, which names every tensor."""
-MAX_REDIRECTS: Final = 4
+MAX_REQUESTS: Final = 4
+"""For one file: the first, and those to which redirects lead."""
 MAX_AT_ONCE: Final = 16
 """Look-ups of the process; one that timed out counts until its connection is closed."""
 MAX_OF_ONE: Final = 2
