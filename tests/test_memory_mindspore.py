@@ -2,12 +2,18 @@
 
 import pytest
 
+from kvcore.advice.vary import tensor_parallel_curves
 from kvcore.base.errors import ScenarioError
+from kvcore.base.numbers import DASH
 from kvcore.base.parts import SUMMED
 from kvcore.base.units import GIB, gib
+from kvcore.base.words import Language, words
+from kvcore.charts.memory_bar import memory_bar
+from kvcore.charts.stack import MISSING
+from kvcore.charts.summary import Outcome, cards, verdict_sentence
 from kvcore.engine.rank_memory import RankMemory
 from kvcore.engines.registry import engine_of
-from kvcore.planning import Plan, plan
+from kvcore.planning import Plan, Verdict, plan
 from kvcore.wire.request import scenario_from_request
 from tests.engine_examples import ASCEND, memory_with, setting_for
 
@@ -103,3 +109,57 @@ def test_variables_stand_for_the_last_release_that_reads_them() -> None:
     unread = {notice.code for notice in profiled(engine_version="0.5.1", **given).notices}
     assert "memory-variable-not-read" in unread
     assert "memory-variable-not-read" not in {notice.code for notice in profiled(**given).notices}
+
+
+def declared(tensor_parallel_size: int, share: str, model: str = "deepseek-ai/DeepSeek-V3") -> Plan:
+    asked = {
+        "model": model,
+        "engine": "vllm-mindspore",
+        "accelerator": ASCEND,
+        "tensor_parallel_size": tensor_parallel_size,
+        "gpu_memory_utilization": 0.9,
+        "max_model_len": 16384,
+        "env": {"vLLM_MODEL_MEMORY_USE_GB": share},
+    }
+    return plan(scenario_from_request(asked))
+
+
+# DeepSeek-V3 on 16 NPUs: 40.3 GiB of weights, 3 for the system, 64 x 0.9 - 22 = 35.6 for the KV cache, less the 64 of
+# the card. On one NPU 628.9 GiB, and 57.6 - 50 = 7.6.
+@pytest.mark.parametrize(
+    ("size", "share", "missing", "reason"),
+    [
+        (16, "22", "14.9", ("memory that the model is given", "分给模型的显存")),
+        (1, "50", "575.5", ("larger than the budget", "预算")),
+    ],
+)
+def test_sentence_bar_and_cards_agree_where_the_weights_do_not_fit(
+    size: int, share: str, missing: str, reason: tuple[str, str]
+) -> None:
+    one = declared(size, share)
+    assert one.verdict is Verdict.WEIGHTS_DO_NOT_FIT
+    assert one.cache is None
+    for language, reasons in zip((Language.ENGLISH, Language.CHINESE), reason, strict=True):
+        t = words(language)
+        sentence = verdict_sentence(one, t)
+        assert sentence.outcome is Outcome.FAILS
+        assert reasons in sentence.text
+        assert f"{missing} GiB" in sentence.text
+        bar = memory_bar(one, t)
+        titles = [piece.title for piece in bar.bars[0].pieces if piece.look == MISSING]
+        assert [title for title in titles if f"{missing} GiB" in title] == titles != []
+        assert cards(one, None, t)[0].value == DASH
+    codes = [notice.code for notice in one.notices]
+    assert ("model-memory-below-weights" in codes, "memory-overrun" in codes) == (True, False)
+
+
+def test_curves_of_sizes_that_do_not_load_are_empty() -> None:
+    """Of 628.9 GiB of weights, with 7.6 of KV cache and 3 of system in 64, a sixteenth fits and an eighth does not."""
+    curves = tensor_parallel_curves(declared(16, "50"), (16384,))
+    runs = {one.tensor_parallel_size: one.concurrency[0] > 0 for one in curves}
+    assert runs == {1: False, 2: False, 4: False, 8: False, 16: True}
+
+
+def test_a_share_above_the_weights_runs() -> None:
+    one = declared(16, "50")
+    assert (one.verdict, one.missing_bytes) == (Verdict.FITS, 0)

@@ -124,6 +124,7 @@ def test_the_engine_computes_the_same_tokens_from_the_final_settings() -> None:
                 "model": "deepseek-ai/DeepSeek-V3",
                 "engine": "vllm-mindspore",
                 "accelerator": {"memory_gib": 64, "vendor": "huawei"},
+                "tensor_parallel_size": 32,
                 "gpu_memory_utilization": 0.9,
                 "max_model_len": 16384,
                 "env": dict(result.exports),

@@ -270,17 +270,11 @@ def budget_label(plan: Plan, t: Words) -> str:
 
 def shortage(plan: Plan) -> Stretch | None:
     """The missing memory: of the parts themselves, or of one request of the asked length; None where all fits."""
-    memory, cache = plan.memory, plan.cache
-    if memory is None:
+    memory, size = plan.memory, gib(plan.missing_bytes)
+    if memory is None or not size:
         return None
-    if memory.available_kv.value <= 0:
-        size = -gib(memory.available_kv.value)
-        return Stretch(start=budget_end_gib(plan), size=size) if size else None
-    if cache is not None and not cache.fits and plan.verdict in (Verdict.CONTEXT_TOO_LONG, Verdict.TIGHT):
-        return Stretch(start=budget_end_gib(plan), size=gib(cache.needed_bytes - memory.available_kv.value))
-    if memory.unused.value < 0:
-        return Stretch(start=gib(memory.total.value), size=-gib(memory.unused.value))
-    return None
+    is_past_the_card = size == -gib(memory.unused.value)
+    return Stretch(start=gib(memory.total.value) if is_past_the_card else budget_end_gib(plan), size=size)
 
 
 def end_gib(plan: Plan, missing: Stretch | None) -> float:

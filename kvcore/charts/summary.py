@@ -89,18 +89,21 @@ def verdict_sentence(plan: Plan, t: Words) -> Sentence:
 
 
 def _verdict_text(plan: Plan, t: Words) -> str:
-    # KV memory on one rank beyond what one request needs; negative when that much is missing.
+    # KV memory on one rank beyond what one request needs.
     spare = (plan.available_kv_bytes or 0) - (plan.cache.needed_bytes if plan.cache is not None else 0)
     keeps_nothing = plan.verdict is Verdict.FITS and not any(plan.specs)
     memory = plan.memory
     text = LABELS["verdicts"]["keeps-nothing" if keeps_nothing else plan.verdict]
+    if memory is not None and memory.lacks_weights and memory.weights.value <= memory.budget.value:
+        # The share is too small, not the budget.
+        text = LABELS["verdicts"]["weights-above-share"]
     if plan.tight_by is Tightness.START:
         return t(text, reason=_start_text(plan, t))
     said = t(
         text if plan.tight_by is None else LABELS["tight"][plan.tight_by],
         requests=requests_words(plan, t),
         spare=gib_text(max(0.0, spare)),
-        missing=gib_text(max(0.0, -spare)),
+        missing=gib_text(plan.missing_bytes),
         longest=count(plan.cache.longest_request_tokens if plan.cache is not None else 0),
         tokens=count(plan.resolved.max_model_len),
         blocks=count(plan.cache.num_blocks if plan.cache is not None else 0),

@@ -21,6 +21,10 @@ PRINTED_HALF_GIB: Final = 0.005
 TOO_LITTLE_FREE: Final = "free-memory-below-utilization"
 """The notice of a card that has less memory free at start than the engine may spend."""
 
+WEIGHTS_ABOVE_SHARE: Final = "model-memory-below-weights"
+"""The notice of weights that exceed the memory which the engine is told to leave to the model, where the card has no
+room for them next to the KV cache either."""
+
 
 class Parts(Struct, frozen=True, kw_only=True):
     """The parts of a rank's memory before the KV cache, and the rest that they leave. All in bytes."""
@@ -63,6 +67,11 @@ class RankMemory(Parts, frozen=True, kw_only=True):
         return any(one.code == TOO_LITTLE_FREE for one in self.notices)
 
     @property
+    def lacks_weights(self) -> bool:
+        """Whether the card has no room for the weights next to a KV cache whose size does not depend on them."""
+        return any(one.code == WEIGHTS_ABOVE_SHARE for one in self.notices)
+
+    @property
     def least_room(self) -> float:
         """Bytes that stay free at the least once the start has taken all it takes; negative where it may run out."""
         # A flag that sets the memory of the cache leaves what the parts are unsure of to the rest of the card.
@@ -82,7 +91,7 @@ class RankMemory(Parts, frozen=True, kw_only=True):
         pool = replace(pool, interval=None if is_fixed else _cut_interval(self.available_kv, pool.value))
         unused = unused_of(self.total, self._parts(pool))
         notices = self.notices
-        if unused.value < 0 <= available_bytes:
+        if unused.value < 0 <= available_bytes and not self.lacks_weights:
             outside = self.cuda_graphs.value > self.counted_graphs.value
             part = f"{graphs} graphs" if outside else "memory outside the budget"
             params = {"over": f"{gib(-unused.value):.2f}", "part": part}

@@ -6,7 +6,9 @@ Source: vllm-mindspore's tuning guide for Ascend, sections 3 and 4.
 
 from __future__ import annotations
 
+import json
 import math
+import shlex
 from collections.abc import Iterable, Mapping
 from typing import Final
 
@@ -18,6 +20,7 @@ from kvcore.base.units import GIB, ceil_div
 from kvcore.engine.overheads import written_gb
 from kvcore.engines.registry import engine_with_variables
 from kvcore.evidence.log.reader import StartupLog
+from kvcore.evidence.recognized import find_logged_model
 from kvcore.scenario import Parallel
 
 ENGINE, VARIABLES = engine_with_variables()
@@ -27,6 +30,11 @@ DEFAULT_LENGTH: Final = 16384
 UTILIZATION_STEPS: Final = (0.87, 0.85, 0.8)
 """Lower utilizations to try. Source: as above, sections 3.2.1 and 4."""
 LENGTH_STEPS: Final = (8192, 4096)
+WEIGHTS_SHARE: Final = 0.97
+"""A measured peak below this share of the planned weights is of another model or of other settings. Of 121 weights in
+published logs 97 % are as computed within 1 % (docs/accuracy.md); a peak is logged in whole MB."""
+FIRST_TOKEN: Final = 1000
+"""An id of an ordinary token in every vocabulary."""
 LEVEL_VARIABLE: Final = "GLOG_v"
 """Set to 1, the runtime logs its peak."""
 
@@ -95,6 +103,32 @@ class PreRun(Struct, frozen=True, kw_only=True):
         return ceil_div(self.step_tokens, self.max_model_len)
 
     @property
+    def prompt_tokens(self) -> int:
+        """Tokens of each prompt: one of `max_model_len` stays for the answer, or the engine refuses the request.
+
+        Example:
+            >>> PreRun().prompt_tokens
+            16383
+        """
+        return max(1, self.max_model_len - 1)
+
+    def request_command(self, model: str, port: int) -> str:
+        """A shell command that sends requests of the full length at once, each with one token to answer.
+
+        The prompts are lists of token ids, which no tokenizer changes, and begin differently, so that none takes
+        another's blocks.
+        Source: vllm/entrypoints/openai/protocol.py:CompletionRequest.prompt (0.7.3, 0.8.3, 0.9.1).
+        """
+        body = (
+            f'{{"model": {json.dumps(model)}, "prompt": [[{FIRST_TOKEN} + n] * {self.prompt_tokens} '
+            f'for n in range({self.requests})], "max_tokens": 1}}'
+        )
+        return (
+            f"python3 -c {shlex.quote(f'import json; print(json.dumps({body}))')} \\\n"
+            f"  | curl -s http://localhost:{port}/v1/completions -H 'Content-Type: application/json' -d @-\n"
+        )
+
+    @property
     def notices(self) -> tuple[Notice, ...]:
         """`prerun-system-share` when system and driver do not fit next to the budget."""
         left_gb = self.total_gb - self.budget_gb
@@ -108,8 +142,9 @@ class PreRun(Struct, frozen=True, kw_only=True):
 class PreRunResult(Struct, frozen=True, kw_only=True):
     """The settings of the final start, from the peak of the pre-run.
 
-    Raises ScenarioError `prerun-peak-below-kv` for a peak that is not even as large as the pre-run's KV cache, and
-    `prerun-no-kv` when weights and activations take the whole budget.
+    Raises ScenarioError `prerun-peak-below-kv` for a peak that is not even as large as the pre-run's KV cache,
+    `prerun-peak-below-weights` where the rest of it is less than the weights of the model, and `prerun-no-kv` when
+    weights and activations take the whole budget.
 
     Example:
         >>> found = PreRunResult(prerun=PreRun(), peak_gb=29614 / 1024, bytes_per_token=70272)
@@ -124,11 +159,18 @@ class PreRunResult(Struct, frozen=True, kw_only=True):
     """"actual peak used mem": weights, activations and the KV cache together."""
     bytes_per_token: float
     """KV bytes of one token on one card."""
+    weights_gb: float = 0.0
+    """Weights of the model on one card: the peak cannot be less than them and the KV cache; 0 for an unknown model."""
 
     def __post_init__(self) -> None:
         if self.peak_gb <= self.prerun.kv_gb:
             value, kv = f"{self.peak_gb:.1f}", f"{self.prerun.kv_gb:.1f}"
             raise ScenarioError("prerun-peak-below-kv", field="peak_used_gib", value=value, kv=kv)
+        if self.model_gb < WEIGHTS_SHARE * self.weights_gb:
+            model, weights = f"{self.model_gb:.1f}", f"{self.weights_gb:.1f}"
+            raise ScenarioError(
+                "prerun-peak-below-weights", field="peak_used_gib", value=model, weights=weights
+            )
         if self.final_model_gb >= self.prerun.budget_gb:
             value, limit = str(self.final_model_gb), f"{self.prerun.budget_gb:.1f}"
             raise ScenarioError("prerun-no-kv", field=VARIABLES.model, value=value, limit=limit)
@@ -250,8 +292,26 @@ def prerun_from_log(log: StartupLog, given: PreRun) -> PreRun:
     )
 
 
+def check_model(log: StartupLog, model: str) -> None:
+    """Raises ScenarioError `prerun-other-model` for the log of another model of the catalogue than `model`.
+
+    Example:
+        >>> from kvcore.evidence.log.reader import read_log
+        >>> log = read_log("non-default args: {'model': '/models/Qwen3-8B', 'max_model_len': 8192}")
+        >>> check_model(log, "Qwen/Qwen3-8B")
+        >>> check_model(log, "Qwen/Qwen3-32B")
+        Traceback (most recent call last):
+        kvcore.base.errors.ScenarioError: the log is of Qwen/Qwen3-8B, and the sidebar has Qwen/Qwen3-32B
+    """
+    logged = find_logged_model(log.model)
+    if logged is not None and logged.id != model:
+        raise ScenarioError("prerun-other-model", field="model", logged=logged.id, model=model)
+
+
 def documented_bytes_per_token(layers: int, heads: int, head_size: int) -> int:
     """layers × heads × head_size × 2: the guide's bytes of a token, more than latent attention keeps.
+
+    In 16 bits it is the keys of all heads alone; keys and values take twice that.
 
     Example:
         >>> documented_bytes_per_token(61, 128, 128)

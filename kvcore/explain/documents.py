@@ -32,6 +32,7 @@ from kvcore.evidence.prerun import (
     documented_bytes_per_token,
     out_of_memory_remedies,
 )
+from kvcore.explain.numbers import any_cache
 from kvcore.explain.reference import BATCH, LATENT_POOL_GIB, NGRAM, PROMPT_TOKENS, SMALL_STEP
 from kvcore.explain.stories import oldest, planned
 from kvcore.planning import Plan
@@ -70,10 +71,11 @@ def memory_of(plan: Plan) -> RankMemory:
 
 
 def cache_of(plan: Plan) -> CachePlan:
-    """The KV cache of a plan that has memory for one."""
-    if plan.cache is None:
+    """The KV cache of a plan, on a larger card where its own has no memory for one."""
+    found = any_cache(plan)
+    if found is None:
         raise ValueError(f"no KV cache: {plan.scenario.model}")
-    return plan.cache
+    return found
 
 
 def all_ranks(plan: Plan, part: str) -> Quantity:
@@ -328,24 +330,30 @@ PEAK_MB: Final = 29614
 
 def _ascend_tuning() -> dict[str, Recomputed]:
     """The pre-run of vllm-mindspore on an NPU of 64 GB."""
-    final, prerun = planned("pre-run"), PreRun()
-    config = final.scenario.config.raw
-    cache = cache_of(final)
-    result = PreRunResult(prerun=prerun, peak_gb=PEAK_MB * MIB / GIB, bytes_per_token=cache.bytes_per_token)
-    shape = final.architecture
+    deepseek, final, prerun = planned("pre-run"), planned("fitting-pre-run"), PreRun()
+    config = deepseek.scenario.config.raw
+    result = PreRunResult(
+        prerun=prerun,
+        peak_gb=PEAK_MB * MIB / GIB,
+        bytes_per_token=cache_of(final).bytes_per_token,
+        weights_gb=final.loaded_weights.value / GIB,
+    )
+    latent_bytes = cache_of(deepseek).bytes_per_token
+    shape = deepseek.architecture
     by_heads = documented_bytes_per_token(
         shape.num_layers, shape.num_attention_heads, int(config["v_head_dim"])
     )
     eight = given("pool", LATENT_POOL_GIB * GIB, Unit.BYTES)
     token, latent = (
         given("token", by_heads, Unit.BYTES),
-        given("token", cache.bytes_per_token, Unit.BYTES),
+        given("token", latent_bytes, Unit.BYTES),
     )
     total = given("total", prerun.total_gb * GIB, Unit.BYTES)
     share, model = (
         given("share", prerun.gpu_memory_utilization),
         given("model", prerun.model_gb * GIB, Unit.BYTES),
     )
+    both = given("token", 2 * by_heads, Unit.BYTES)
     budget = explained("budget", prod, (total, share))
     pool = explained("pool", pool_bytes, total, share, model)
     peak = given("peak", result.peak_gb * GIB, Unit.BYTES)
@@ -367,12 +375,15 @@ def _ascend_tuning() -> dict[str, Recomputed]:
         "budget": Recomputed(budget),
         "pool": Recomputed(pool),
         "weights": Recomputed(weights),
-        "model-weights": Recomputed(None, final.loaded_weights),
+        "model-weights": Recomputed(None, deepseek.loaded_weights),
+        "fitting-weights": Recomputed(None, final.loaded_weights),
         "final-pool": Recomputed(
             explained("final", left_of, budget, (weights,)),
             bytes_of("final", result.final_kv_gb * GIB),
         ),
-        "token": Recomputed(bytes_of("token", by_heads), bytes_of("token", cache.bytes_per_token)),
+        "token": Recomputed(bytes_of("token", by_heads), bytes_of("token", latent_bytes)),
+        "keys-and-values": Recomputed(bytes_of("token", both.value)),
+        "tokens-of-both": Recomputed(explained("tokens", whole_tokens, eight, both, unit=Unit.TOKENS)),
         "eight-gib": Recomputed(bytes_of("pool", eight.value)),
         "tokens-of-eight": Recomputed(
             explained("tokens", whole_tokens, eight, token, unit=Unit.TOKENS),

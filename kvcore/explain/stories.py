@@ -37,7 +37,12 @@ PRE_RUN: Final[Mapping[str, Any]] = {
     "env.ASCEND_TOTAL_MEMORY_GB": "64",
     "env.vLLM_MODEL_MEMORY_USE_GB": "22",
 }
-"""The tuning guide's final start with the share that its own peak gives, as a link."""
+"""DeepSeek-V3 with the share that the tuning guide's own peak gives, which is less than its weights, as a link."""
+FITTING_PRE_RUN: Final[Mapping[str, Any]] = {
+    **{name: value for name, value in PRE_RUN.items() if name != "tensor_parallel_size"},
+    "model": "Qwen/Qwen3-8B",
+}
+"""The same start of a model that the peak can be of, on one NPU, as a link."""
 LLAMA: Final[Mapping[str, Any]] = {"model": "meta-llama/Llama-2-7b-chat-hf", "accelerator": "H100-80GB"}
 """A start for the list of parameters, as a link."""
 OLDEST: Final = "0.6.6"
@@ -61,6 +66,7 @@ SCENARIOS: Final[Mapping[str, Mapping[str, Any]]] = {
     "old-short-post-mortem": {**SHORT_POST_MORTEM, "engine_version": OLDEST},
     "blocks-of-64": {**SHORT_POST_MORTEM, "block_size": 64},
     "pre-run": PRE_RUN,
+    "fitting-pre-run": FITTING_PRE_RUN,
     "llama-2-7b": LLAMA,
     "llama-2-7b-small-steps": {**LLAMA, "max_num_batched_tokens": SMALL_STEP},
     "llama-2-7b-ngram": {

@@ -91,6 +91,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     memory: RankMemory | None
     """The worst rank's."""
     cache: CachePlan | None
+    """None too where the weights do not fit."""
     available_kv_bytes: int | None
     """Bytes that the KV cache is planned in, on the worst rank; negative when short."""
     stage_kv: tuple[Quantity, ...]
@@ -118,6 +119,19 @@ class Plan(Struct, frozen=True, kw_only=True):
             stops_at_start=memory is not None and memory.stops_at_start and not is_given,
             has_room=memory is None or memory.least_room >= 0,
         )
+
+    @property
+    def missing_bytes(self) -> float:
+        """Memory that the start lacks on the worst rank: for its parts, or for one request of full length; 0 where all
+        fits."""
+        memory, cache = self.memory, self.cache
+        available = self.available_kv_bytes if memory is None else memory.available_kv.value
+        if available is not None and available <= 0:
+            return -available
+        short = self.verdict in (Verdict.CONTEXT_TOO_LONG, Verdict.TIGHT)
+        if cache is not None and available is not None and short and not cache.fits:
+            return cache.needed_bytes - available
+        return max(0.0, -memory.unused.value) if memory is not None else 0.0
 
     @property
     def parameter_bytes_per_rank(self) -> int:
@@ -209,13 +223,16 @@ def plan(scenario: Scenario, batch: Batch | None = None) -> Plan:
     )
     is_known = _knows_memory(scenario)
     stage_kv = tuple(one.available_kv for one in memories) if is_known else ()
+    verdict = _verdict(memory, cache, layout.specs, resolved, scenario, stage_kv)
+    if verdict is Verdict.WEIGHTS_DO_NOT_FIT:
+        cache = None
     return Plan(
         scenario=scenario,
         accelerator=accelerator,
         architecture=begun.architecture,
         quantization=begun.quantization,
         resolved=resolved,
-        verdict=_verdict(memory, cache, layout.specs, resolved, scenario, stage_kv),
+        verdict=verdict,
         memory=None if scenario.accelerator is None else memory,
         cache=cache,
         available_kv_bytes=available[worst] if is_known else None,
@@ -360,7 +377,8 @@ def _verdict(
     return judged(
         resolved,
         cache,
-        weights_fit=only_cache or memory.weights.bounds[LOW] <= memory.budget.bounds[HIGH],
+        weights_fit=only_cache
+        or (not memory.lacks_weights and memory.weights.bounds[LOW] <= memory.budget.bounds[HIGH]),
         least=() if is_sure else stage_kv_bytes(stage_kv, LOW),
         most=() if is_sure else stage_kv_bytes(stage_kv, HIGH),
         planned=lambda available: plan_cache(specs, available, resolved, scenario.parallel),

@@ -77,7 +77,7 @@ def numbers_of(planned: Plan) -> Numbers:
         resolved=planned.resolved,
         specs=planned.specs,
         weights_bytes=planned.loaded_weights.value,
-        stage_kv=planned.stage_kv,
+        stage_kv=() if planned.verdict is Verdict.WEIGHTS_DO_NOT_FIT else planned.stage_kv,
         pool=planned.cache,
         verdict=planned.verdict,
         tight_by=planned.tight_by,

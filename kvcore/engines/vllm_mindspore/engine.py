@@ -15,7 +15,14 @@ from kvcore.base.term import left_of, most
 from kvcore.base.units import GIB
 from kvcore.engine.overheads import MemoryVariables, written_gb
 from kvcore.engine.protocol import Setting
-from kvcore.engine.rank_memory import Parts, RankMemory, half_width, measured_or, rank_parts
+from kvcore.engine.rank_memory import (
+    WEIGHTS_ABOVE_SHARE,
+    Parts,
+    RankMemory,
+    half_width,
+    measured_or,
+    rank_parts,
+)
 from kvcore.engines.vllm.start import Attention, Start
 from kvcore.engines.vllm.versions import vllm_release
 from kvcore.engines.vllm_ascend.npu import NpuEngine, NpuFacts
@@ -130,7 +137,8 @@ def declared_memory(setting: Setting, weights: Quantity, variables: MemoryVariab
         remainder=available,
         after_pool=figure("after_pool", 0, grade=Grade.ASSUMED, source=source),
     )
-    return rank_parts(parts, measured, _guard(variables, total, allotted, budget))
+    memory = rank_parts(parts, measured, _guard(variables, total, allotted, budget))
+    return replace(memory, notices=(*memory.notices, *_weights_above_share(variables, memory, allotted)))
 
 
 def activation_bytes(model_memory: int, weights: int, framework: int) -> int:
@@ -154,6 +162,25 @@ def _guard(
         "limit": f"{budget.value / GIB:.1f}",
     }
     return (Notice(code="model-memory-above-budget", field="available_kv", params=params),)
+
+
+def _weights_above_share(
+    variables: MemoryVariables, memory: RankMemory, allotted: Quantity
+) -> tuple[Notice, ...]:
+    """`model-memory-below-weights` where the weights exceed their share and the card: the pool is allocated in full.
+
+    Source: vllm-mindspore's tuning guide for Ascend, section 2, point 2: a share that is too small runs out of memory.
+    """
+    if memory.weights.value <= allotted.value or memory.unused.value >= 0:
+        return ()
+    params = {
+        "variable": variables.model,
+        "model": f"{allotted.value / GIB:g}",
+        "weights": f"{memory.weights.value / GIB:.1f}",
+        "kv": f"{max(0, memory.available_kv.value) / GIB:.1f}",
+        "missing": f"{-memory.unused.value / GIB:.1f}",
+    }
+    return (Notice(code=WEIGHTS_ABOVE_SHARE, field="available_kv", params=params),)
 
 
 def _given(name: str, setting: Setting, variable: str, default: float, source: str) -> Quantity:

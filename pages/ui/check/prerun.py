@@ -12,9 +12,11 @@ from packaging.version import Version
 from kvcore import catalogue
 from kvcore.base.errors import KvPlannerError, LogError, Notice
 from kvcore.base.numbers import count
+from kvcore.base.units import gib
 from kvcore.base.words import Words, listed, msg
+from kvcore.deploy.launch import PORT
 from kvcore.engines.registry import engine_of
-from kvcore.evidence.log.reader import read_log
+from kvcore.evidence.log.reader import StartupLog, read_log
 from kvcore.evidence.prerun import (
     DEFAULT_LENGTH,
     DEFAULT_UTILIZATION,
@@ -22,13 +24,14 @@ from kvcore.evidence.prerun import (
     VARIABLES,
     PreRun,
     PreRunResult,
+    check_model,
     documented_bytes_per_token,
     out_of_memory_remedies,
     prerun_from_log,
 )
-from kvcore.evidence.recognized import find_logged_model
+from kvcore.evidence.recognized import find_logged_model, scenario_from_log
 from kvcore.model.families import read_architecture
-from kvcore.planning import plan
+from kvcore.planning import Plan, plan
 from kvcore.scenario import Measured, Scenario
 from pages.ui.check import log as check_log
 from pages.ui.shared import net, notes, numbers, state, undo
@@ -72,7 +75,7 @@ def section(t: Words) -> None:
     )
     scenario = prerun_scenario(state.scenario())
     try:
-        bytes_per_token = kv_bytes_per_token(scenario)
+        planned = roomy_plan(scenario)
     except KvPlannerError as error:
         notes.refusal(error, t)
         return
@@ -80,12 +83,20 @@ def section(t: Words) -> None:
     if prerun is None:
         return
     _commands(prerun, scenario, t)
-    peak_gb = _log(t)
-    if peak_gb is not None:
+    found = _log(t)
+    if found is not None:
+        log, peak_gb = found
         try:
-            result = PreRunResult(prerun=prerun, peak_gb=peak_gb, bytes_per_token=bytes_per_token)
+            check_model(log, scenario.model)
+            result = PreRunResult(
+                prerun=prerun,
+                peak_gb=peak_gb,
+                bytes_per_token=bytes_per_token(planned),
+                weights_gb=gib(planned.loaded_weights.value),
+            )
         except KvPlannerError as error:
             notes.refusal(error, t)
+            _offer_logged_model(log, t)
         else:
             _arithmetic(result, scenario, t)
             _final(result, scenario, t)
@@ -114,10 +125,33 @@ def _last_with_variables() -> Version:
     return max(own for own, host in ENGINE.releases() if ENGINE.variables_in(host) is not None)
 
 
-def kv_bytes_per_token(scenario: Scenario) -> float:
-    """KV bytes of one further token on one card; raises a KvPlannerError for what cannot be planned."""
-    planned = plan(replace(scenario, measured=Measured(available_kv_gib=ROOMY_GIB)))
+def roomy_plan(scenario: Scenario) -> Plan:
+    """The plan with memory for any KV cache; raises a KvPlannerError for what cannot be planned."""
+    return plan(replace(scenario, measured=Measured(available_kv_gib=ROOMY_GIB)))
+
+
+def bytes_per_token(planned: Plan) -> float:
+    """KV bytes of one further token on one card."""
     return planned.cache.bytes_per_token if planned.cache is not None else 0.0
+
+
+@net.callback
+def _take_logged_model(log: StartupLog) -> None:
+    """Callback: the log's model and number of cards in the sidebar; its settings stay those of the fields."""
+    logged = scenario_from_log(log, state.scenario()).scenario
+    undo.take(replace(logged, measured=Measured()))
+
+
+def _offer_logged_model(log: StartupLog, t: Words) -> None:
+    logged = find_logged_model(log.model)
+    if logged is not None and logged.id != state.scenario().model:
+        st.button(
+            t("Take the log's model: {model}", model=logged.id),
+            key="prerun.logged",
+            icon=":material/input:",
+            on_click=_take_logged_model,
+            args=(log,),
+        )
 
 
 def _keep(key: str, value: float) -> None:
@@ -183,8 +217,12 @@ def _settings(t: Words) -> PreRun | None:
     return prerun
 
 
+def _model(scenario: Scenario) -> str:
+    """The name that the server is started with and asked for."""
+    return scenario.model if notes.ID.fullmatch(scenario.model) else "MODEL"
+
+
 def _shell(exports: Mapping[str, str], scenario: Scenario, flags: Mapping[str, str]) -> str:
-    model = scenario.model if notes.ID.fullmatch(scenario.model) else "MODEL"
     lines = [f"export {name}={value}" for name, value in exports.items()]
     parallel = scenario.parallel
     sizes = {
@@ -194,7 +232,7 @@ def _shell(exports: Mapping[str, str], scenario: Scenario, flags: Mapping[str, s
     arguments = {**{name: str(size) for name, size in sizes.items() if size > 1}, **flags}
     command = " \\\n".join(
         [
-            " ".join((*ENGINE.facts.launch.program, model)),
+            " ".join((*ENGINE.facts.launch.program, _model(scenario))),
             *(f"  {name}={value}" for name, value in arguments.items()),
             *(("  --enable-expert-parallel",) if parallel.enable_expert_parallel else ()),
         ]
@@ -205,6 +243,7 @@ def _shell(exports: Mapping[str, str], scenario: Scenario, flags: Mapping[str, s
 def _commands(prerun: PreRun, scenario: Scenario, t: Words) -> None:
     st.code(_shell(prerun.exports, scenario, prerun.flags), language="bash")
     tokens = count(prerun.max_model_len)
+    # The prompt and its answer together have the full length.
     if prerun.requests == 1:
         st.text(
             t(
@@ -220,6 +259,13 @@ def _commands(prerun: PreRun, scenario: Scenario, t: Words) -> None:
                 tokens=tokens,
             )
         )
+    st.caption(
+        t(
+            "{prompt} tokens of prompt and 1 of answer: the engine refuses a prompt of the full length.",
+            prompt=count(prerun.prompt_tokens),
+        )
+    )
+    st.code(prerun.request_command(_model(scenario), PORT), language="bash")
 
 
 @net.callback
@@ -250,7 +296,8 @@ def _adopt_log_settings() -> None:
     }
 
 
-def _log(t: Words) -> float | None:
+def _log(t: Words) -> tuple[StartupLog, float] | None:
+    """The pasted log and the peak in it, in GB."""
     st.subheader(t("2. Its log"), anchor=False)
     kept = st.session_state.get(KEPT, "")
     st.text_area(
@@ -277,15 +324,7 @@ def _log(t: Words) -> float | None:
     st.text(
         t("Peak in use: {size} GB, line {number}", size=f"{peak.value:.1f}", number=str(peak.line_number))
     )
-    logged = find_logged_model(log.model)
-    if logged is not None and logged.id != state.scenario().model:
-        st.caption(
-            t(
-                "The log is of `{logged}`. Tokens are counted for the model of the sidebar: choose it there.",
-                logged=logged.id,
-            )
-        )
-    return float(peak.value)
+    return log, float(peak.value)
 
 
 def _arithmetic(result: PreRunResult, scenario: Scenario, t: Words) -> None:
@@ -396,7 +435,7 @@ def _latent_note(scenario: Scenario, t: Words) -> None:
         scenario, model=entry.id, config=entry.config, checkpoint=entry.checkpoint, max_model_len=None
     )
     try:
-        true = kv_bytes_per_token(example)
+        true = bytes_per_token(roomy_plan(example))
     except KvPlannerError:  # flags of another model, which this one is refused with
         return
     with st.expander(t("A note on latent attention (MLA)"), icon=":material/menu_book:"):
@@ -404,7 +443,11 @@ def _latent_note(scenario: Scenario, t: Words) -> None:
             t(
                 "The guide computes the KV cache of a DeepSeek-V3 token as layers × heads × head size × 2: "
                 "{layers} × {heads} × {head_size} × 2 = **{documented} bytes**. Latent attention keeps one compressed "
-                "vector for all heads: **{true} bytes**, {factor} times less. The steps above use the latter.",
+                "vector for all heads: **{true} bytes**, {factor} times less. In 16 bits the formula counts the keys "
+                "of all heads and no values; both take {both} bytes, {most} times as much. The steps above use the "
+                "latent vector.",
+                both=f"{2 * documented:,}",
+                most=f"{2 * documented / true:.0f}",
                 layers=str(layers),
                 heads=str(heads),
                 head_size=str(head_size),
