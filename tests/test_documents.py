@@ -111,7 +111,11 @@ def test_a_step_of_a_story_is_complete(name: str) -> None:
     step = STORIES[name]
     assert name.startswith(f"{step.story}/")
     assert link.decode(link_params(step.scenario), PARAMETERS).repairs == ()
-    assert planned(step.scenario).verdict in (Verdict.FITS, Verdict.TIGHT)
+    # The guide's own peak is less than the weights of the guide's model: that step shows it.
+    fails = (Verdict.WEIGHTS_DO_NOT_FIT,)
+    assert planned(step.scenario).verdict in (
+        fails if name == "ascend-tuning/settings" else (Verdict.FITS, Verdict.TIGHT)
+    )
     assert all(f"{step.story}/{figure}" in STORY_FIGURES for figure in step.figures)
     assert all(CORRECTIONS[correction].source is step.story for correction in step.corrections)
 

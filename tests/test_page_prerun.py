@@ -11,6 +11,8 @@ DEEPSEEK = {
     "accelerator": "Ascend-910B1-64GB",
     "tensor_parallel_size": "16",
 }
+QWEN = {"model": "Qwen/Qwen3-8B", "accelerator": "Ascend-910B1-64GB"}
+"""The model of the sample log."""
 
 
 def commands(app: AppTest) -> str:
@@ -23,28 +25,71 @@ def numbers(app: AppTest) -> list[str]:
 
 @pytest.mark.parametrize(("locale", "title"), [("en-US", "3. The arithmetic"), ("zh-CN", "3. 计算过程")])
 def test_the_guide_s_walk_through(locale: str, title: str) -> None:
-    app = open_check(locale, **DEEPSEEK)
+    app = open_check(locale, **QWEN)
     checked(app.button(key="prerun.sample").click().run())
     assert title in seen(app)
     assert numbers(app)[:3] == ["64 × 0.9 − 50 = 7.6", "28.9 − 7.6 = 21.3", "57.6 − 21.3 = 36.3"]
-    assert "÷ 70,272 = " in numbers(app)[3]
+    assert "÷ 147,456 = " in numbers(app)[3]
     assert "export vLLM_MODEL_MEMORY_USE_GB=22" in commands(app)
     assert "1,998,848" in seen(app)
     assert "28.4" in seen(app)
+    # Keys and values of all heads: twice that, and 57 times the 70,272 of latent attention.
+    assert "3,997,696" in seen(app)
+    assert "57" in seen(app)
 
 
 def test_the_final_settings_become_the_scenario() -> None:
-    app = open_check(**DEEPSEEK)
+    app = open_check(**QWEN)
     checked(app.button(key="prerun.sample").click().run())
     checked(app.button(key="prerun.take").click().run())
     link = params(app)
     assert (link["engine"], link["env.vLLM_MODEL_MEMORY_USE_GB"], link["max_num_seqs"]) == (
         "vllm-mindspore",
         "22",
-        "33",
+        "15",
     )
     assert (link["max_num_batched_tokens"], link["measured.batched_tokens"]) == ("16384", "16384")
     assert "prerun.take" not in keys(app)
+
+
+@pytest.mark.parametrize(
+    ("locale", "said"),
+    [
+        ("en-US", ("The log is of Qwen/Qwen3-8B", "Take the model of the log")),
+        ("zh-CN", ("日志属于 Qwen/Qwen3-8B", "请采用日志中的模型")),
+    ],
+)
+def test_a_log_of_another_model_is_refused_until_it_is_taken(locale: str, said: tuple[str, str]) -> None:
+    app = open_check(locale, **DEEPSEEK)
+    checked(app.button(key="prerun.sample").click().run())
+    assert all(words in seen(app) for words in said)
+    assert "prerun.take" not in keys(app)
+    checked(app.button(key="prerun.logged").click().run())
+    assert params(app)["model"] == "Qwen/Qwen3-8B"
+    assert params(app).get("tensor_parallel_size", "1") == "1"
+    assert params(app)["accelerator"] == "Ascend-910B1-64GB"
+    assert numbers(app)[2] == "57.6 − 21.3 = 36.3"
+    assert "export vLLM_MODEL_MEMORY_USE_GB=22" in commands(app)
+
+
+@pytest.mark.parametrize(
+    ("locale", "said"),
+    [("en-US", "the weights of the model alone take 40.3 GB"), ("zh-CN", "仅该模型的权重每卡就占 40.3 GB")],
+)
+def test_a_peak_below_the_weights_is_refused(locale: str, said: str) -> None:
+    app = open_check(locale, **DEEPSEEK)
+    peak = "[INFO] actual peak used mem:29614M. Weight used size:0M"
+    checked(app.text_area(key="prerun.text").set_value(peak).run())
+    assert said in seen(app)
+    assert "prerun.take" not in keys(app)
+
+
+def test_the_request_of_the_pre_run_can_be_copied() -> None:
+    """A prompt of 16,384 tokens would be refused: one is left for the answer."""
+    app = open_check(**QWEN)
+    assert '"prompt": [[1000 + n] * 16383 for n in range(1)], "max_tokens": 1' in commands(app)
+    checked(app.number_input(key="prerun.length").set_value(4096).run())
+    assert "[1000 + n] * 4095 for" in commands(app)
 
 
 def test_a_larger_step_is_run_before_it_is_served() -> None:

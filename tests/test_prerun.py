@@ -1,5 +1,7 @@
 """The pre-run of vllm-mindspore. Numbers are those of its tuning guide, or sums by hand."""
 
+import json
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -150,6 +152,26 @@ def test_a_peak_that_cannot_be() -> None:
     with pytest.raises(ScenarioError) as raised:
         the_result(peak_gb=7.6 + 57.2)
     assert raised.value.code == "prerun-no-kv"
+
+
+def test_a_peak_below_the_weights_is_refused_with_its_next_step() -> None:
+    """DeepSeek-V3 on 16 NPUs keeps 40.3 GB of weights on each; the guide's peak leaves 21.3."""
+    with pytest.raises(
+        ScenarioError, match=r"21\.3 GB, and the weights of the model alone take 40\.3 GB"
+    ) as raised:
+        the_result(weights_gb=40.3)
+    assert (raised.value.code, raised.value.field) == ("prerun-peak-below-weights", "peak_used_gib")
+    assert "repeat the pre-run with this model" in raised.value.next_step
+    assert the_result(weights_gb=15.3).final_model_gb == 22
+
+
+def test_the_request_runs_as_a_command() -> None:
+    command = PreRun(max_model_len=512, batched_tokens=1024).request_command("a/b'c", 8000)
+    written = command.partition(" \\\n  | curl")[0]
+    body = json.loads(subprocess.run(["bash", "-c", written], capture_output=True, check=True).stdout)
+    assert (body["model"], body["max_tokens"]) == ("a/b'c", 1)
+    assert [len(prompt) for prompt in body["prompt"]] == [511, 511]
+    assert body["prompt"][0] != body["prompt"][1]
 
 
 def test_system_and_driver_must_fit_beside_the_budget() -> None:

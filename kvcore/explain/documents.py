@@ -32,7 +32,6 @@ from kvcore.evidence.prerun import (
     documented_bytes_per_token,
     out_of_memory_remedies,
 )
-from kvcore.explain.numbers import any_cache
 from kvcore.explain.reference import BATCH, LATENT_POOL_GIB, NGRAM, PROMPT_TOKENS, SMALL_STEP
 from kvcore.explain.stories import oldest, planned
 from kvcore.planning import Plan
@@ -71,11 +70,10 @@ def memory_of(plan: Plan) -> RankMemory:
 
 
 def cache_of(plan: Plan) -> CachePlan:
-    """The KV cache of a plan, on a larger card where its own has no memory for one."""
-    found = any_cache(plan)
-    if found is None:
+    """The KV cache of a plan that has memory for one."""
+    if plan.cache is None:
         raise ValueError(f"no KV cache: {plan.scenario.model}")
-    return found
+    return plan.cache
 
 
 def all_ranks(plan: Plan, part: str) -> Quantity:
@@ -330,7 +328,7 @@ PEAK_MB: Final = 29614
 
 def _ascend_tuning() -> dict[str, Recomputed]:
     """The pre-run of vllm-mindspore on an NPU of 64 GB."""
-    deepseek, final, prerun = planned("pre-run"), planned("fitting-pre-run"), PreRun()
+    deepseek, final, prerun = planned("latent"), planned("fitting-pre-run"), PreRun()
     config = deepseek.scenario.config.raw
     result = PreRunResult(
         prerun=prerun,

@@ -67,6 +67,7 @@ SCENARIOS: Final[Mapping[str, Mapping[str, Any]]] = {
     "blocks-of-64": {**SHORT_POST_MORTEM, "block_size": 64},
     "pre-run": PRE_RUN,
     "fitting-pre-run": FITTING_PRE_RUN,
+    "latent": {**PRE_RUN, "env.vLLM_MODEL_MEMORY_USE_GB": "50"},
     "llama-2-7b": LLAMA,
     "llama-2-7b-small-steps": {**LLAMA, "max_num_batched_tokens": SMALL_STEP},
     "llama-2-7b-ngram": {

@@ -137,9 +137,10 @@ def bytes_per_token(planned: Plan) -> float:
 
 @net.callback
 def _take_logged_model(log: StartupLog) -> None:
-    """Callback: the log's model and number of cards in the sidebar; its settings stay those of the fields."""
-    logged = scenario_from_log(log, state.scenario()).scenario
-    undo.take(replace(logged, measured=Measured()))
+    """Callback: the log's model and number of cards, on the sidebar's card where the engine runs on it."""
+    logged, card = scenario_from_log(log, state.scenario()).scenario, state.scenario().accelerator
+    is_kept = card is not None and engine_of(logged).runs_on(card)
+    undo.take(replace(logged, accelerator=card) if is_kept else logged)
 
 
 def _offer_logged_model(log: StartupLog, t: Words) -> None:
