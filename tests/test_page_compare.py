@@ -64,7 +64,7 @@ def test_use_this_changes_the_scenario_and_undo_takes_it_back() -> None:
 def test_four_pins_travel_in_the_link() -> None:
     app = open_page(QWEN)
     for size in (1, 2, 4, 8):
-        app = checked(app.segmented_control(key="tensor_parallel_size").set_value(size).run())
+        app = checked(app.number_input(key="tensor_parallel_size").set_value(size).run())
         app = checked(app.button(key="pin").click().run())
     link = params(app)
     assert sorted(name for name in link if name.startswith("pin.")) == ["pin.1", "pin.2", "pin.3", "pin.4"]

@@ -55,7 +55,7 @@ class TestFits:
     def test_folded_parts_are_built_when_opened(self) -> None:
         app = open_app(opened=False)
         keys = {widget.key for widget in app.number_input}
-        assert keys == {"gpu_memory_utilization"}
+        assert keys == {"gpu_memory_utilization", "tensor_parallel_size"}
         assert not app.selectbox
         assert not app.text_area
         assert {"measured.weights_gib"} <= {w.key for w in open_app().number_input}
@@ -116,7 +116,7 @@ class TestDoesNotFit:
         checked(app.run())
         assert app.success[0].value.startswith("Fits: ")
         assert params(app)["tensor_parallel_size"] == "2"
-        assert app.segmented_control(key="tensor_parallel_size").value == 2
+        assert app.number_input(key="tensor_parallel_size").value == 2
 
     def test_a_proposed_length_stands_exactly_in_the_field(self) -> None:
         app = open_app({"model": "Qwen/Qwen3-32B", "accelerator": "H100-80GB", "max_model_len": "40960"})
@@ -146,11 +146,11 @@ class TestLink:
         )
         assert app.selectbox(key="model").value == "Qwen/Qwen3-32B"
         assert app.selectbox(key="accelerator").value == "RTX-4090-24GB"
-        assert app.segmented_control(key="tensor_parallel_size").value == 8
+        assert app.number_input(key="tensor_parallel_size").value == 8
         assert app.text_input(key="max_model_len").value == "8192"
         assert app.number_input(key="gpu_memory_utilization").value == 0.75
         assert app.segmented_control(key="kv_cache_dtype").value == "fp8"
-        assert app.selectbox(key="dtype").value == "float16"
+        assert app.select_slider(key="dtype").value == "float16"
         assert app.number_input(key="max_num_seqs").value == 64
         assert app.toggle(key="enforce_eager").value is True
         assert app.number_input(key="accelerator.memory_gib").value == 24
@@ -175,12 +175,12 @@ class TestLink:
         assert "Part of this link could not be used" in text
         assert "max_num_seqs: lots → the default" in text
         assert "tensor_parallel_size: 6" not in text
-        assert app.segmented_control(key="tensor_parallel_size").value == 6
+        assert app.number_input(key="tensor_parallel_size").value == 6
         assert app.number_input(key="gpu_memory_utilization").value == 0.75
 
     def test_unusable_values_are_named_once(self) -> None:
         app = open_app(WORKED | {"max_num_seqs": "lots"})
-        app.segmented_control(key="tensor_parallel_size").set_value(4)
+        app.number_input(key="tensor_parallel_size").set_value(4)
         checked(app.run())
         assert "could not be used" not in seen(app)
 
@@ -199,14 +199,14 @@ class TestLink:
 
     def test_back_brings_the_scenario_of_that_link(self) -> None:
         app = open_app(WORKED)
-        app.segmented_control(key="tensor_parallel_size").set_value(4)
+        app.number_input(key="tensor_parallel_size").set_value(4)
         checked(app.run())
         for name in list(params(app)):
             del app.query_params[name]
         for name, value in WORKED.items():
             app.query_params[name] = value
         checked(app.run())
-        assert app.segmented_control(key="tensor_parallel_size").value == 8
+        assert app.number_input(key="tensor_parallel_size").value == 8
 
 
 class TestLanguages:

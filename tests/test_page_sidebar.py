@@ -87,7 +87,7 @@ class TestModels:
         next(button for button in app.button if button.label == "Use this config").click()
         checked(app.run())
         assert app.selectbox(key="model").value == "config.json"
-        assert app.segmented_control(key="tensor_parallel_size").value == 4
+        assert app.number_input(key="tensor_parallel_size").value == 4
         assert app.text_input(key="max_model_len").value == "4096"
         assert app.number_input(key="gpu_memory_utilization").value == 0.75
         assert link.decode(params(app)).scenario.config.raw == CONFIG
@@ -153,7 +153,49 @@ class TestModels:
 
     def test_only_sizes_that_divide_are_offered(self) -> None:
         app = open_app({"model": "Qwen/Qwen2.5-14B", "accelerator": "H100-80GB"})  # 40 heads
-        assert app.segmented_control(key="tensor_parallel_size").options == ["1", "2", "4", "8"]
+        assert app.select_slider(key="tensor_parallel_size.slider").options == ["1", "2", "4", "8"]
+
+    def test_the_slider_and_the_field_of_the_tensor_parallel_size_agree(self) -> None:
+        app = open_app(WORKED)
+        assert app.select_slider(key="tensor_parallel_size.slider").value == 8
+        checked(app.select_slider(key="tensor_parallel_size.slider").set_value(4).run())
+        assert params(app)["tensor_parallel_size"] == "4"
+        assert app.number_input(key="tensor_parallel_size").value == 4
+        checked(app.number_input(key="tensor_parallel_size").set_value(32).run())
+        assert params(app)["tensor_parallel_size"] == "32"
+        assert app.select_slider(key="tensor_parallel_size.slider").value == 32
+
+    @pytest.mark.parametrize("typed", [0.0, 2.5, 1025.0])
+    def test_a_size_that_is_none_keeps_the_old_one_and_says_so(self, typed: float) -> None:
+        app = open_app(WORKED)
+        checked(app.number_input(key="tensor_parallel_size").set_value(typed).run())
+        assert params(app)["tensor_parallel_size"] == "8"
+        assert app.number_input(key="tensor_parallel_size").value == 8
+        assert [f"Not taken: {typed:,.12g} is not a whole number from 1 to 1,024."] == [
+            text.value for text in app.text
+        ]
+
+    @pytest.mark.parametrize(
+        ("given", "shown"), [("half", "float16"), ("float", "float32"), ("auto", "auto")]
+    )
+    def test_the_dtype_of_a_link_is_shown_and_kept(self, given: str, shown: str) -> None:
+        app = open_app(WORKED | {"dtype": given})
+        assert app.select_slider(key="dtype").value == shown
+        assert params(app)["dtype"] == given
+
+    @pytest.mark.parametrize(
+        ("locale", "said"),
+        [
+            ("en-US", "`bfloat16` does not run here. Set dtype to float16."),
+            ("zh-CN", "`bfloat16` 在此无法运行。将 dtype 设为 float16。"),
+        ],
+    )
+    def test_a_dtype_that_the_card_has_not_is_said_with_what_to_do(self, locale: str, said: str) -> None:
+        volta = {"model": "Qwen/Qwen3-8B", "accelerator": "V100-PCIe-16GB"}
+        app = open_app(volta, locale, opened=False)
+        assert said in [caption.value for caption in app.caption]
+        ampere = open_app(volta | {"accelerator": "A100-80GB-SXM"}, locale, opened=False)
+        assert said not in [caption.value for caption in ampere.caption]
 
     def test_a_refusal_is_shown_in_the_engines_words_and_the_controls_stay(self) -> None:
         app = open_app({"model": "Qwen/Qwen3-32B", "accelerator": "V100-PCIe-16GB", "dtype": "bfloat16"})
@@ -163,7 +205,7 @@ class TestModels:
             line.value.startswith("`Qwen/Qwen3-32B` · ") and "V100" in line.value for line in app.caption
         )
         share = app.number_input(key="gpu_memory_utilization").value
-        app.selectbox(key="dtype").set_value("half")
+        app.select_slider(key="dtype").set_value("float16")
         checked(app.run())
         assert app.number_input(key="gpu_memory_utilization").value == share
         assert "The engine refuses this start" not in seen(app)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from msgspec.structs import replace
@@ -26,6 +26,9 @@ from kvcore.scenario import (
 TENSOR_PARALLEL_SIZES: Final = (1, 2, 4, 8, 16)
 REPLICAS: Final = (1, 2, 4, 8)
 """Data parallel sizes offered first."""
+DTYPES: Final = (AUTO, "bfloat16", "float16", "float32")
+"""Dtypes of a model; the engine's other spellings stand for these."""
+_SPELLINGS: Final = {"half": "float16", "float": "float32"}
 KV_CACHE_DTYPES: Final = FLAGS["kv_cache_dtype"].common
 """Dtypes offered first; the full list has all that the engine knows."""
 CHECKPOINT: Final = "auto"
@@ -75,6 +78,30 @@ def refused_values(scenario: Scenario, field: str, values: Sequence[str | None])
         ['fp8', 'nvfp4']
     """
     return frozenset(value for value in values if _refusal(replace(scenario, **{field: value}), field))
+
+
+def dtype_of(scenario: Scenario) -> str:
+    """The dtype of `scenario` as one of DTYPES: `--dtype half` is float16, `--dtype float` is float32.
+
+    Example:
+        >>> from kvcore.wire.request import scenario_from_request
+        >>> dtype_of(scenario_from_request({"model": "Qwen/Qwen3-8B", "dtype": "half"}))
+        'float16'
+    """
+    return _SPELLINGS.get(scenario.dtype, scenario.dtype)
+
+
+@cached_answer
+def dtype_refusals(scenario: Scenario) -> Mapping[str, KvPlannerError]:
+    """The dtypes that card and release refuse for this model, each with the engine's refusal.
+
+    Example:
+        >>> from kvcore.wire.request import scenario_from_request
+        >>> list(dtype_refusals(scenario_from_request({"model": "Qwen/Qwen3-8B", "accelerator": "V100-PCIe-16GB"})))
+        ['bfloat16']
+    """
+    asked = ((name, _refusal(replace(scenario, dtype=name), "dtype")) for name in DTYPES)
+    return {name: error for name, error in asked if error is not None}
 
 
 @cached_answer

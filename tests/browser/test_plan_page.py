@@ -8,7 +8,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
-from tests.browser.conftest import OpenPage, metrics, settled
+from tests.browser.conftest import OpenPage, metrics, moved, settled
 
 pytestmark = pytest.mark.browser
 
@@ -27,10 +27,9 @@ def query(page: Page) -> dict[str, str]:
     return {name: values[-1] for name, values in parse_qs(urlsplit(page.url).query).items()}
 
 
-def slider(page: Page, number: int) -> Locator:
-    return page.locator(
-        "[data-testid=stSidebar] [role=slider], [data-testid=stSidebar] input[type=range]"
-    ).nth(number)
+def slider(page: Page, key: str) -> Locator:
+    place = f".st-key-{key.replace('.', '-')}"
+    return page.locator(f"{place} [role=slider], {place} input[type=range]").first
 
 
 def wait_for_query(page: Page, **wanted: str) -> None:
@@ -50,7 +49,9 @@ def test_the_first_visit_of_a_fresh_server_may_be_a_deep_link(fresh_server: str,
     assert metrics(page) == {
         "Requests at once": "20", "KV cache tokens": "163,840", "KV per token": "32 KiB", "Longest request": "40,960",
     }  # fmt: skip
-    expect(page.locator("[data-testid=stSidebar]").get_by_text("Tensor parallel size")).to_be_visible()
+    expect(
+        page.locator("[data-testid=stSidebar]").get_by_text("Tensor parallel size", exact=True)
+    ).to_be_visible()
 
 
 def test_the_first_visit_may_be_another_page_and_the_scenario_goes_along(
@@ -58,7 +59,9 @@ def test_the_first_visit_may_be_another_page_and_the_scenario_goes_along(
 ) -> None:
     page = browser.new_context(locale="en-US").new_page()
     page.goto(f"{fresh_server}/check{RULE_OF_THUMB}")
-    expect(page.locator("[data-testid=stSidebar]").get_by_text("Tensor parallel size")).to_be_visible()
+    expect(
+        page.locator("[data-testid=stSidebar]").get_by_text("Tensor parallel size", exact=True)
+    ).to_be_visible()
     entries = page.evaluate("history.length")
     page.locator("[data-testid=stMain]").get_by_role("link", name="Plan").click()
     settled(page)
@@ -71,7 +74,7 @@ def test_the_first_visit_may_be_another_page_and_the_scenario_goes_along(
 def test_dragging_a_slider_changes_the_numbers(server: str, open_page: OpenPage) -> None:
     page = open_page(server)
     before = metrics(page)
-    handle = page.locator("[data-testid=stSidebar] [data-testid=stSlider]").nth(1)
+    handle = page.locator(".st-key-gpu_memory_utilization-slider [data-testid=stSlider]")
     area = handle.bounding_box()
     assert area is not None
     # From the value's place to the left third of the track.
@@ -91,7 +94,7 @@ def test_dragging_a_slider_changes_the_numbers(server: str, open_page: OpenPage)
 def test_a_key_on_a_slider_changes_number_field_link_and_cards(server: str, open_page: OpenPage) -> None:
     page = open_page(server)
     before = metrics(page)
-    slider(page, 0).focus()
+    slider(page, "max_model_len.slider").focus()
     page.keyboard.press("ArrowLeft")
     wait_for_query(page, max_model_len="4096", v="1")
     expect(page.get_by_label("Context length (tokens)", exact=True)).to_have_value("4096")
@@ -102,9 +105,8 @@ def test_a_key_on_a_slider_changes_number_field_link_and_cards(server: str, open
 def test_back_and_forward_restore_the_scenario(server: str, open_page: OpenPage) -> None:
     page = open_page(server + "/" + RULE_OF_THUMB)
     first = metrics(page)
-    page.get_by_role("radio", name="4", exact=True).or_(
-        page.locator("[data-testid=stSidebar]").get_by_role("button", name="4", exact=True)
-    ).first.click()
+    slider(page, "tensor_parallel_size.slider").focus()
+    page.keyboard.press("ArrowLeft")
     wait_for_query(page, tensor_parallel_size="4")
     second = metrics(page)
     assert second != first
@@ -131,7 +133,7 @@ def test_one_change_is_one_step_back(server: str, open_page: OpenPage) -> None:
 
 def test_reload_restores_everything(server: str, open_page: OpenPage) -> None:
     page = open_page(server)
-    slider(page, 0).focus()
+    slider(page, "max_model_len.slider").focus()
     page.keyboard.press("ArrowRight")
     page.keyboard.press("ArrowRight")
     wait_for_query(page, max_model_len="32768")
@@ -140,6 +142,87 @@ def test_reload_restores_everything(server: str, open_page: OpenPage) -> None:
     settled(page)
     assert metrics(page) == before
     assert page.url == address
+
+
+FIRST_SIX = ("model_search", "accelerator_search", "tensor_parallel_size.slider", "dtype", "max_model_len.slider",
+             "gpu_memory_utilization.slider")  # fmt: skip
+
+
+@pytest.mark.parametrize("locale", ["en-US", "zh-CN"])
+@pytest.mark.parametrize("card", ["RTX-4090-24GB", "V100-SXM2-32GB"])
+def test_the_first_six_controls_need_no_scrolling(
+    server: str, open_page: OpenPage, locale: str, card: str
+) -> None:
+    """The V100 has a line more: it has no bfloat16."""
+    page = open_page(
+        f"{server}/{WORKED.replace('RTX-4090-24GB', card)}", width=1280, height=720, locale=locale
+    )
+    below = 0.0
+    for key in FIRST_SIX:
+        box = page.locator(f".st-key-{key.replace('.', '-')}").first.bounding_box()
+        assert box is not None
+        assert below <= box["y"]
+        below = box["y"] + box["height"]
+        assert below <= 720
+
+
+def test_the_worked_example_in_chinese_with_four_sliders(server: str, open_page: OpenPage) -> None:
+    """From an empty page to the 163,840 tokens and 20 requests of the article, under its own assumptions."""
+    page = open_page(server, locale="zh-CN")
+    for key, typed, hit in (
+        ("model", "qwen3 32b", "Qwen/Qwen3-32B"),
+        ("accelerator", "4090", "RTX-4090-24GB"),
+    ):
+        page.locator(f".st-key-{key}_search input").fill(typed)
+        page.locator(f"[class*='st-key-{key}_hit-{hit.replace('/', '-')}'] button").first.click()
+        expect(page.locator(f".st-key-{key}_hits button")).to_have_count(0)
+        settled(page)
+    wait_for_query(page, accelerator="RTX-4090-24GB")
+    for field, key, wanted in (
+        ("tensor_parallel_size", "tensor_parallel_size.slider", "8"),
+        ("dtype", "dtype", "float16"),
+        ("max_model_len", "max_model_len.slider", "8192"),
+        ("gpu_memory_utilization", "gpu_memory_utilization.slider", "0.75"),
+    ):
+        step_slider(page, field, key, wanted)
+    assert metrics(page)["KV 缓存 token 数"] == "261,936"  # the engine's
+    page.locator("[data-testid=stSidebar]").get_by_text("更多选项").click()
+    for name, own in (
+        ("accelerator.memory_gib", "24"),
+        ("measured.weights_gib", "8"),
+        ("measured.non_torch_gib", "5"),
+        ("measured.peak_activation_gib", "0"),
+        ("measured.cuda_graph_gib", "0"),
+    ):
+        field = page.locator(f".st-key-{name.replace('.', '-')} input")
+        field.fill(own)
+        field.press("Enter")
+        wait_for_query(page, **{name: own})
+    assert metrics(page) == {
+        "并发请求数": "20", "KV 缓存 token 数": "163,840", "每 token KV": "32 KiB", "单请求最长长度": "40,960",
+    }  # fmt: skip
+
+
+def step_slider(page: Page, field: str, key: str, wanted: str) -> None:
+    """Presses arrows on a slider until the link says the wanted value."""
+    order = ("auto", "bfloat16", "float16", "float32")
+    for _ in range(40):
+        now = query(page).get(field)
+        if now == wanted:
+            return
+        handle = slider(page, key)
+        now = now or handle.get_attribute("aria-valuetext") or handle.get_attribute("aria-valuenow") or ""
+        places = (order.index(now), order.index(wanted)) if wanted in order else (amount(now), amount(wanted))
+        handle.focus()
+        moved(page, "ArrowRight" if places[0] < places[1] else "ArrowLeft")
+        settled(page)
+    raise AssertionError(f"{field} never becomes {wanted}: {query(page)}")
+
+
+def amount(text: str) -> float:
+    """The number that a slider says: 8K is 8,192."""
+    plain = text.replace(",", "")
+    return float(plain.removesuffix("K")) * (1024 if plain.endswith("K") else 1)
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

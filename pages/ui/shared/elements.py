@@ -128,6 +128,11 @@ def fold(label: str, name: str, icon: str | None = None) -> tuple[DeltaGenerator
     return box, _is_opened(box.open, was_opened)
 
 
+def pair(name: str) -> DeltaGenerator:
+    """A row for a field with its slider: the label above both, the slider left of the field, what is refused below."""
+    return st.container(key=f"pair_{name}", gap=None)
+
+
 def other_ways(label: str, key: str) -> tuple[DeltaGenerator, bool]:
     """A small popover in the sidebar, and whether to fill it; its key says whether it is open, in any language."""
     box = st.popover(label, icon=":material/add:", type="tertiary", key=key, on_change="rerun")

@@ -20,7 +20,7 @@ from kvcore.flags import FLAGS, Flag, Kind, Shown, Widget, fields_of
 from kvcore.planning import Plan
 from kvcore.scenario import AUTO, value_of
 from pages.ui.shared import labels, net, numbers, problems, state
-from pages.ui.shared.elements import fold
+from pages.ui.shared.elements import fold, pair
 from pages.ui.shared.state import seed, set_field
 from pages.ui.sidebar import additional_controls, limit_controls, pickers
 
@@ -31,12 +31,13 @@ def scenario(planned: Plan | KvPlannerError, t: Words) -> None:
     pickers.model(t)
     pickers.accelerator(t)
     _tensor_parallel(t)
-    for name in offers.main_flags(state.scenario()):
-        _of_experts(name, plan, t)
+    _dtype(t)
     limit_controls.context_length(plan, t)
     limit_controls.utilization(plan, t)
-    _segmented("kv_cache_dtype", offers.kv_cache_dtypes(state.scenario()), state.scenario().kv_cache_dtype, t)
+    for name in offers.main_flags(state.scenario()):
+        _of_experts(name, plan, t)
     _weight_precision(t)
+    _segmented("kv_cache_dtype", offers.kv_cache_dtypes(state.scenario()), state.scenario().kv_cache_dtype, t)
     box, is_opened = fold(t("More options"), "more")
     if is_opened:
         with box:
@@ -44,9 +45,46 @@ def scenario(planned: Plan | KvPlannerError, t: Words) -> None:
 
 
 def _tensor_parallel(t: Words) -> None:
-    now = state.scenario().parallel.tensor_parallel_size
-    sizes = offers.tensor_parallel_sizes(state.scenario()) or offers.TENSOR_PARALLEL_SIZES
-    _segmented("tensor_parallel_size", sorted({*sizes, now}), now, t)
+    """A slider over the sizes that the engine accepts for this model and card, and a field for any size."""
+    flag, now = FLAGS["tensor_parallel_size"], state.scenario().parallel.tensor_parallel_size
+    sizes = sorted({*(offers.tensor_parallel_sizes(state.scenario()) or offers.TENSOR_PARALLEL_SIZES), now})
+    with pair(flag.name):
+        _number(flag, now, "", t)
+        if len(sizes) > 1:
+            _slider(flag, sizes, now, t)
+
+
+def _dtype(t: Words) -> None:
+    """A slider over the dtypes of a model; one that the card lacks is marked, and the line below says what to do."""
+    flag, scenario = FLAGS["dtype"], state.scenario()
+    now, refused = offers.dtype_of(scenario), offers.dtype_refusals(scenario)
+    marked = {name: t("{value} (refused here)", value=name) for name in refused}
+    key = seed(flag.name, now)
+    st.select_slider(
+        t(flag.label),
+        offers.DTYPES,
+        value=now,
+        format_func=lambda name: marked.get(name, name),
+        key=key,
+        help=labels.help_of(flag, t),
+        on_change=net.taking(key, partial(set_field, flag.name), offers.DTYPES),
+    )
+    problems.next_to_control(flag.name, t)
+    for name, error in refused.items():
+        st.caption(t("{value} does not run here. {step}.", value=f"`{name}`", step=t.next_step(error)))
+
+
+def _slider(flag: Flag, options: Sequence[Any], now: Any, t: Words) -> None:
+    """The slider beside a field of the same name."""
+    key = seed(f"{flag.name}.slider", now)
+    st.select_slider(
+        t("{label} (slider)", label=t(flag.label)),
+        options,
+        value=now,
+        key=key,
+        label_visibility="collapsed",
+        on_change=net.taking(key, partial(set_field, flag.name), options),
+    )
 
 
 def _of_experts(name: str, plan: Plan | None, t: Words) -> None:

@@ -17,6 +17,7 @@ from kvcore.flags import FLAGS
 from kvcore.planning import Plan
 from kvcore.scenario import AUTO, CudagraphMode
 from pages.ui.shared import labels, net, numbers, state
+from pages.ui.shared.elements import pair
 from pages.ui.shared.state import seed, set_field
 
 LENGTH, SHARE = "max_model_len", "gpu_memory_utilization"
@@ -31,34 +32,35 @@ def context_length(plan: Plan | None, t: Words) -> None:
     now = plan.resolved.max_model_len if plan is not None else asked if asked > 0 else 8192
     limit = plan.resolved.derived_max_model_len if plan is not None else max(now, 32768)
     label = t(FLAGS[LENGTH].label)
-    st.text_input(
-        label,
-        value=str(now),
-        key=seed(LENGTH, str(now)),
-        help=labels.help_of(FLAGS[LENGTH], t),
-        on_change=_take_length,
-    )
-    given = _refused(LENGTH)
-    if given:
-        _say(
-            t(
-                (
-                    "{given} is not a valid length; still using {now}. Write 32768, 32k (32,000) or 32K "
-                    "(32,768)."
-                ),
-                given=given,
-                now=count(now),
-            )
+    with pair(LENGTH):
+        st.text_input(
+            label,
+            value=str(now),
+            key=seed(LENGTH, str(now)),
+            help=labels.help_of(FLAGS[LENGTH], t),
+            on_change=_take_length,
         )
-    st.select_slider(
-        t("{label} (slider)", label=label),
-        offers.context_lengths(limit, now),
-        value=now,
-        format_func=_slider_label,
-        key=seed(f"{LENGTH}.slider", now),
-        label_visibility="collapsed",
-        on_change=net.taking(f"{LENGTH}.slider", partial(set_field, LENGTH)),
-    )
+        given = _refused(LENGTH)
+        if given:
+            _say(
+                t(
+                    (
+                        "{given} is not a valid length; still using {now}. Write 32768, 32k (32,000) or 32K "
+                        "(32,768)."
+                    ),
+                    given=given,
+                    now=count(now),
+                )
+            )
+        st.select_slider(
+            t("{label} (slider)", label=label),
+            offers.context_lengths(limit, now),
+            value=now,
+            format_func=_slider_label,
+            key=seed(f"{LENGTH}.slider", now),
+            label_visibility="collapsed",
+            on_change=net.taking(f"{LENGTH}.slider", partial(set_field, LENGTH)),
+        )
 
 
 def utilization(plan: Plan | None, t: Words) -> None:
@@ -68,28 +70,29 @@ def utilization(plan: Plan | None, t: Words) -> None:
     )
     now = offers.default_utilization(state.scenario()) if now is None else now
     label = t(FLAGS[SHARE].label)
-    numbers.box(
-        st,
-        label,
-        numbers.Limits(*FLAGS[SHARE].bounds, is_whole=False),
-        now,
-        t,
-        key=SHARE,
-        take=partial(set_field, SHARE),
-        step=0.01,
-        help=labels.help_of(FLAGS[SHARE], t),
-    )
-    shown = min(max(round(now, 2), LOWEST_SLIDER_SHARE), HIGHEST_SLIDER_SHARE)
-    st.slider(
-        t("{label} (slider)", label=label),
-        min_value=LOWEST_SLIDER_SHARE,
-        max_value=HIGHEST_SLIDER_SHARE,
-        value=shown,
-        step=0.01,
-        key=seed(f"{SHARE}.slider", shown),
-        label_visibility="collapsed",
-        on_change=net.taking(f"{SHARE}.slider", partial(set_field, SHARE)),
-    )
+    with pair(SHARE):
+        numbers.box(
+            st,
+            label,
+            numbers.Limits(*FLAGS[SHARE].bounds, is_whole=False),
+            now,
+            t,
+            key=SHARE,
+            take=partial(set_field, SHARE),
+            step=0.01,
+            help=labels.help_of(FLAGS[SHARE], t),
+        )
+        shown = min(max(round(now, 2), LOWEST_SLIDER_SHARE), HIGHEST_SLIDER_SHARE)
+        st.slider(
+            t("{label} (slider)", label=label),
+            min_value=LOWEST_SLIDER_SHARE,
+            max_value=HIGHEST_SLIDER_SHARE,
+            value=shown,
+            step=0.01,
+            key=seed(f"{SHARE}.slider", shown),
+            label_visibility="collapsed",
+            on_change=net.taking(f"{SHARE}.slider", partial(set_field, SHARE)),
+        )
 
 
 def _slider_label(length: int) -> str:
