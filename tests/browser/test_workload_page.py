@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
+from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
@@ -14,6 +17,7 @@ from tests.browser.test_check_page import follow
 
 pytestmark = pytest.mark.browser
 
+SAMPLE = Path(__file__).resolve().parents[2] / "pages" / "ui" / "samples" / "requests.jsonl"
 REPLAYED = {"KV use at most", "Running on average", "Preemptions", "Prefix hit rate"}
 TRACE = b"".join(
     json.dumps(
@@ -71,6 +75,44 @@ def test_sample_sentence_use_plan_undo_link(server: str, open_page: OpenPage) ->
     assert query(shared)["traffic"] == query(page)["traffic"]
     to_plan(shared)
     assert metrics(shared) == before
+
+
+def drop(page: Page, name: str, content: bytes) -> None:
+    """A log dropped on the page."""
+    page.locator("[data-testid=stMain] input[type=file]").first.set_input_files(
+        {"name": name, "mimeType": "application/json", "buffer": content}
+    )
+
+
+def test_the_post_mortems_log_gives_one_length_on_page_and_command_line(
+    server: str, open_page: OpenPage
+) -> None:
+    """In Chinese, from a dropped log: P99 of the prompts 1,178 and max_tokens 512 in each line, 1,690."""
+    start = (
+        "model=meta-llama/Llama-2-70b-chat-hf&accelerator=A100-80GB&tensor_parallel_size=4&max_model_len=2048"
+    )
+    page = open_page(f"{server}/workload?lang=zh&{start}", wait=at_rest)
+    drop(page, SAMPLE.name, SAMPLE.read_bytes())
+    expect(page.get_by_text("99% 的请求不超过 1,690 token").first).to_be_visible()
+    expect(page.get_by_text("未写明 max_tokens")).to_have_count(0)
+    printed = subprocess.run(
+        [sys.executable, "-m", "kvcore", "workload", str(SAMPLE)], capture_output=True, text=True, check=True
+    )
+    assert "--max-model-len 1690 " in printed.stdout
+    assert "rounds it up to 1792" in printed.stdout
+    page.get_by_role("button", name="改用 1,792").click()
+    page.wait_for_function("location.search.includes('max_model_len=1792')")
+    at_rest(page)
+
+
+def test_lines_without_max_tokens_are_said(server: str, open_page: OpenPage) -> None:
+    """Every second line of the log states none: what counts in its place is said, in Chinese too."""
+    records = [json.loads(line) for line in SAMPLE.read_text("utf-8").splitlines() if line.endswith("}")]
+    half = [record if at % 2 else {**record, "max_tokens": None} for at, record in enumerate(records)]
+    page = open_page(f"{server}/workload?lang=zh", wait=at_rest)
+    drop(page, "half.jsonl", "".join(json.dumps(record) + "\n" for record in half).encode())
+    missing, every = (len(records) + 1) // 2, len(records)
+    expect(page.get_by_text(f"未写明 max_tokens 的请求：{every} 条中有 {missing} 条")).to_be_visible()
 
 
 def replayed_cards(page: Page) -> dict[str, str]:
