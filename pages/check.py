@@ -7,7 +7,7 @@ from kvcore.evidence.calibration import compare
 from kvcore.evidence.recognized import scenario_from_log
 from kvcore.planning import plan
 from pages.ui.check import log as check_log
-from pages.ui.check import prerun, result, taken
+from pages.ui.check import prerun, result, tabs, taken
 from pages.ui.shared import notes, shell, state
 
 shell.guard()
@@ -15,12 +15,13 @@ t = state.translator()
 
 notes.repairs(t)
 st.header(t("Check a start against its plan"), anchor=False)
-log_tab, prerun_tab = st.tabs([t("Start-up log"), t("MindSpore pre-run")])
+log_tab, prerun_tab = tabs.shown(t)
 with log_tab:
     check_log.ask(t)
     kept = check_log.kept_log()
     log = None if kept is None else kept.read
     if kept is not None and log is not None and not isinstance(log, LogError):
+        prerun.offer(kept.content, log, t)
         t = state.translator(log.engine)
         try:
             found = scenario_from_log(log, state.scenario())

@@ -7,7 +7,7 @@ import pytest
 
 from kvcore.base.errors import ScenarioError
 from kvcore.evidence.log.reader import read_log
-from kvcore.evidence.log_report import log_result
+from kvcore.evidence.log_report import log_report, log_result, log_table
 from kvcore.wire.request import parse_request, scenario_from_request
 
 DATA = Path(__file__).parent / "data" / "logs"
@@ -83,3 +83,11 @@ def test_request_of_every_sample_can_be_planned(path: Path) -> None:
     assert scenario.engine == result["engine"]
     assert scenario.max_model_len == result["request"]["max_model_len"]
     assert scenario.measured.available_kv_gib == result["measured"].get("available_kv_gib")
+
+
+def test_the_log_of_a_pre_run_says_its_peak_and_where_it_is_used() -> None:
+    """29,614 MB are 28.9 GB."""
+    text = (DATA / "mindspore_prerun.log").read_text("utf-8")
+    lines = log_table(log_report(read_log(text)))
+    assert "the peak of a pre-run, 28.9 GB" in lines
+    assert "MindSpore pre-run on the Check page" in lines

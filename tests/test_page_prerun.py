@@ -3,6 +3,7 @@
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from pages.ui.check.log import SAMPLES
 from tests.page_app import checked, params, seen
 from tests.test_page_check import keys, log, open_check
 
@@ -127,3 +128,26 @@ def test_a_log_without_a_peak_and_one_that_is_none() -> None:
     assert "GLOG_v=1" in seen(app)
     assert "start-up lines" not in seen(app)
     assert app.text_area(key="prerun.text").value == "nothing of the kind"
+
+
+@pytest.mark.parametrize(
+    ("locale", "said"),
+    [("en-US", "the peak of a pre-run, 28.9 GB"), ("zh-CN", "预跑的峰值 28.9 GB")],
+)
+def test_a_pre_run_among_start_up_logs_is_recognized(locale: str, said: str) -> None:
+    app = open_check(locale, **QWEN)
+    sample = (SAMPLES / "prerun.log").read_text("utf-8")
+    checked(app.text_area(key="check.text").set_value(sample).run())
+    assert said.lower() in seen(app).lower()
+    checked(app.button(key="prerun.open").click().run())
+    assert params(app)["check"] == "pre-run"
+    assert numbers(app)[1] == "28.9 − 7.6 = 21.3"
+
+
+@pytest.mark.parametrize(
+    ("locale", "language", "label"),
+    [("en-US", "en", "MindSpore pre-run"), ("zh-CN", "zh", "MindSpore 预跑")],
+)
+def test_a_link_opens_the_tab_of_the_pre_run(locale: str, language: str, label: str) -> None:
+    app = open_check(locale, **QWEN, check="pre-run")
+    assert app.session_state[f"check.tabs.{language}"] == label

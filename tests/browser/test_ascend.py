@@ -95,3 +95,39 @@ def test_on_a_phone_the_answer_does_not_scroll_sideways(
     at_rest(page)
     expect(page.get_by_text("由多个副本分摊专家（DP + EP）")).to_be_visible()
     assert not page.evaluate("document.documentElement.scrollWidth > document.documentElement.clientWidth")
+
+
+def test_from_the_story_of_the_pre_run_to_a_start_that_fits(server: str, open_page: OpenPage) -> None:
+    """The tuning guide for Ascend: 64 × 0.9 − 50 = 7.6, 28.9 − 7.6 = 21.3, 57.6 − 21.3 = 36.3 GB."""
+    story = "reference?v=1&section=stories&story=ascend-tuning"
+    settings = open_page(f"{server}/{story}&story_step=2", wait=at_rest, locale="zh-CN")
+    settings.get_by_test_id("stMain").get_by_role("link", name="在“容量规划”页打开此方案").click()
+    settings.wait_for_function("() => location.pathname === '/'")
+    expect(settings.get_by_text("无法部署：权重大于分给模型的显存").first).to_be_visible()
+    expect(settings.get_by_text("还差 14.9 GiB").first).to_be_visible()
+
+    page = open_page(f"{server}/{story}&story_step=3", wait=at_rest, locale="zh-CN")
+    page.get_by_test_id("stMain").get_by_role("link", name="在“核对”页打开此方案").click()
+    page.wait_for_function("() => new URLSearchParams(location.search).get('check') === 'pre-run'")
+    example = page.get_by_role("button", name="指南中的例子")
+    expect(example).to_be_visible()
+    request = page.locator("[data-testid=stCode]", has_text="/v1/completions").first
+    expect(request).to_contain_text("* 16383 for n in range(1)")
+    example.click()
+    for sum_by_hand in ("64 × 0.9 − 50 = 7.6", "28.9 − 7.6 = 21.3", "57.6 − 21.3 = 36.3"):
+        expect(page.get_by_text(sum_by_hand).first).to_be_visible()
+    page.get_by_role("button", name="使用此方案").click()
+    page.wait_for_function(
+        "() => new URLSearchParams(location.search).get('env.vLLM_MODEL_MEMORY_USE_GB') === '22'"
+    )
+    at_rest(page)
+    page.get_by_test_id("stMain").get_by_role("link", name="容量规划", exact=True).click()
+    page.wait_for_function("() => location.pathname === '/'")
+    page.locator(".kv-memory-bar").wait_for()
+    settled(page)
+    expect(page.get_by_text("可以部署：").first).to_be_visible()
+    page.get_by_text("启动与导出", exact=True).click()
+    command = page.locator("[data-testid=stCode]", has_text="vllm-mindspore serve").first
+    expect(command).to_contain_text("Qwen/Qwen3-8B")
+    expect(command).to_contain_text("--max-num-seqs 15")
+    expect(command).to_contain_text("vLLM_MODEL_MEMORY_USE_GB=22")

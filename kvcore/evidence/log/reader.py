@@ -162,7 +162,9 @@ def _start(
     )
     known = {**worst.known, **figures.known}
     chips = _chips(log, end, found, has_failed=bool(failures))
-    said["notices"] = arguments.notices + chip_notices(chips) + ranked.notices + engine_notices
+    peak = ranked.worst.peak_used_gib
+    of_prerun = () if peak is None else (Notice(code="log-of-prerun", params={"peak": f"{peak.value:.1f}"}),)
+    said["notices"] = arguments.notices + chip_notices(chips) + ranked.notices + engine_notices + of_prerun
     return StartupLog(
         **said,
         engine=engine.name,

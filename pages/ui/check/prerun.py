@@ -34,6 +34,7 @@ from kvcore.model.families import read_architecture
 from kvcore.planning import Plan, plan
 from kvcore.scenario import Measured, Scenario
 from pages.ui.check import log as check_log
+from pages.ui.check import tabs
 from pages.ui.shared import net, notes, numbers, state, undo
 from pages.ui.shared.numbers import Limits
 
@@ -279,6 +280,25 @@ def _take_log() -> None:
 def _take_sample() -> None:
     st.session_state[KEPT] = (check_log.SAMPLES / "prerun.log").read_text("utf-8")
     _adopt_log_settings()
+
+
+def offer(content: str | bytes, log: StartupLog, t: Words) -> None:
+    """A button that opens the log of a pre-run where its peak is used."""
+    if isinstance(content, str) and log.worst_rank.peak_used_gib is not None:
+        st.button(
+            t("Use this peak in the pre-run"),
+            key="prerun.open",
+            icon=":material/input:",
+            on_click=_open,
+            args=(content,),
+        )
+
+
+@net.callback
+def _open(content: str) -> None:
+    st.session_state[KEPT] = content
+    _adopt_log_settings()
+    state.set_page_parameter(tabs.NAME, tabs.PRERUN)
 
 
 def _adopt_log_settings() -> None:

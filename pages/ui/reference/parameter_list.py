@@ -31,6 +31,7 @@ from kvcore.explain.reference import (
 from kvcore.planning import Plan
 from kvcore.texts import CORRECTIONS, GLOSSARY, PARAMETERS, SOURCES, Document, Parameter
 from kvcore.wire import link
+from pages.ui.check import tabs
 from pages.ui.shared import elements, net, state, undo
 
 
@@ -190,7 +191,7 @@ def _corrections(plan: Plan, t: Words) -> None:
         "pages/check.py",
         label=t("The pre-run for Ascend, step by step, on the Check page"),
         icon=":material/fact_check:",
-        query_params=state.params(),
+        query_params={**state.params(), tabs.NAME: tabs.PRERUN},
     )
 
 

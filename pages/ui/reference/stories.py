@@ -20,6 +20,7 @@ from kvcore.charts.stories import (
 )
 from kvcore.texts import SOURCES, Source, StoryPage, StoryStep
 from kvcore.wire import link
+from pages.ui.check import tabs
 from pages.ui.learn import look
 from pages.ui.shared import elements, net, shell, state
 from pages.ui.shared.parameters import PARAMETERS, decode_page, encode_page
@@ -139,6 +140,8 @@ def _open(step: StoryStep, t: Words) -> None:
         **state.params(link.decode(given, PARAMETERS).scenario),
         **encode_page(decode_page(given).values),
     }
+    if step.page is StoryPage.CHECK:
+        params[tabs.NAME] = tabs.PRERUN
     if step.page is StoryPage.GOING_LIVE:
         params["section"] = "going-live"
     st.page_link(shell.page_at(path), label=t(label), icon=icon, query_params=params)

@@ -46,6 +46,8 @@ POPULAR_CARDS: Final = (
     "L40S-48GB", "A100-80GB", "H100-80GB", "H200-141GB", "B200-180GB", "MI300X-192GB",
 )  # fmt: skip
 GPU_LIMITS: Final = (1, 2, 4, 8, 16)
+CHECK_TABS: Final = ("log", "pre-run")
+"""The tabs of the Check page."""
 SECTIONS: Final = ("parameters", "stories", "going-live", "catalogue", "glossary")
 ARRIVALS: Final = (0.001, 100_000.0)
 """Requests per second."""
@@ -183,6 +185,8 @@ PARAMETERS: Final[Mapping[str, PageParameter]] = {
     "arrivals": PageParameter(between(*ARRIVALS)),
     "first_token": PageParameter(between(*FIRST_TOKEN_SECONDS)),
     "speed": PageParameter(between(*ANSWER_SPEED)),
+    # -- Check
+    "check": PageParameter(one_of(CHECK_TABS), CHECK_TABS[0]),
     # -- Reference
     "section": PageParameter(one_of(SECTIONS), SECTIONS[0]),
     "find": PageParameter(words_of, ""),
