@@ -75,7 +75,7 @@ OWN_NAMES = {
     "kvcore.evidence.log.line_formats": {"compile_format"},
     "kvcore.explain.documents": {"figures"},
     "kvcore.explain.stories": {"oldest", "planned"},
-    "kvcore.explain.reference": {"_fixed_facts"},
+    "kvcore.explain.reference": {"_facts_of_starts"},
     "kvcore.memory.framework": {"_card_names"},
     "kvcore.memory.spending": {"_card_names"},
     "kvcore.model.families": {"readers"},
