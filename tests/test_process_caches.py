@@ -71,6 +71,7 @@ OWN_NAMES = {
     "kvcore.deploy.templates": {"templates"},
     "kvcore.engines.registry": {"format_refusals"},
     "kvcore.engines.vllm.availability": {"_changing_flags"},
+    "kvcore.engines.vllm.versions": {"releases_of"},
     "kvcore.evidence.accuracy": {"load_accuracy"},
     "kvcore.evidence.log.line_formats": {"compile_format"},
     "kvcore.explain.documents": {"figures"},

@@ -232,7 +232,7 @@ def weakest(parts: Iterable[Quantity]) -> Grade:
         >>> weakest((given("layers", 64), given("budget", 2**30, Unit.BYTES, Grade.FITTED))).value
         'fitted'
     """
-    return max((part.grade for part in parts), key=_RANKS.__getitem__, default=Grade.EXACT)
+    return max([part.grade for part in parts], key=_RANKS.__getitem__, default=Grade.EXACT)
 
 
 def _values_of(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -254,14 +254,16 @@ def _term_of(argument: Any, names: dict[int, Term]) -> Any:
     return tuple(_term_of(one, names) for one in argument) if isinstance(argument, tuple) else argument
 
 
-def _leaves(arguments: Iterable[Any]) -> Iterator[Quantity]:
+def _leaves(arguments: Iterable[Any]) -> list[Quantity]:
+    found: list[Quantity] = []
     for argument in arguments:
         if isinstance(argument, Quantity):
-            yield argument
+            found.append(argument)
         elif isinstance(argument, Inline):
-            yield from _leaves(argument.quantity.arguments)
+            found += _leaves(argument.quantity.arguments)
         elif isinstance(argument, tuple):
-            yield from _leaves(argument)
+            found += _leaves(argument)
+    return found
 
 
 def _numbered(parts: tuple[Quantity, ...]) -> tuple[Quantity, ...]:

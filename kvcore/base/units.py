@@ -30,7 +30,7 @@ def rounded(figure: float) -> float:
 
 def rounded_gib(size_bytes: float) -> float:
     """`size_bytes` in GiB, as JSON writes it."""
-    return rounded(gib(size_bytes))
+    return rounded(size_bytes / GIB)
 
 
 def ceil_div(numerator: int, denominator: int) -> int:

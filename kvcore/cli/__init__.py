@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Final
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from kvcore.base.errors import KvPlannerError, ScenarioError, defect
 from kvcore.base.untrusted import parse_json_object, utf8_text
 from kvcore.contract.result import answer
-from kvcore.library import SIZES, catalogue_rows, sweep_side_by_side
+from kvcore.library import ALLOCATIONS_BETWEEN_COLLECTIONS, SIZES, catalogue_rows, sweep_side_by_side
 from kvcore.model.config import SharedConfigs
 from kvcore.planning import Batch, plan
 from kvcore.wire.fields import Json
@@ -28,9 +28,6 @@ UNREADABLE_INPUT = 2
 HELP_COLUMNS = 100
 SWEPT_FLAGS = ("max_model_len", "gpu_memory_utilization", "kv_cache_dtype", "quantization", "engine_version")
 CURVE_LENGTHS = tuple(1 << power for power in range(9, 21))
-
-ALLOCATIONS_BETWEEN_COLLECTIONS: Final = 50_000
-"""Seventy times Python's own: a plan leaves few circles, and each collection walks through all models."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -105,7 +102,7 @@ def _open(path: str) -> AbstractContextManager[BinaryIO]:
 
 
 def _plan(arguments: argparse.Namespace) -> int:
-    configs, batch = SharedConfigs(), Batch()
+    configs, batch, as_json = SharedConfigs(), Batch(), json.JSONEncoder(ensure_ascii=False).encode
     gc.freeze()
     gc.set_threshold(ALLOCATIONS_BETWEEN_COLLECTIONS)
     with _open(arguments.file) as source:
@@ -113,7 +110,7 @@ def _plan(arguments: argparse.Namespace) -> int:
             (line for line in source if line.strip()) if arguments.jsonl else iter([source.read()])
         )
         for text in requests:
-            sys.stdout.write(json.dumps(answer(text, configs.read, batch), ensure_ascii=False) + "\n")
+            sys.stdout.write(as_json(answer(text, configs.read, batch)) + "\n")
     return 0
 
 

@@ -117,5 +117,4 @@ def error_of(error: KvPlannerError, request_id: object = None) -> dict[str, Any]
 
 def _facts(owner: object, names: tuple[str, ...]) -> dict[str, Any]:
     """The attributes `names` of `owner` as JSON values."""
-    values = {name: getattr(owner, name) for name in names}
-    return {name: value.value if isinstance(value, Enum) else value for name, value in values.items()}
+    return {name: value.value if isinstance(value := getattr(owner, name), Enum) else value for name in names}

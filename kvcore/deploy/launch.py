@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from functools import cache, lru_cache
+from operator import attrgetter
 from typing import Any, Final
 
 from msgspec import Struct, field
@@ -34,6 +35,8 @@ RESOLVED: Final = (
 """Resolved values that a command with every flag names."""
 SET: Final = tuple(name for name in Scenario.__struct_fields__ if name not in ("model", "config", "parallel"))
 """Fields of a scenario in which flags are set."""
+_set_in: Final = attrgetter(*SET)
+_cut_in: Final = attrgetter(*PARALLEL)
 MODEL_PLACE: Final = "/path/to/your/model"
 MODELSCOPE: Final = "VLLM_USE_MODELSCOPE"
 """Set, checkpoints come from ModelScope. Source: vllm/envs.py (0.8.5, 0.33.0)."""
@@ -58,9 +61,9 @@ def launch_arguments(plan: Plan, *, every_flag: bool = False) -> dict[str, Any]:
     The model is not among them. Order is that of the sidebar, the same in every artefact.
     """
     chosen: dict[str, Any] = {}
-    scenario, unset = plan.scenario, _unset()
-    said = {name for name in SET if getattr(scenario, name) != getattr(unset, name)}
-    said |= {name for name in PARALLEL if getattr(scenario.parallel, name) != getattr(unset.parallel, name)}
+    scenario = plan.scenario
+    rows = zip((*SET, *PARALLEL), _flags_of(scenario), _flags_of(_unset()), strict=True)
+    said = {name for name, value, default in rows if value != default}
     # Source: vllm-ascend's docs/source/quick_start.md (0.23.0): Atlas 300I Duo is started with float16.
     takes_float16 = scenario.dtype == AUTO and view_of(plan.accelerator).is_310p
     if takes_float16:
@@ -76,6 +79,11 @@ def launch_arguments(plan: Plan, *, every_flag: bool = False) -> dict[str, Any]:
     if takes_float16:
         chosen["dtype"] = "float16"
     return {name: value for name, value in chosen.items() if value is not None}
+
+
+def _flags_of(scenario: Scenario) -> tuple[Any, ...]:
+    """The values of SET and PARALLEL."""
+    return *_set_in(scenario), *_cut_in(scenario.parallel)
 
 
 @cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import math
 import os
@@ -34,6 +35,8 @@ LEAST_CELLS: Final = 8192
 """Cells that are worth the start of another process."""
 TURNS: Final = 4
 """Shares of the models that each process takes one after another."""
+ALLOCATIONS_BETWEEN_COLLECTIONS: Final = 50_000
+"""Seventy times Python's own: a plan leaves few circles, and each collection walks through all models."""
 VARIED: Final = (
     "model",
     "config",
@@ -149,8 +152,8 @@ def asked_sweep(
         if name in flags:
             raise ScenarioError("unknown-field", field=name)
     sizes = checked_sizes(tensor_parallel_sizes)
-    named = checked_names("models", models) or catalogue.model_ids()
-    known = [catalogue.find_model(name).id for name in named]
+    named = checked_names("models", models)
+    known = [catalogue.find_model(name).id for name in named] or catalogue.model_ids()
     cards = [catalogue.find_accelerator(name) for name in checked_names("accelerators", accelerators)]
     asked = AskedSweep(
         request=_as_json({"model": known[0], **flags}),
@@ -235,7 +238,12 @@ class AskedSweep(Struct, frozen=True, kw_only=True):
 
         share = math.ceil(len(self.models) / (workers * TURNS))
         shares = [self.models[first : first + share] for first in range(0, len(self.models), share)]
-        with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
+        with ProcessPoolExecutor(
+            workers,
+            get_context("spawn"),
+            initializer=gc.set_threshold,
+            initargs=(ALLOCATIONS_BETWEEN_COLLECTIONS,),
+        ) as pool:
             for found in pool.map(self.listed, shares):
                 yield from found
 

@@ -1,7 +1,7 @@
 """Which release an `engine_version` means, and what that release does."""
 
 from collections.abc import Mapping
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Annotated, Final
 
 from msgspec import Meta
@@ -217,6 +217,7 @@ def vllm_release(number: str) -> Version:
     return version
 
 
+@cache
 def releases_of(engine: Engine) -> tuple[tuple[Version, Version], ...]:
     """Every known release of an engine, oldest first, each with the vLLM release that it runs on.
 
