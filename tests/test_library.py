@@ -137,9 +137,9 @@ def test_processes_share_out_a_large_sweep(monkeypatch: pytest.MonkeyPatch) -> N
     begun: list[int] = []
     real = concurrent.futures.ProcessPoolExecutor
 
-    def pool(workers: int, *rest: Any) -> Any:
+    def pool(workers: int, *rest: Any, **named: Any) -> Any:
         begun.append(workers)
-        return real(workers, *rest)
+        return real(workers, *rest, **named)
 
     monkeypatch.setattr(concurrent.futures, "ProcessPoolExecutor", pool)
     assert list(library.sweep_side_by_side(2, **asked)) == alone
