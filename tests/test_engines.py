@@ -171,7 +171,7 @@ from kvcore.flags import FLAGS
 force_setattr(FLAGS["engine"], "choices", (*FLAGS["engine"].choices, "made-up"))
 from kvcore.engines.made_up.engine import MadeUpEngine
 from kvcore.engines.registry import ENGINES
-ENGINES["made-up"] = MadeUpEngine()
+ENGINES["made-up"] = MadeUpEngine
 from kvcore.evidence.log.reader import read_log
 from kvcore.planning import plan
 from kvcore.deploy.server_start import image

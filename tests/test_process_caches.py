@@ -69,7 +69,7 @@ OWN_NAMES = {
     "kvcore.contract.assumed": {"_cases"},
     "kvcore.deploy.launch": {"_unset"},
     "kvcore.deploy.templates": {"templates"},
-    "kvcore.engines.registry": {"format_refusals"},
+    "kvcore.engines.registry": {"_engine", "format_refusals"},
     "kvcore.engines.vllm.availability": {"_changing_flags"},
     "kvcore.engines.vllm.versions": {"releases_of"},
     "kvcore.evidence.accuracy": {"load_accuracy"},

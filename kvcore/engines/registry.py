@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from typing import Final
 
@@ -15,19 +16,39 @@ from kvcore.engine.overheads import MemoryVariables
 from kvcore.engine.protocol import Engine
 from kvcore.engine.records import FormerFlag, Release
 from kvcore.engines.vllm.engine import VllmEngine
-from kvcore.engines.vllm_ascend.engine import AscendEngine
-from kvcore.engines.vllm_mindspore.engine import MindSporeEngine
 from kvcore.scenario import Scenario
 
-ENGINES: Final[dict[str, Engine]] = {
-    engine.name: engine for engine in (VllmEngine(), AscendEngine(), MindSporeEngine())
+
+def _vllm_ascend() -> Engine:
+    """Imported here, since a plan for a GPU needs nothing of it."""
+    from kvcore.engines.vllm_ascend.engine import AscendEngine
+
+    return AscendEngine()
+
+
+def _vllm_mindspore() -> Engine:
+    """Imported here, since a plan for a GPU needs nothing of it."""
+    from kvcore.engines.vllm_mindspore.engine import MindSporeEngine
+
+    return MindSporeEngine()
+
+
+ENGINES: Final[dict[str, Callable[[], Engine]]] = {
+    "vllm": VllmEngine,
+    "vllm-ascend": _vllm_ascend,
+    "vllm-mindspore": _vllm_mindspore,
 }
-"""Engines by name; of several that run on a card, the first serves where a request names none."""
+"""Makers of the engines by name; of several that run on a card, the first serves where a request names none."""
+
+
+@cache
+def _engine(name: str) -> Engine:
+    return ENGINES[name]()
 
 
 def engines() -> tuple[Engine, ...]:
     """All engines, in their order."""
-    return tuple(ENGINES.values())
+    return tuple(map(_engine, ENGINES))
 
 
 def engine_names() -> tuple[str, ...]:
@@ -47,10 +68,9 @@ def find_engine(name: str) -> Engine:
         >>> find_engine("vllm-ascend").facts.launch.program
         ('vllm', 'serve')
     """
-    try:
-        return ENGINES[name]
-    except KeyError:
-        raise not_among("engine", name, engine_names()) from None
+    if name not in ENGINES:
+        raise not_among("engine", name, engine_names())
+    return _engine(name)
 
 
 def engine_of(scenario: Scenario) -> Engine:
@@ -71,7 +91,7 @@ def engine_for(card: Accelerator | CardView) -> Engine:
         >>> engine_for(catalogue.find_accelerator("Ascend-910B3-64GB")).name
         'vllm-ascend'
     """
-    return next(engine for engine in engines() if engine.runs_on(card))
+    return next(engine for engine in map(_engine, ENGINES) if engine.runs_on(card))
 
 
 @kept
