@@ -7,13 +7,14 @@ import tomllib
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
 from kvcore.base.numbers import count, gib_text
 from kvcore.base.words import Language, words
 from kvcore.charts.memory_bar import segments
-from kvcore.charts.plan_report import BOTTOM, CURVE_HEIGHT, WIDTH, memory_svg, report_html
+from kvcore.charts.plan_report import BOTTOM, CURVE_HEIGHT, WIDTH, memory_picture, memory_svg, report_html
 from kvcore.explain.numbers import number_rows
 from kvcore.planning import Plan
 from tests import present_plans
@@ -193,3 +194,37 @@ def test_a_negative_term_is_a_minus_with_its_reason() -> None:
 def test_without_such_a_kernel_loading_has_no_row_of_its_own() -> None:
     rows = number_rows(present_plans.request(), words(Language.ENGLISH))
     assert not [one for one in rows if one.label.startswith("Loading: ")]
+
+
+@pytest.mark.parametrize(
+    ("language", "named"), [(Language.ENGLISH, "KV cache 5.0 GiB"), (Language.CHINESE, "KV 缓存 5.0 GiB")]
+)
+def test_the_memory_bar_is_a_picture_of_its_own(language: Language, named: str) -> None:
+    """The worked example: 40 GiB on 8 cards for keys and values, 5 GiB on each."""
+    texts = texts_of(memory_picture(present_plans.rule_of_thumb(), words(language)))
+    assert named in texts
+    assert any(text.startswith("Qwen/Qwen3-32B · GeForce RTX 4090 × 8") for text in texts)
+
+
+def test_every_swatch_of_a_legend_has_a_colour() -> None:
+    drawn = memory_picture(present_plans.request(tensor_parallel_size=2), words(Language.ENGLISH))
+    fills = re.findall(r'fill="([^"]*)"', drawn)
+    assert fills
+    assert all(
+        re.fullmatch(r"#[0-9A-Fa-f]{3,6}|url\(#hatch-[a-z]+\)|none|rgba\([^)]*\)", fill) for fill in fills
+    )
+
+
+def test_the_picture_of_a_hostile_name_is_well_formed() -> None:
+    planned = present_plans.renamed(present_plans.too_big(), HOSTILE + "\x08")
+    texts = texts_of(memory_picture(planned, words(Language.ENGLISH)))
+    assert any(text.endswith(" missing") for text in texts)
+
+
+def texts_of(picture: str) -> list[str]:
+    """The texts of an SVG file, which has no script."""
+    root = ElementTree.fromstring(picture)
+    assert not [
+        element for element in root.iter() if element.tag.endswith(("script", "image", "foreignObject"))
+    ]
+    return [element.text or "" for element in root.iter() if element.tag.endswith("}text")]

@@ -58,6 +58,8 @@ HATCHES: Final = {
     "-": ("dash", '<path d="M0 4L8 4" stroke="#555" stroke-width="1"/>'),
 }
 """Name and drawing of each of Plotly's patterns."""
+WIDE_LETTERS: Final = 0x2E80
+"""Letters from here on are as wide as they are high: Chinese, Japanese, Korean."""
 NOT_CARRIED: Final = LABELS["links"]["not-carried"]
 
 
@@ -108,21 +110,25 @@ def _titled(title: str, body: str) -> str:
 
 
 def _legend(plan: Plan, t: Words) -> str:
+    items = "".join(
+        f"<li>{swatch_svg(color, pattern)}{escape(name)} <b>{escape(size)}</b></li>"
+        for color, pattern, name, size in _legend_rows(plan, t)
+    )
+    return f'<ul class="legend">{items}</ul>' if items else ""
+
+
+def _legend_rows(plan: Plan, t: Words) -> list[tuple[str, str, str, str]]:
+    """Colour, pattern, name and size of each part of the bar."""
     # Graphs that the engine counts and those that come on top stand apart in the bar, and are one part.
     sizes: dict[Part, float] = {}
     for segment in memory_bar.segments(plan):
         sizes[segment.part] = sizes.get(segment.part, 0.0) + segment.figure
-    items = "".join(
-        f"<li>{swatch_svg(part.color, part.pattern)}{escape(t(part.label))} "
-        f"<b>{escape(gib_text(size * GIB))}</b></li>"
-        for part, size in sizes.items()
-    )
+    rows = [(part.color, part.pattern, t(part.label), gib_text(size * GIB)) for part, size in sizes.items()]
     reaching = memory_bar.overlap(plan)
     if reaching is not None:
         size = gib_text(-reaching.size * GIB)
-        swatch = swatch_svg(UNACCOUNTED.color, UNACCOUNTED.pattern)
-        items += f"<li>{swatch}{escape(t(OVERESTIMATED))} <b>{escape(size)}</b></li>"
-    return f'<ul class="legend">{items}</ul>' if items else ""
+        rows.append((UNACCOUNTED.color, UNACCOUNTED.pattern, t(OVERESTIMATED), size))
+    return rows
 
 
 def _code(lines: Sequence[str]) -> str:
@@ -170,9 +176,57 @@ def _cell(place: int, text: str) -> str:
 
 def memory_svg(plan: Plan, t: Words) -> str:
     """The memory of one GPU as a stacked bar with the lines of budget and card; "" without a card."""
+    body = _memory_body(plan, t)
+    return _drawing(BAR_HEIGHT, memory_bar.memory_title(plan, t), body) if body else ""
+
+
+def memory_picture(plan: Plan, t: Words) -> str:
+    """The bar as an SVG file of its own, with scenario, verdict and legend, on white; "" without a card.
+
+    Example:
+        >>> from kvcore import plan
+        >>> from kvcore.base.words import Language, words
+        >>> drawn = memory_picture(plan(model="Qwen/Qwen3-8B", accelerator="H100-80GB"), words(Language.ENGLISH))
+        >>> drawn[:36], "Weights 15.3 GiB" in drawn
+        ('<svg xmlns="http://www.w3.org/2000/s', True)
+    """
+    body = _memory_body(plan, t)
+    if not body:
+        return ""
+    said = (
+        " · ".join((plan.scenario.model, *summary.scenario_line(plan, t))),
+        summary.verdict_sentence(plan, t).text,
+    )
+    lines = [
+        _text(1, 16 + 18 * row, "".join(filter(str.isprintable, text)), "start", INK)
+        for row, text in enumerate(said)
+    ]
+    top, x, y = 44, 1.0, 44.0 + BAR_HEIGHT + 14
+    rows = []
+    for color, pattern, name, size in _legend_rows(plan, t):
+        text = f"{name} {size}"
+        width = 40 + sum(12 if ord(letter) > WIDE_LETTERS else 7 for letter in text)
+        if x > 1 and x + width > WIDTH:
+            x, y = 1.0, y + 20
+        swatch = swatch_svg(color, pattern).replace("<svg ", f'<svg x="{x:.1f}" y="{y - 11:.1f}" ', 1)
+        rows.append(swatch + _text(x + 19, y, text, "start", INK))
+        x += width
+    height = round(y + 12)
+    frame = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{2 * WIDTH}" '
+        f'height="{2 * height}" font-size="12" font-family="system-ui, \'Noto Sans CJK SC\', sans-serif">'
+    )
+    title = f"<title>{escape(memory_bar.memory_title(plan, t))}</title>"
+    bar = f'<g transform="translate(0 {top})">{"".join(body)}</g>'
+    ground = f'<rect width="{WIDTH}" height="{height}" fill="#FFF"/>'
+    return f"{frame}{title}{ground}{''.join(lines)}{bar}{''.join(rows)}</svg>"
+
+
+def _memory_body(plan: Plan, t: Words) -> list[str]:
+    """The bar's elements; none without a card."""
     memory = plan.memory
     if memory is None:
-        return ""
+        return []
     missing, reaching = memory_bar.shortage(plan), memory_bar.overlap(plan)
     total, budget = gib(memory.total.value), memory_bar.budget_end_gib(plan)
     scale = (WIDTH - 2) / memory_bar.end_gib(plan, missing)
@@ -209,7 +263,7 @@ def memory_svg(plan: Plan, t: Words) -> str:
         x = 1 + position * scale
         body.append(_line(x, BAR_TOP - 6, x, BAR_TOP + BAR_SIZE + 6, color, dash, 2))
         body.append(_text(x - 4, height, label, "end", INK))
-    return _drawing(BAR_HEIGHT, memory_bar.memory_title(plan, t), body)
+    return body
 
 
 def curve_svg(plan: Plan, curve: ConcurrencyCurve, t: Words) -> str:
@@ -268,7 +322,7 @@ def curve_svg(plan: Plan, curve: ConcurrencyCurve, t: Words) -> str:
 def swatch_svg(color: str, pattern: str) -> str:
     """A patch of a part's colour and pattern for the legend."""
     hatch = f'<rect width="13" height="13" fill="url(#hatch-{HATCHES[pattern][0]})"/>' if pattern else ""
-    fill = UNUSED if color.startswith("rgba") else color
+    fill = UNUSED_GROUND if color.startswith("rgba") else color
     return (
         '<svg width="13" height="13" aria-hidden="true">'
         f'<rect width="13" height="13" fill="{fill}" stroke="#555"/>{hatch}</svg>'

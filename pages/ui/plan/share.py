@@ -10,7 +10,7 @@ import streamlit as st
 from kvcore.base.errors import ScenarioError
 from kvcore.base.words import Words, msg
 from kvcore.catalogue.documented import modelslim_repository
-from kvcore.charts.plan_report import report_html, ticket_text
+from kvcore.charts.plan_report import memory_picture, report_html, ticket_text
 from kvcore.contract.result import planned_result
 from kvcore.deploy.going_live import expected_log_lines
 from kvcore.deploy.launch import launch_environment, machines_of, modelslim_name
@@ -95,6 +95,14 @@ def panel(plan: Plan, t: Words) -> None:
                 text,
                 key="share_download",
                 mime="text/plain",
+            )
+        if plan.memory is not None:
+            elements.download(
+                t("Memory bar as a picture (SVG)"),
+                "kv-memory.svg",
+                lambda: memory_picture(plan, t),
+                key="share_picture",
+                icon=":material/image:",
             )
         # The report is written when it is asked for, outside a page's run: the address is known only here.
         address = share_link.address("")

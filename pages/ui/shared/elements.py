@@ -14,8 +14,11 @@ from streamlit.delta_generator import DeltaGenerator
 from kvcore.charts.summary import Card
 from pages.ui.shared import state
 
-CONFIG: Final = {"displayModeBar": False}
-"""Not `responsive`: Streamlit measures its own column and draws the chart again when that changes."""
+CONFIG: Final = {"displaylogo": False, "modeBarButtons": [["toImage"]]}
+"""Under the pointer a chart shows a button that saves it as a picture.
+
+Not `responsive`: Streamlit measures its own column and draws the chart again when that changes.
+"""
 TEMPLATE: Final[dict[str, dict[str, object]]] = {"data": {}, "layout": {}}
 """Empty: Streamlit's own template has 3.7 kB of colours for traces without one, and all of ours have one."""
 
@@ -26,6 +29,7 @@ MIMES: Final = {
     "json": "application/json",
     "md": "text/markdown",
     "py": "text/x-python",
+    "svg": "image/svg+xml",
 }
 
 
