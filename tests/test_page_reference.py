@@ -104,6 +104,13 @@ class TestGoingLive:
         assert any("--max-concurrency 150" in code.value for code in app.code)
         assert "The target fits at once** · fails" in seen(app)
 
+    def test_half_more_than_the_stated_rate_is_in_a_command_of_its_own(self) -> None:
+        app = open_reference("going-live", query=QUERY | {"load_rate": "50"})
+        (rated,) = [code.value for code in app.code if "--request-rate 75" in code.value]
+        assert "--num-prompts 22500" in rated
+        assert "--max-concurrency" not in rated
+        assert "wrk" in seen(app)
+
     def test_thresholds_by_hand_are_in_rules_checklist_and_link(self) -> None:
         app = open_reference("going-live")
         assert "alert_reset" not in [button.key for button in app.button]

@@ -373,6 +373,7 @@ class TestArrivals:
             "going-live",
             "95",
         )
+        assert by_page["reference"]["load_rate"] == "2.777778"  # 50 a second over 18 replicas
         app = press(app, "workload.arrivals.plan")
         assert params(app)["data_parallel_size"] == "18"
 
