@@ -160,6 +160,14 @@ def test_curves_of_sizes_that_do_not_load_are_empty() -> None:
     assert runs == {1: False, 2: False, 4: False, 8: False, 16: True}
 
 
+def test_a_share_just_below_the_weights_is_told() -> None:
+    """Qwen3-8B: 15.3 of weights and 57.6 - 14 = 43.6 of KV cache and 3 of system leave 2.1 of 64 for the rest."""
+    one = declared(1, "14", "Qwen/Qwen3-8B")
+    noticed = {notice.code: notice for notice in one.notices}
+    assert noticed["model-memory-all-weights"].params["room"] == "2.1"
+    assert one.verdict is Verdict.FITS
+
+
 def test_a_share_above_the_weights_runs() -> None:
     one = declared(16, "50")
     assert (one.verdict, one.missing_bytes) == (Verdict.FITS, 0)

@@ -144,6 +144,15 @@ def test_a_pre_run_among_start_up_logs_is_recognized(locale: str, said: str) -> 
     assert numbers(app)[1] == "28.9 − 7.6 = 21.3"
 
 
+def test_a_logged_share_above_the_budget_is_said() -> None:
+    """64 × 0.9 = 57.6 GB, and 60 for the model."""
+    app = open_check(**QWEN)
+    sample = (SAMPLES / "prerun.log").read_text("utf-8").replace("USE_GB=50", "USE_GB=60")
+    checked(app.text_area(key="prerun.text").set_value(sample).run())
+    assert "=60 leaves nothing for the KV cache: the budget is 57.6 GB" in seen(app)
+    assert "prerun.take" not in keys(app)
+
+
 @pytest.mark.parametrize(
     ("locale", "language", "label"),
     [("en-US", "en", "MindSpore pre-run"), ("zh-CN", "zh", "MindSpore 预跑")],

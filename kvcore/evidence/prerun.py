@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from kvcore.base.errors import Notice, ScenarioError
 from kvcore.base.units import GIB, ceil_div
@@ -274,7 +274,22 @@ def out_of_memory_remedies(
 
 
 def prerun_from_log(log: StartupLog, given: PreRun) -> PreRun:
-    """`given` with the values of the log's exports and flags."""
+    """`given` with the values of the log's exports and flags. Raises ScenarioError as `PreRun` does."""
+    return replace(given, **asdict(settings_from_log(log, given)))
+
+
+class LoggedSettings(Struct, frozen=True, kw_only=True):
+    """The settings of a logged pre-run, even where no start can have them."""
+
+    total_gb: float
+    model_gb: float
+    gpu_memory_utilization: float
+    max_model_len: int
+    batched_tokens: int | None
+
+
+def settings_from_log(log: StartupLog, given: PreRun) -> LoggedSettings:
+    """The values of the log's exports and flags, those of `given` where it has none."""
 
     def exported_gb(name: str, default: float) -> float:
         value = written_gb(log.env.get(name, ""))
@@ -282,8 +297,7 @@ def prerun_from_log(log: StartupLog, given: PreRun) -> PreRun:
 
     flags = log.flags
     says_batch = flags.max_num_batched_tokens not in (None, 0, flags.max_model_len)
-    return replace(
-        given,
+    return LoggedSettings(
         total_gb=exported_gb(VARIABLES.total, given.total_gb),
         model_gb=exported_gb(VARIABLES.model, given.model_gb),
         gpu_memory_utilization=flags.gpu_memory_utilization or given.gpu_memory_utilization,

@@ -168,10 +168,11 @@ def _weights_above_share(
     variables: MemoryVariables, memory: RankMemory, allotted: Quantity
 ) -> tuple[Notice, ...]:
     """`model-memory-below-weights` where the weights exceed their share and the card: the pool is allocated in full.
+    `model-memory-all-weights` where the card still has room for them, and activations have the rest of it.
 
     Source: vllm-mindspore's tuning guide for Ascend, section 2, point 2: a share that is too small runs out of memory.
     """
-    if memory.weights.value <= allotted.value or memory.unused.value >= 0:
+    if memory.weights.value <= allotted.value:
         return ()
     params = {
         "variable": variables.model,
@@ -179,8 +180,10 @@ def _weights_above_share(
         "weights": f"{memory.weights.value / GIB:.1f}",
         "kv": f"{max(0, memory.available_kv.value) / GIB:.1f}",
         "missing": f"{-memory.unused.value / GIB:.1f}",
+        "room": f"{memory.unused.value / GIB:.1f}",
     }
-    return (Notice(code=WEIGHTS_ABOVE_SHARE, field="available_kv", params=params),)
+    code = WEIGHTS_ABOVE_SHARE if memory.unused.value < 0 else "model-memory-all-weights"
+    return (Notice(code=code, field="available_kv", params=params),)
 
 
 def _given(name: str, setting: Setting, variable: str, default: float, source: str) -> Quantity:

@@ -27,7 +27,7 @@ from kvcore.evidence.prerun import (
     check_model,
     documented_bytes_per_token,
     out_of_memory_remedies,
-    prerun_from_log,
+    settings_from_log,
 )
 from kvcore.evidence.recognized import find_logged_model, scenario_from_log
 from kvcore.model.families import read_architecture
@@ -305,15 +305,15 @@ def _adopt_log_settings() -> None:
     """Callback: copies the log's exports and flags into the fields, where they can still be changed."""
     try:
         log = read_log(st.session_state[KEPT])
-        given = prerun_from_log(log, PreRun())
-    except KvPlannerError:
+    except LogError:
         return
+    given = settings_from_log(log, PreRun())
     st.session_state[SETTINGS] = {
         TOTAL: given.total_gb,
         MODEL: given.model_gb,
         SHARE: given.gpu_memory_utilization,
         LENGTH: given.max_model_len,
-        BATCH: given.step_tokens,
+        BATCH: given.batched_tokens or given.max_model_len,
     }
 
 
