@@ -8,7 +8,13 @@ from kvcore.engine.protocol import Setting
 from kvcore.engine.setting import setting_of
 from kvcore.engines.registry import engine_of, view_of
 from kvcore.memory.activations import ACTIVATIONS
-from kvcore.memory.audio_profile import audio_bytes, chunks_of, profiled_bytes, recordings, tokens_of
+from kvcore.memory.encoder_profile import (
+    audio_bytes,
+    profiled_bytes,
+    recording_chunks,
+    recording_tokens,
+    recordings,
+)
 from kvcore.model.families import read_architecture
 from kvcore.wire.request import scenario_from_request
 from tests.engine_examples import H100
@@ -102,7 +108,7 @@ def drawn(setting: Setting) -> tuple[int, int, int]:
     """Recordings, tokens of each, and chunks of each."""
     audio = setting.architecture.audio
     assert audio is not None
-    return recordings(setting, audio), tokens_of(setting, audio), chunks_of(setting, audio)
+    return recordings(setting, audio), recording_tokens(setting, audio), recording_chunks(setting, audio)
 
 
 def profiled(setting: Setting) -> tuple[int, int]:

@@ -9,8 +9,7 @@ from kvcore.engine.protocol import Setting
 from kvcore.engine.setting import setting_of
 from kvcore.engines.registry import engine_of, view_of
 from kvcore.memory.activations import ACTIVATIONS, peak_activation_bytes
-from kvcore.memory.audio_profile import profiled_bytes
-from kvcore.memory.encoder_profile import drawn_items, encoder_bytes
+from kvcore.memory.encoder_profile import drawn_items, encoder_bytes, profiled_bytes
 from kvcore.model.config import Section
 from kvcore.model.families import read_architecture
 from kvcore.model.parts.image_encoders import moonvit

@@ -11,7 +11,7 @@ from kvcore.engines.vllm_ascend.engine import AscendEngine
 from kvcore.engines.vllm_ascend.profile import kept_stream_bytes, mask_taken, routed_bytes
 from kvcore.memory.activations import ACTIVATIONS, body_bytes, peak_activation_bytes
 from kvcore.memory.after_pool import expands_segments
-from kvcore.memory.audio_profile import profiled_bytes
+from kvcore.memory.encoder_profile import profiled_bytes
 from kvcore.memory.framework import budget_kind
 from kvcore.memory.graphs import counts_estimate, cuda_graph_bytes
 from kvcore.planning import plan

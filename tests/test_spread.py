@@ -6,12 +6,11 @@ import pytest
 from msgspec.structs import replace
 
 from kvcore import catalogue
-from kvcore.advice.batches import LARGEST, STARTS, STEP, largest_batches
 from kvcore.advice.fixes import fixes
 from kvcore.advice.spread import REPLICAS, fewest_cards, longest_request, spread_scenario
 from kvcore.advice.sweep import cell_scenario, sweep_of_spreads
 from kvcore.advice.sweep_cell import Cell
-from kvcore.advice.vary import sharing
+from kvcore.advice.vary import BATCH_STEP, LARGEST_BATCH, STARTS, largest_batches, sharing
 from kvcore.controls import offers
 from kvcore.planning import Verdict, plan
 from kvcore.wire.request import scenario_from_request
@@ -106,7 +105,7 @@ def test_a_smaller_step_is_among_the_fixes_where_activations_are_too_much() -> N
     assert broken.verdict not in STARTS
     [fix] = [fix for fix in fixes(broken) if fix.field == "max_num_batched_tokens"]
     assert isinstance(fix.value, int)
-    assert fix.value % STEP == 0
+    assert fix.value % BATCH_STEP == 0
     assert fix.verdict in STARTS
 
 
@@ -114,9 +113,9 @@ def test_the_largest_step_starts_and_the_next_does_not() -> None:
     asked = {"model": "Qwen/Qwen3-32B", "accelerator": "Ascend-910B4-32GB", "tensor_parallel_size": 4}
     base = scenario_from_request(asked | {"max_model_len": 16_384, "gpu_memory_utilization": 0.7})
     [found] = largest_batches(base, [base.parallel], [16_384])
-    assert 0 < found.tokens < LARGEST
+    assert 0 < found.tokens < LARGEST_BATCH
     assert plan(found.scenario).verdict in STARTS
-    more = replace(found.scenario, max_num_batched_tokens=found.tokens + STEP)
+    more = replace(found.scenario, max_num_batched_tokens=found.tokens + BATCH_STEP)
     assert plan(more).verdict not in STARTS
 
 

@@ -1,9 +1,11 @@
-"""One deployment further on: a setting at each of its values, and room at each context length."""
+"""One deployment further on: a setting at each of its values, room at each context length, and the largest batch that
+starts."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, Final
 
@@ -29,6 +31,9 @@ SIZES: Final = (1, 2, 4, 8)
 SHARES: Final = (0.80, 0.85, 0.90, 0.92, 0.95, 0.98)
 BATCHES: Final = (2048, 4096, 8192, 16384, 32768, 65536)
 """Tokens of one step."""
+BATCH_STEP: Final = 1024
+LARGEST_BATCH: Final = 131_072
+"""Tokens: between two batches that are tried, and of the largest."""
 BLOCK_SIZES: Final = (16, 32, 64, 128)
 INSTANCES: Final = (1, 2, 3, 4)
 """Engines on each card."""
@@ -337,3 +342,58 @@ def tensor_parallel_curves(
             continue
         curves.append(_curve(neighbour, lengths))
     return tuple(curves)
+
+
+class LargestBatch(Struct, frozen=True, kw_only=True):
+    """One cut of the cards at one length."""
+
+    parallel: Parallel
+    max_model_len: int
+    tokens: int
+    """A multiple of BATCH_STEP up to LARGEST_BATCH; 0 where not even the smallest starts."""
+    scenario: Scenario
+    """With that batch; the smallest that was tried where none starts."""
+    is_tight: bool
+
+
+def largest_batches(
+    base: Scenario, cuts: Sequence[Parallel], lengths: Sequence[int]
+) -> Iterator[LargestBatch]:
+    """For each of `cuts` at each of `lengths`: activations grow with the batch, so every smaller one starts too.
+
+    Example:
+        >>> from kvcore.wire.request import scenario_from_request
+        >>> base = scenario_from_request({"model": "Qwen/Qwen3-8B", "accelerator": "Ascend-910B4-32GB"})
+        >>> [found] = largest_batches(base, [base.parallel], [32768])
+        >>> found.tokens % BATCH_STEP, found.scenario.max_num_batched_tokens == found.tokens
+        (0, True)
+    """
+    for parallel in cuts:
+        for length in lengths:
+            cut = replace(base, parallel=parallel, max_model_len=length)
+            yield _largest_batch(base, cut, length)
+
+
+def _largest_batch(base: Scenario, cut: Scenario, length: int) -> LargestBatch:
+    def at(tokens: int) -> Scenario:
+        return carried_over(base, replace(cut, max_num_batched_tokens=tokens))
+
+    batches = range(LARGEST_BATCH, 0, -BATCH_STEP)
+    index = bisect_left(batches, True, key=lambda tokens: _verdict(at(tokens)) in STARTS)
+    tokens = batches[index] if index < len(batches) else 0
+    found = at(tokens or BATCH_STEP)
+    return LargestBatch(
+        parallel=cut.parallel,
+        max_model_len=length,
+        tokens=tokens,
+        scenario=found,
+        is_tight=tokens > 0 and _verdict(found) is Verdict.TIGHT,
+    )
+
+
+def _verdict(scenario: Scenario) -> Verdict | None:
+    """None where the engine refuses it."""
+    try:
+        return numbers(scenario).verdict
+    except KvPlannerError:
+        return None

@@ -17,8 +17,14 @@ from kvcore.engine.protocol import Engine, Setting
 from kvcore.engine.records import LayerPeak
 from kvcore.engine.setting import has_indexer
 from kvcore.engine.switches import AttentionBackend
-from kvcore.memory.audio_profile import AudioConstants, profiled_bytes
-from kvcore.memory.encoder_profile import EncoderConstants, sees, takes_pixel_bounds, unexplained_share
+from kvcore.memory.encoder_profile import (
+    AudioConstants,
+    EncoderConstants,
+    profiled_bytes,
+    sees,
+    takes_pixel_bounds,
+    unexplained_share,
+)
 from kvcore.memory.sparse_attention import (
     LONG_TOKENS,
     gathered_bytes,

@@ -1,4 +1,5 @@
-"""The items that the profile run draws for the encoder: of the largest size, as the model's processor counts them."""
+"""The items that the profile run draws for an encoder of images, video or recordings, of the largest size, as the
+model's processor counts them; and the memory that the encoder takes on them."""
 
 import math
 from collections.abc import Mapping
@@ -9,12 +10,19 @@ from packaging.version import Version
 
 from kvcore.base.units import ceil_div
 from kvcore.engine.protocol import Setting
-from kvcore.memory.stages import takes_images_or_video
-from kvcore.model.architecture import VisionEncoder
+from kvcore.memory.stages import takes_audio, takes_images_or_video
+from kvcore.model.architecture import AudioEncoder, VisionEncoder
 from kvcore.tables import Amount, Record, ReleaseRange, Share, Source
 
 MAX_ASPECT: Final = 200
 """Bounds of an image that the processor takes. Source: transformers, models/qwen2_vl/image_processing_qwen2_vl.py."""
+
+AUDIO_WHOLE_VECTORS: Final = 2
+"""The residual and its norm, the same on every rank. Source: vllm/model_executor/models/whisper.py:
+WhisperEncoderLayer.forward (0.33.0)."""
+
+AUDIO_INNER_VECTORS: Final = 2
+"""Vectors inside an MLP, and its GELU. Source: vllm/model_executor/models/whisper.py:WhisperMLP (0.33.0)."""
 
 
 class VideoRow(ReleaseRange, frozen=True, kw_only=True):
@@ -47,11 +55,29 @@ class EncoderConstants(Record, frozen=True, kw_only=True):
     unexplained: tuple[Unexplained, ...]
 
 
+class AudioConstants(Record, frozen=True, kw_only=True):
+    """Up to which release attention of Granite's encoder keeps the products of its queries with all of a block."""
+
+    source: Source
+    pairs_below: Version
+
+
 class Drawn(NamedTuple):
     """The items of the profile run: how many, and the tokens of each."""
 
     items: int
     tokens: int
+
+
+def profiled_bytes(setting: Setting, images: EncoderConstants, audio: AudioConstants) -> tuple[int, int]:
+    """The largest encoder while it runs, and what of it stays. Images and video have more tokens than recordings.
+
+    Source: vllm/multimodal/encoder_budget.py:MultiModalBudget.get_modality_with_max_tokens (0.33.0).
+    """
+    embeds = setting.resolved.is_v0 or setting.engine.embeds_in_profile(setting.resolved.version)
+    if setting.scenario.skip_mm_profiling or not embeds:
+        return 0, 0
+    return encoder_bytes(setting, images) if sees(setting) else audio_bytes(setting, audio)
 
 
 def encoder_bytes(setting: Setting, constants: EncoderConstants) -> tuple[int, int]:
@@ -169,3 +195,56 @@ def _as_asked(vision: VisionEncoder, limits: Mapping[str, int], kind: str, image
         sides = (max(1, round(side / vision.unit)) for side in (width, height))
         image = min(image, math.prod(sides))
     return image * (pairs if kind == "video" else 1)
+
+
+def audio_bytes(setting: Setting, constants: AudioConstants) -> tuple[int, int]:
+    """The encoder on the recordings of the profile run, and what stays: outputs, and in V0 and V1 what went in.
+
+    Of a position two vectors, and two as wide as the MLP that ranks share. Convolutions of
+    windows that come first may take more.
+
+    Source: vllm/v1/worker/gpu_model_runner.py:GPUModelRunner.profile_run (0.20.0); vllm/model_executor/models/
+    whisper.py:WhisperEncoder, qwen3_omni_moe_thinker.py:Qwen3OmniMoeAudioEncoder.forward, granite_speech.py:
+    GraniteSpeechConformerAttention.forward (0.20.0, 0.33.0), ultravox.py:_audio_features_to_embeddings (0.27.0).
+    """
+    audio, element = setting.architecture.audio, setting.element_bytes
+    if audio is None or not takes_audio(setting.scenario):
+        return 0, 0
+    items = recordings(setting, audio)
+    chunks = items * recording_chunks(setting, audio)
+    positions = min(chunks, audio.chunks_at_once or chunks) * audio.positions_per_chunk
+    ranks = 1 if audio.is_whole else setting.parallel.tensor_parallel_size
+    layer = AUDIO_WHOLE_VECTORS * audio.hidden_size + AUDIO_INNER_VECTORS * audio.intermediate_size // ranks
+    if setting.resolved.version < constants.pairs_below:
+        layer = max(layer, audio.pair_elements)
+    windows = min(chunks * audio.windows_per_chunk, audio.most_windows)
+    running = max(positions * layer, windows * audio.window_elements) * element
+    values = chunks * audio.values_per_chunk * element
+    outputs = items * recording_tokens(setting, audio) * setting.architecture.hidden_size * element
+    return (running + values, outputs) if setting.runner == "v2" else (running, outputs + values)
+
+
+def recordings(setting: Setting, audio: AudioEncoder) -> int:
+    """As many of the longest recordings as fit in the encoder's budget and in the batch's requests, at least one.
+
+    Source: vllm/multimodal/encoder_budget.py:MultiModalBudget (0.19.0, 0.33.0).
+    """
+    resolved, tokens = setting.resolved, recording_tokens(setting, audio)
+    asked = (setting.scenario.limit_mm_per_prompt or {}).get("audio")
+    per_prompt = max(1, resolved.max_model_len // tokens)
+    for most in (audio.items_per_prompt, asked):
+        per_prompt = min(per_prompt, most or per_prompt)
+    budget = max(resolved.max_num_batched_tokens, tokens)
+    return max(1, min(budget // tokens, resolved.max_num_seqs * per_prompt))
+
+
+def recording_tokens(setting: Setting, audio: AudioEncoder) -> int:
+    """Tokens of the longest recording."""
+    if not audio.chunks_per_item:
+        return setting.resolved.max_model_len
+    return audio.chunks_per_item * audio.tokens_per_chunk
+
+
+def recording_chunks(setting: Setting, audio: AudioEncoder) -> int:
+    """Chunks of the longest recording."""
+    return audio.chunks_per_item or ceil_div(setting.resolved.max_model_len, audio.tokens_per_chunk)

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 
 import streamlit as st
 
-from kvcore.advice.batches import LARGEST, largest_batches
-from kvcore.advice.vary import Variant, best_of, splits
+from kvcore.advice.vary import LARGEST_BATCH, Variant, best_of, largest_batches, splits
 from kvcore.base.errors import KvPlannerError
 from kvcore.base.numbers import count
 from kvcore.base.parts import AFTER_POOL, STACKED, UNACCOUNTED
@@ -117,6 +116,6 @@ def show_batches(scenario: Scenario, t: Words) -> None:
     st.caption(
         t(
             "--max-num-batched-tokens up to {largest}, at each context length. Tight: within the estimate's error.",
-            largest=count(LARGEST),
+            largest=count(LARGEST_BATCH),
         )
     )
