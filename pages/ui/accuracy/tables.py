@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from html import escape
-from typing import Any
 
 import pandas as pd
 import streamlit as st
@@ -22,7 +21,7 @@ from kvcore.charts.accuracy_figures import (
     surroundings_text,
 )
 from kvcore.evidence.accuracy import FITTED, Accuracy, Check, PublishedStart
-from pages.ui.shared import elements
+from pages.ui.shared import elements, frames
 
 
 def errors(rows: Sequence[ErrorRow], first: str, t: Words) -> None:
@@ -106,17 +105,10 @@ def sources(starts: Sequence[PublishedStart], check: Check, t: Words) -> None:
         }
         for start in shown
     ]
-    st.dataframe(
+    frames.show(
         pd.DataFrame(rows, columns=list(columns)),
-        hide_index=True,
         key="accuracy.sources",
-        column_config={name: _column(name, label) for name, label in columns.items()},
+        labels=columns,
+        formats=dict.fromkeys(("measured", "predicted", "left_out"), "%.5g"),
+        links=("source",),
     )
-
-
-def _column(name: str, label: str) -> Any:
-    if name == "source":
-        return st.column_config.LinkColumn(label, width="medium")
-    if name in ("measured", "predicted", "left_out"):
-        return st.column_config.NumberColumn(label, format="%.5g")
-    return st.column_config.TextColumn(label)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pandas as pd
 import streamlit as st
 
 from kvcore.advice.vary import LARGEST_BATCH, Variant, best_of, largest_batches, splits
@@ -23,7 +24,7 @@ from kvcore.charts.comparison import (
 from kvcore.charts.memory_bar import difference_name, small_multiples
 from kvcore.planning import Plan
 from kvcore.scenario import Scenario
-from pages.ui.shared import drawings, elements, state
+from pages.ui.shared import drawings, elements, frames, state
 from pages.ui.shared.elements import two_lines
 
 LIMITED_COLUMNS = (6, 7)
@@ -112,7 +113,7 @@ def show_batches(scenario: Scenario, t: Words) -> None:
             else count(one.tokens)
             for one in own
         ]
-    st.dataframe(columns, hide_index=True, key="largest_batches")
+    frames.show(pd.DataFrame(columns), key="largest_batches")
     st.caption(
         t(
             "--max-num-batched-tokens up to {largest}, at each context length. Tight: within the estimate's error.",

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TypeAlias
 
+import pandas as pd
 import streamlit as st
 from msgspec import Struct
 from msgspec.structs import replace
@@ -28,7 +29,7 @@ from kvcore.charts.comparison import split_name
 from kvcore.planning import Verdict
 from kvcore.scenario import Scenario
 from pages.ui.explore import explored
-from pages.ui.shared import net, notes, undo
+from pages.ui.shared import frames, net, notes, undo
 
 SIZES = (1, 2, 4, 8, 16)
 TABLE = "explore_machines"
@@ -176,14 +177,7 @@ def _table(rows: Sequence[Found], scenario: Scenario, entry: ModelEntry, t: Word
             round(one.cell.weights_gib, 2) if one is not None else None for _, one in rows
         ],
     }
-    st.dataframe(
-        columns,
-        hide_index=True,
-        placeholder=DASH,
-        key=TABLE,
-        on_select=partial(_take_selected, rows, scenario, entry),
-        selection_mode="single-row",
-    )
+    frames.show(pd.DataFrame(columns), key=TABLE, on_select=partial(_take_selected, rows, scenario, entry))
 
 
 @net.callback

@@ -6,19 +6,20 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+import pandas as pd
 import streamlit as st
 
 from kvcore import catalogue
 from kvcore.advice.sweep import cell_scenario, sweep, sweep_of_models
 from kvcore.base.errors import KvPlannerError
-from kvcore.base.numbers import DASH, count
+from kvcore.base.numbers import count
 from kvcore.base.words import Words
 from kvcore.catalogue.accelerators import Accelerator
 from kvcore.charts.matrix import ModelRow, model_row
 from kvcore.scenario import Scenario
 from pages.ui.explore import explored
 from pages.ui.explore.cards import gpus_at_most, precision_switches, wanted_requests
-from pages.ui.shared import net, notes, state, undo
+from pages.ui.shared import frames, net, notes, state, undo
 from pages.ui.shared.parameter_readers import LONGEST_TEXT
 from pages.ui.shared.parameters import GPU_LIMITS
 
@@ -128,19 +129,11 @@ def _table(rows: Sequence[ModelRow], scenario: Scenario, card: Accelerator, want
     }
     names = [row.model for row in rows]
     sizes = [row.cell.tensor_parallel_size for row in rows]
-    st.dataframe(
-        columns,
-        hide_index=True,
-        placeholder=DASH,
+    frames.show(
+        pd.DataFrame(columns),
         key=TABLE,
         height=560,
         on_select=partial(_take_selected, scenario, card, names, sizes),
-        selection_mode="single-row",
-        column_config={
-            name: st.column_config.NumberColumn(format="localized")
-            for name, values in columns.items()
-            if values and isinstance(values[0], int | float)
-        },
     )
 
 

@@ -9,10 +9,9 @@ import pandas as pd
 import streamlit as st
 from msgspec.structs import asdict
 
-from kvcore.base.numbers import DASH
 from kvcore.base.words import Words
 from kvcore.charts.catalogue_rows import accelerator_rows, model_rows, version_rows
-from pages.ui.shared import state
+from pages.ui.shared import frames, state
 
 ROWS_SHOWN = 420
 """Height of a long table in pixels."""
@@ -96,4 +95,4 @@ def _table(title: str, rows: Sequence[Any], columns: Mapping[str, str], query: s
         return
     table = pd.DataFrame(found, columns=list(columns)).rename(columns=dict(columns))
     height: int | Literal["auto"] = ROWS_SHOWN if len(found) > 10 else "auto"
-    st.dataframe(table, hide_index=True, placeholder=DASH, height=height, alt=title)
+    frames.show(table, height=height, alt=title)
