@@ -19,6 +19,16 @@ def test_terms_of_the_pages_are_explained() -> None:
         assert word in explained
 
 
+def test_terms_of_the_documents_are_explained() -> None:
+    names = {term.name for term in GLOSSARY.values()}
+    assert names >= {
+        "PagedAttention", "Continuous batching", "Speculative decoding", "N-gram", "AWQ", "GPTQ", "Position embedding",
+        "Precision", "Head size", "KV heads", "Layers", "Framework", "Profile run", "Multi-head attention (MHA)",
+        "Grouped-query attention (GQA)", "Multi-query attention (MQA)",
+    }  # fmt: skip
+    assert "FP32 4, FP16 and BF16 2, FP8 and INT8 1, INT4 half a byte" in GLOSSARY["precision"].meaning
+
+
 def test_chinese_terms_are_those_of_the_page() -> None:
     t = words(Language.CHINESE)
     spoken = {t(term.name) for term in GLOSSARY.values()}
