@@ -41,7 +41,7 @@ def setting_of(
         switches=engine.switches(resolved.version),
         is_first=stage == 0,
         is_last=stage == parallel.pipeline_parallel_size - 1,
-        runner=_runner(resolved),
+        runner=model_runner(resolved),
         links=links_of(scenario, accelerator, ranks),
         element_bytes=DTYPE_BYTES[resolved.dtype],
         storage=f"{quantization.method} {quantization.detail}".lower(),
@@ -55,7 +55,8 @@ def own_overheads(setting: Setting) -> Overheads | None:
     return setting.engine.facts.overheads
 
 
-def _runner(resolved: Resolved) -> str:
+def model_runner(resolved: Resolved) -> str:
+    """The model runner whose overheads apply: v0, v1 or v2; the engine's name where it has its own."""
     if resolved.engine.facts.overheads is not None:
         return resolved.engine.name
     if resolved.is_v0:

@@ -253,10 +253,21 @@ def sampler_rows(setting: Setting) -> tuple[SamplerRow, ...]:
 @lru_cache(maxsize=256)
 def sampler_row(engine: Engine, runner: str, version: Version, flashinfer: bool = False) -> SamplerRow:
     """The constants of sampling in one era: the newest row of the runner."""
-    own = engine.facts.overheads
-    rows = own.sampler if own else [row for row in ACTIVATIONS.load().sampler if row.runner == runner]
-    found = (row for row in rows if row.covers(version) and row.is_flashinfer == flashinfer)
+    rows = (row for row in _rows_of(engine, runner) if row.covers(version))
+    found = (row for row in rows if row.is_flashinfer == flashinfer)
     return max(found, key=lambda row: row.since)
+
+
+@lru_cache(maxsize=256)
+def counts_multiprocessors(engine: Engine, runner: str, version: Version) -> bool:
+    """Whether sampling in one era may take memory for each multiprocessor of the card."""
+    rows = (row for row in _rows_of(engine, runner) if row.covers(version))
+    return any(row.vocabulary_rows_per_multiprocessor for row in rows)
+
+
+def _rows_of(engine: Engine, runner: str) -> tuple[SamplerRow, ...]:
+    own = engine.facts.overheads
+    return own.sampler if own else tuple(row for row in ACTIVATIONS.load().sampler if row.runner == runner)
 
 
 def sampler_bytes(setting: Setting, row: SamplerRow) -> int:

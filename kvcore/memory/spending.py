@@ -35,6 +35,7 @@ class CardTraits(NamedTuple):
     vendor: Vendor
     compute_capability: tuple[int, int] | None
     multiprocessors: int
+    """0 where the start takes no memory for each of them."""
     is_integrated: bool
     interconnect: Interconnect | None
     """None, and 0 below, where a start joins no cards."""
@@ -44,8 +45,11 @@ class CardTraits(NamedTuple):
 
 
 @kept
-def traits_of(accelerator: Accelerator, engine: Engine, is_joined: bool) -> CardTraits:
-    """The traits of a card under an engine, for starts that join several or one alone.
+def traits_of(
+    accelerator: Accelerator, engine: Engine, is_joined: bool, counts_chip: bool = True
+) -> CardTraits:
+    """The traits of a card under an engine, for starts that join several or one alone, and that take memory for each
+    multiprocessor, `counts_chip`, or not.
 
     Example:
         >>> from kvcore import catalogue
@@ -59,7 +63,7 @@ def traits_of(accelerator: Accelerator, engine: Engine, is_joined: bool) -> Card
     return CardTraits(
         vendor=accelerator.vendor,
         compute_capability=accelerator.compute_capability,
-        multiprocessors=multiprocessors(accelerator),
+        multiprocessors=multiprocessors(accelerator) if counts_chip else 0,
         is_integrated=accelerator.is_integrated,
         interconnect=accelerator.interconnect if is_joined else None,
         devices_per_node=accelerator.devices_per_node if is_joined else 0,

@@ -15,8 +15,9 @@ from kvcore.cache.spec import LayerSpec
 from kvcore.catalogue.accelerators import Accelerator
 from kvcore.engine.cards import CardView, without_card
 from kvcore.engine.protocol import Resolved
-from kvcore.engine.setting import setting_of
+from kvcore.engine.setting import model_runner, setting_of
 from kvcore.engines.registry import view_of
+from kvcore.memory.activations import counts_multiprocessors
 from kvcore.memory.loaded import loaded_quantity
 from kvcore.memory.spending import Spending, budget_on, traits_of
 from kvcore.memory.weights import WeightBytes
@@ -94,6 +95,8 @@ class Prepared(Struct, frozen=True, kw_only=True):
     """The numbers where the weights do not fit."""
     is_plain: bool
     """Whether cards with equal traits spend the same."""
+    counts_chip: bool
+    """Whether the start takes memory for each multiprocessor."""
 
 
 class OnCards:
@@ -131,7 +134,8 @@ class OnCards:
         budget = budget_on(accelerator, resolved)
         if prepared.weights.bounds[LOW] > budget.most:
             return prepared.failed
-        traits = traits_of(accelerator, resolved.engine, self.scenario.parallel.ranks > 1)
+        is_joined = self.scenario.parallel.ranks > 1
+        traits = traits_of(accelerator, resolved.engine, is_joined, prepared.counts_chip)
         return self._once((id(prepared), traits, budget), lambda: self._judged(prepared, traits, accelerator))
 
     def _is_plain(self, resolved: Resolved) -> bool:
@@ -162,8 +166,14 @@ class OnCards:
             specs=layout.specs,
             weights_bytes=loaded.value,
         )
-        is_plain = self._is_plain(layout.resolved)
-        return Prepared(layout=layout, weights=loaded, failed=failed, is_plain=is_plain)
+        resolved = layout.resolved
+        return Prepared(
+            layout=layout,
+            weights=loaded,
+            failed=failed,
+            is_plain=self._is_plain(resolved),
+            counts_chip=counts_multiprocessors(resolved.engine, model_runner(resolved), resolved.version),
+        )
 
     def _judged(self, prepared: Prepared, traits: Hashable, accelerator: Accelerator) -> Numbers:
         layout, resolved = prepared.layout, prepared.failed.resolved
