@@ -142,6 +142,7 @@ def test_a_byte_order_mark_is_no_error(
 UNUSED_BY_A_PLAN = (
     "huggingface_hub", "httpx2", "rapidfuzz", "yaml", "segno", "sqlite3", "asyncio", "pandas", "plotly", "streamlit",
     "kvcore.advice", "kvcore.evidence", "kvcore.hub", "kvcore.workload", "kvcore.evidence.carry",
+    "kvcore.engines.vllm_ascend", "kvcore.engines.vllm_mindspore",
 )  # fmt: skip
 ROOMS = ("kvcore.deploy.", "kvcore.explain.", "kvcore.charts.")
 
