@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
@@ -142,6 +143,20 @@ def test_reload_restores_everything(server: str, open_page: OpenPage) -> None:
     settled(page)
     assert metrics(page) == before
     assert page.url == address
+
+
+def test_the_memory_bar_and_a_chart_are_saved_as_pictures(server: str, open_page: OpenPage) -> None:
+    page = open_page(server + "/" + RULE_OF_THUMB, locale="zh-CN")
+    page.get_by_text("启动与导出", exact=True).click()
+    with page.expect_download() as saved:
+        page.get_by_role("button", name="显存条图片（SVG）").click()
+    assert saved.value.suggested_filename == "kv-memory.svg"
+    assert "KV 缓存 5.0 GiB" in Path(saved.value.path()).read_text()
+    plot = page.locator(".st-key-concurrency .js-plotly-plot")
+    plot.hover()
+    with page.expect_download() as drawn:
+        plot.locator(".modebar-btn").click()
+    assert drawn.value.suggested_filename.endswith(".png")
 
 
 FIRST_SIX = ("model_search", "accelerator_search", "tensor_parallel_size.slider", "dtype", "max_model_len.slider",
