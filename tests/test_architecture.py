@@ -83,3 +83,15 @@ def test_the_maps_list_the_folders_in_their_order() -> None:
     assert rooms == named
     assert [places()[name] for name in rooms] == sorted(places().values())
     assert set(rooms) == set(places())
+
+
+def test_every_engine_is_closed_to_other_folders() -> None:
+    """The contracts about engines name every folder of engines."""
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["importlinter"][
+        "contracts"
+    ]
+    engines = {path.parent.name for path in (ROOT / "kvcore" / "engines").glob("*/__init__.py")}
+    [layers] = [one["layers"] for one in contracts if one.get("containers") == ["kvcore.engines"]]
+    [closed] = [one["protected_modules"] for one in contracts if one["type"] == "protected"]
+    assert {name.strip() for row in layers for name in row.split("|")} == engines
+    assert set(closed) == {f"kvcore.engines.{name}" for name in engines}
