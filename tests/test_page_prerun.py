@@ -160,3 +160,14 @@ def test_a_logged_share_above_the_budget_is_said() -> None:
 def test_a_link_opens_the_tab_of_the_pre_run(locale: str, language: str, label: str) -> None:
     app = open_check(locale, **QWEN, check="pre-run")
     assert app.session_state[f"check.tabs.{language}"] == label
+
+
+def test_a_log_keeps_the_fields_that_it_does_not_state() -> None:
+    """A card of 32 GB with 25 for the model: 32 × 0.9 − 25 = 3.8 GB of KV cache, so that 20.1 GB leave 16.3."""
+    app = open_check(**QWEN)
+    checked(app.number_input(key="prerun.total").set_value(32).run())
+    checked(app.number_input(key="prerun.model").set_value(25).run())
+    peak = "[INFO] actual peak used mem:20582M. Weight used size:0M"
+    checked(app.text_area(key="prerun.text").set_value(peak).run())
+    assert [app.number_input(key=key).value for key in ("prerun.total", "prerun.model")] == [32, 25]
+    assert numbers(app)[:2] == ["32 × 0.9 − 25 = 3.8", "20.1 − 3.8 = 16.3"]

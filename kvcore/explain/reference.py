@@ -261,6 +261,7 @@ def facts(planned: Plan) -> dict[str, dict[str, str]]:
             "queries": names.get("prefix_cache_queries", DASH),
             "usage": names["kv_cache_usage"],
             "preemptions": names["preemptions"],
+            **({} if "prefix_cache_hits" in names else {OTHERWISE: "1"}),
         },
         "peak_limit": {"limit": f"{COMFORTABLE_SHARE * 100:g}"},
         "more_memory": {"usage": names["kv_cache_usage"], "preemptions": names["preemptions"]},

@@ -66,6 +66,7 @@ SCENARIOS: Final[Mapping[str, Mapping[str, Any]]] = {
     "old-short-post-mortem": {**SHORT_POST_MORTEM, "engine_version": OLDEST},
     "blocks-of-64": {**SHORT_POST_MORTEM, "block_size": 64},
     "pre-run": PRE_RUN,
+    "first-pre-run": {**FITTING_PRE_RUN, "env.vLLM_MODEL_MEMORY_USE_GB": "50"},
     "fitting-pre-run": FITTING_PRE_RUN,
     "latent": {**PRE_RUN, "env.vLLM_MODEL_MEMORY_USE_GB": "50"},
     "llama-2-7b": LLAMA,

@@ -188,6 +188,17 @@ def _of_scenario(scenario: Scenario) -> dict[str, float | int]:
     return found
 
 
+def _prerun_of(settings: Mapping[str, float | int]) -> PreRun:
+    """Raises KvPlannerError for settings that leave no memory for the KV cache."""
+    return PreRun(
+        total_gb=float(settings[TOTAL]),
+        model_gb=float(settings[MODEL]),
+        gpu_memory_utilization=float(settings[SHARE]),
+        max_model_len=int(settings[LENGTH]),
+        batched_tokens=int(settings[BATCH]),
+    )
+
+
 def _settings(t: Words) -> PreRun | None:
     st.subheader(t("1. Settings of the pre-run"), anchor=False)
     now = _settings_now()
@@ -202,13 +213,7 @@ def _settings(t: Words) -> PreRun | None:
         take = partial(_keep, key)
         numbers.box(grid.cell(), f"`{label}`", limits, now[key], t, key=key, take=take, step=step)
     try:
-        prerun = PreRun(
-            total_gb=float(now[TOTAL]),
-            model_gb=float(now[MODEL]),
-            gpu_memory_utilization=float(now[SHARE]),
-            max_model_len=int(now[LENGTH]),
-            batched_tokens=int(now[BATCH]),
-        )
+        prerun = _prerun_of(now)
     except KvPlannerError as error:
         notes.refusal(error, t)
         return None
@@ -302,12 +307,19 @@ def _open(content: str) -> None:
 
 
 def _adopt_log_settings() -> None:
-    """Callback: copies the log's exports and flags into the fields, where they can still be changed."""
+    """Callback: copies the log's exports and flags into the fields, where they can still be changed.
+
+    A field that the log does not state keeps its value; the guide's stand in for fields that no start can have.
+    """
     try:
         log = read_log(st.session_state[KEPT])
     except LogError:
         return
-    given = settings_from_log(log, PreRun())
+    try:
+        now = _prerun_of(_settings_now())
+    except KvPlannerError:
+        now = PreRun()
+    given = settings_from_log(log, now)
     st.session_state[SETTINGS] = {
         TOTAL: given.total_gb,
         MODEL: given.model_gb,
