@@ -17,9 +17,20 @@ pytestmark = pytest.mark.browser
 LINKS = 30
 PARTS = 5
 SEED = 11
+READINGS = 240
+"""Of a page, four a second, until two agree: a busy machine may draw for a long time, but not for ever."""
 SAID = ", ".join(
     f"[data-testid=stMain] [data-testid={name}]"
-    for name in ("stAlert", "stMetric", "stText", "stCaptionContainer", "stHeading", "stButton")
+    for name in (
+        "stAlert",
+        "stMetric",
+        "stText",
+        "stCaptionContainer",
+        "stHeading",
+        "stButton",
+        "stMarkdown",
+        "stHtml",
+    )
 )
 """What a page says: verdict, refusal, figures, fixes, notes."""
 
@@ -47,10 +58,12 @@ def drawn(page: Page) -> list[str]:
     """The same, once nothing more is added to it: a browser draws behind the end of the run."""
     at_rest(page)
     found: list[str] = []
-    while (now := said(page)) != found or not now:
+    for _ in range(READINGS):
+        if (now := said(page)) == found and now:
+            return found
         found = now
         page.wait_for_timeout(250)
-    return found
+    raise AssertionError(f"{page.url} says {'nothing' if not found else 'something else each time'}")
 
 
 def both_drawn(one: Page, other: Page) -> tuple[list[str], list[str]]:
