@@ -141,9 +141,9 @@ def visitors_of_both(hosted: Hosted, browser: Browser) -> tuple[Page, Page]:
 
 
 def move_slider(page: Page) -> None:
-    """One step of the first slider, until the link and the page say so."""
+    """One step of the last slider (utilization), until the link and the page say so."""
     before = page.url
-    page.locator("[data-testid=stSidebar] input[type=range]").first.press("ArrowLeft")
+    page.locator("[data-testid=stSidebar] input[type=range]").last.press("ArrowLeft")
     until(page, "before => location.href !== before", before)
     settled(page)
 
