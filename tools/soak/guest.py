@@ -62,6 +62,10 @@ class Findings:
         return [one for taken in self.seconds.values() for one in taken]
 
 
+SIZES = (1, 2, 4, 8)
+"""Tensor parallel sizes that a visitor types."""
+
+
 class Guest:
     """One visitor for the whole run; it opens several sessions, one after another."""
 
@@ -128,10 +132,10 @@ class Guest:
 
     async def choose_size(self) -> None:
         """Another tensor parallel size."""
-        group = self.visitor.find("tensor_parallel_size")
-        if group is not None:
-            size = self.random.choice([option.content for option in group.options])
-            await self.timed("tensor parallel", self.visitor.set("tensor_parallel_size", size))
+        if self.visitor.find("tensor_parallel_size") is not None:
+            await self.timed(
+                "tensor parallel", self.visitor.set("tensor_parallel_size", self.random.choice(SIZES))
+            )
 
     async def type_length(self) -> None:
         """Another context length."""
