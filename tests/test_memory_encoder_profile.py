@@ -52,6 +52,17 @@ def peak_of(setting: Setting) -> tuple[int, int]:
 class TestTokens:
     """By vllm/model_executor/models/qwen2_vl.py and qwen3_vl.py."""
 
+    def test_minimax_m3_draws_pairs_of_frames_of_their_own_size(self) -> None:
+        """500 frames of 602,112 pixels, two of which are 768 tokens; an image is 672 × 672 pixels, 576 tokens.
+
+        By vllm/models/minimax_m3/common/mm_preprocess.py and transformers_utils/processors/minimax_m3.py (0.33.0).
+        """
+        model = "MiniMaxAI/MiniMax-M3"
+        assert drawn(of(model, "0.29.0")) == (1, 250 * 768)
+        assert drawn(of(model, "0.29.0", max_model_len=10240)) == (1, 13 * 768)
+        only_images = of(model, "0.29.0", max_model_len=10240, limit_mm_per_prompt={"image": 4, "video": 0})
+        assert drawn(only_images)[1] == 576
+
     def test_a_video_as_long_as_the_context_has_room_for(self) -> None:
         """A published log of 0.23.0 prints a budget of 114,688 tokens and one video; a frame has 16,384."""
         assert drawn(of(QWEN25_VL, "0.23.0", max_model_len=128000)) == (1, 114_688)

@@ -132,14 +132,17 @@ def drawn_items(setting: Setting, vision: VisionEncoder, constants: EncoderConst
     """
     resolved, limits = setting.resolved, setting.scenario.limit_mm_per_prompt or {}
     image = image_tokens(vision, setting.scenario.mm_processor_kwargs or {}, resolved.version, constants)
-    grids = video_grids(setting, vision, constants, image)
-    kind = "video" if grids and (grids > 1 or limits.get("image", 1) == 0) else "image"
-    per_item = image * grids if kind == "video" else image
+    pair = vision.pair_tokens or image
+    grids = video_grids(setting, vision, constants, pair)
+    kind = "video" if grids and (grids * pair > image or limits.get("image", 1) == 0) else "image"
+    per_item = pair * grids if kind == "video" else image
     budget = max(resolved.max_num_batched_tokens, per_item)
     per_prompt = max(1, resolved.max_model_len // per_item)
     per_prompt = min(per_prompt, max(1, limits.get(kind, per_prompt)))
     items = max(1, min(budget // per_item, resolved.max_num_seqs * per_prompt))
-    return Drawn(items=items, tokens=_as_asked(vision, limits, kind, image, grids))
+    return Drawn(
+        items=items, tokens=_as_asked(vision, limits, kind, pair if kind == "video" else image, grids)
+    )
 
 
 def image_tokens(
@@ -170,20 +173,20 @@ def is_taken(tokens: int) -> bool:
     return tokens // short / short <= MAX_ASPECT
 
 
-def video_grids(setting: Setting, vision: VisionEncoder, constants: EncoderConstants, image: int) -> int:
-    """Pairs of frames of the longest video that is drawn; 0 without video. A pair has the tokens of an image.
+def video_grids(setting: Setting, vision: VisionEncoder, constants: EncoderConstants, pair: int) -> int:
+    """Pairs of frames, of `pair` tokens each, of the longest video that is drawn; 0 without video.
 
     As many as the context has room for, at least one.
 
     Source: vllm/model_executor/models/qwen2_vl.py:Qwen2VLProcessingInfo.get_num_frames_with_most_features (0.10.2,
-    0.28.0).
+    0.28.0); vllm/models/minimax_m3/common/mm_preprocess.py:MiniMaxM3VLProcessingInfo (0.33.0).
     """
     limits = setting.scenario.limit_mm_per_prompt or {}
     if not vision.draws_video or setting.runner == "v0" or limits.get("video", 1) == 0:
         return 0
     rows = (row for row in constants.video if row.covers(setting.resolved.version))
-    most = next((ceil_div(row.frames, 2) for row in rows), 1)
-    return max(1, min(most, setting.resolved.max_model_len // image))
+    frames = vision.most_frames or next((row.frames for row in rows), 1)
+    return max(1, min(ceil_div(frames, 2), setting.resolved.max_model_len // pair))
 
 
 def _as_asked(vision: VisionEncoder, limits: Mapping[str, int], kind: str, image: int, grids: int) -> int:

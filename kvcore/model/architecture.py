@@ -187,6 +187,10 @@ class VisionEncoder(Struct, frozen=True, kw_only=True):
     """Pixels a side of one token where the processor takes `max_pixels`; 0 elsewhere."""
     draws_video: bool = False
     """Whether the profile run draws a video, of as many frames as the context has room for."""
+    pair_tokens: int = 0
+    """Tokens of a pair of frames where an image has another number."""
+    most_frames: int = 0
+    """Most frames of a video that is drawn, where the class has its own bound."""
 
 
 class AudioEncoder(Struct, frozen=True, kw_only=True):
