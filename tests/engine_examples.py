@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from kvcore import catalogue
 from kvcore.base.units import GIB
 from kvcore.engine.protocol import Resolved, Setting
 from kvcore.engine.rank_memory import RankMemory
 from kvcore.engine.setting import setting_of
-from kvcore.engines.registry import engine_of, view_of
+from kvcore.engines.registry import card_of, engine_of, view_of
 from kvcore.memory.budget import rank_memory
 from kvcore.memory.weights import WeightBytes
 from kvcore.model.families import read_architecture
-from kvcore.planning import ASSUMED_ACCELERATOR
 from kvcore.scenario import Scenario
 from kvcore.wire.request import scenario_from_request
 
@@ -69,7 +67,7 @@ def scenario_of(config: dict[str, Any] = LLAMA_8B, **fields: Any) -> Scenario:
 def resolved_of(config: dict[str, Any] = LLAMA_8B, **fields: Any) -> Resolved:
     """The resolved flags of that scenario."""
     scenario = scenario_of(config, **fields)
-    accelerator = scenario.accelerator or catalogue.find_accelerator(ASSUMED_ACCELERATOR)
+    accelerator = card_of(scenario)
     return engine_of(scenario).resolve(
         scenario, read_architecture(scenario.config), view_of(accelerator, scenario.accelerator is None)
     )

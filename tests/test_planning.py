@@ -9,10 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from kvcore.advice.fixes import fixes
 from kvcore.base.errors import EngineRefusalError, KvPlannerError
 from kvcore.base.quantity import Grade
 from kvcore.base.units import GIB
 from kvcore.cache.capacity import CachePlan, plan_cache
+from kvcore.engines.registry import find_engine
 from kvcore.planning import Plan, Tightness, Verdict, judged, leaves_none, plan
 from kvcore.wire.request import scenario_from_request
 
@@ -214,11 +216,60 @@ def test_the_length_is_checked_before_the_state_blocks() -> None:
     assert verdict(8.0) is Verdict.FITS
 
 
+@pytest.mark.parametrize(
+    ("given", "blocks"),
+    [
+        ({"measured": {"available_kv_gib": 3.86}}, "161"),
+        ({"kv_cache_memory_bytes": 4_144_643_440}, "161"),
+        ({"measured": {"available_kv_gib": 3.86}, "max_num_seqs": 256, "engine_version": "0.20.0"}, "161"),
+        ({"measured": {"available_kv_gib": 3.86}, "max_num_seqs": 161}, None),
+        ({"measured": {"available_kv_gib": 3.86}, "engine_version": "0.19.1"}, None),
+        ({"measured": {"available_kv_gib": 3.86}, "enforce_eager": True}, None),
+        ({"measured": {"available_kv_gib": 3.86}, "accelerator": None}, None),
+    ],
+    ids=["measured", "flag", "stated", "as-many", "older", "eager", "no-card"],
+)
+def test_state_blocks_are_checked_in_a_given_kv_memory(given: dict[str, Any], blocks: str | None) -> None:
+    """github.com/vllm-project/vllm/issues/49064: at 3.86 GiB of KV memory 161 blocks, and more sequences are refused;
+    an older release captures fewer graphs, and how many sequences run is not known without a card."""
+    asked = {
+        "model": "Qwen/Qwen3.6-27B", "tensor_parallel_size": 2, "max_model_len": 122_633, "accelerator": "H100-80GB",
+        "gpu_memory_utilization": 0.85, "engine_version": "0.25.1", **given,
+    }  # fmt: skip
+    if blocks is None:
+        assert planned(**asked).cache is not None
+        return
+    with pytest.raises(EngineRefusalError) as caught:
+        planned(**asked)
+    assert (caught.value.code, caught.value.params["blocks"]) == ("state-blocks-too-few", blocks)
+
+
+@pytest.mark.parametrize("engine", ["vllm", "vllm-ascend", "vllm-mindspore"])
+def test_the_verdict_without_a_card_is_that_of_the_assumed_one(engine: str) -> None:
+    """And so are its fixes, on cards that the engine runs on."""
+    asked = {"model": "meta-llama/Llama-3.1-70B-Instruct", "engine": engine, "max_model_len": 8192}
+    opened = planned(**asked)
+    assumed = planned(**asked, accelerator=opened.accelerator.id)
+    assert find_engine(engine).runs_on(opened.accelerator)
+    assert opened.verdict is assumed.verdict is Verdict.WEIGHTS_DO_NOT_FIT
+    found = [(fix.field, fix.value, fix.verdict) for fix in fixes(opened)]
+    assert found == [(fix.field, fix.value, fix.verdict) for fix in fixes(assumed)]
+    assert found
+    assert all(fix.scenario.accelerator is None for fix in fixes(opened) if fix.field != "accelerator")
+
+
+def test_the_lengths_that_fit_without_a_card_are_those_of_the_assumed_one() -> None:
+    fixed = {fix.field: fix for fix in fixes(planned(model="Qwen/Qwen3-32B", max_model_len=40_960))}
+    assert fixed["max_model_len"].plan.verdict in (Verdict.FITS, Verdict.TIGHT)
+
+
 def test_without_a_card_only_what_needs_none_is_answered() -> None:
     got = planned(model="Qwen/Qwen3-32B")
     assert (got.memory, got.cache, got.available_kv_bytes) == (None, None, None)
     assert got.weights.total > got.parameter_bytes_per_rank > 60 * GIB
     assert "accelerator-assumed" in {notice.code for notice in got.notices}
+    assert (got.verdict, got.stage_kv) == (Verdict.CONTEXT_TOO_LONG, ())
+    assert planned(model="Qwen/Qwen3-8B").verdict is Verdict.FITS
     with_kv = planned(model="Qwen/Qwen3-32B", measured={"available_kv_gib": 10.0})
     assert with_kv.cache is not None
     assert with_kv.memory is None

@@ -19,13 +19,12 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from kvcore import catalogue
 from kvcore.base.quantity import Grade
 from kvcore.base.units import gib
 from kvcore.engine.protocol import Setting
 from kvcore.engine.rank_memory import RankMemory
 from kvcore.engine.setting import setting_of
-from kvcore.engines.registry import engine_of, view_of
+from kvcore.engines.registry import card_of, engine_of, view_of
 from kvcore.memory.activations import ACTIVATIONS, sampler_rows
 from kvcore.memory.budget import rank_memory
 from kvcore.memory.framework import fitted_tables, overhead_rows
@@ -40,7 +39,6 @@ from kvcore.memory.graphs import (
 )
 from kvcore.memory.weights import WeightBytes
 from kvcore.model.families import read_architecture
-from kvcore.planning import ASSUMED_ACCELERATOR
 from kvcore.wire.request import scenario_from_request
 
 STARTS: Final = Path(__file__).resolve().parents[1] / "benchmarks" / "data" / "starts.jsonl"
@@ -124,7 +122,7 @@ def predict(start: Mapping[str, Any]) -> Predicted:
         scenario, measured=replace(scenario.measured, weights_gib=start["measured"].get("weights_gib"))
     )
     architecture = read_architecture(scenario.config)
-    accelerator = scenario.accelerator or catalogue.find_accelerator(ASSUMED_ACCELERATOR)
+    accelerator = card_of(scenario)
     resolved = engine_of(scenario).resolve(scenario, architecture, view_of(accelerator))
     stages = range(scenario.parallel.pipeline_parallel_size)
     memories = [

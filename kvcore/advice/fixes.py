@@ -73,8 +73,12 @@ def fixes(broken: Plan) -> tuple[Fix, ...]:
     prefix caching of recurrent states, fewer tokens in a step, fewer sequences in the profile run, fewer graphs, no
     graphs, the next tensor parallel size, experts shared out among more replicas, fp8 weights, a larger card.
     """
+    scenario = broken.scenario
+    if scenario.accelerator is None and scenario.measured.available_kv_gib is None:
+        # What is to be tried follows from the figures of the assumed card, which the plan does not show.
+        broken = plan(replace(scenario, accelerator=broken.accelerator))
     tried = _FIXING_WEIGHTS if broken.verdict is Verdict.WEIGHTS_DO_NOT_FIT else _VALUES
-    found = (_first(broken.scenario, field, _VALUES[field](broken), broken) for field in tried)
+    found = (_first(scenario, field, _VALUES[field](broken), broken) for field in tried)
     return tuple(fix for fix in found if fix is not None)
 
 

@@ -8,6 +8,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from kvcore import catalogue
 from kvcore.base.errors import not_among
 from kvcore.base.kept import kept
 from kvcore.catalogue.accelerators import Accelerator
@@ -92,6 +93,18 @@ def engine_for(card: Accelerator | CardView) -> Engine:
         'vllm-ascend'
     """
     return next(engine for engine in map(_engine, ENGINES) if engine.runs_on(card))
+
+
+def card_of(scenario: Scenario) -> Accelerator:
+    """The card of `scenario`; where none is named, the one that its engine's plans assume.
+
+    Example:
+        >>> from kvcore.wire.request import scenario_from_request
+        >>> asked = {"model": "Qwen/Qwen3-8B"}, {"model": "Qwen/Qwen3-8B", "engine": "vllm-ascend"}
+        >>> [card_of(scenario_from_request(one)).id for one in asked]
+        ['H100-80GB', 'Ascend-910B3-64GB']
+    """
+    return scenario.accelerator or catalogue.find_accelerator(engine_of(scenario).facts.assumed_card)
 
 
 @kept

@@ -13,7 +13,6 @@ from typing import Final, NamedTuple
 from msgspec import Struct, msgpack
 from msgspec.structs import replace
 
-from kvcore import catalogue
 from kvcore.base.errors import Notice, notice
 from kvcore.base.parts import KV_CACHE
 from kvcore.base.quantity import Quantity
@@ -25,7 +24,7 @@ from kvcore.engine import heads_per_rank
 from kvcore.engine.cards import CardView, without_card
 from kvcore.engine.protocol import Resolved
 from kvcore.engine.rank_memory import RankMemory
-from kvcore.engines.registry import engine_of, planned_release, view_of
+from kvcore.engines.registry import card_of, engine_of, planned_release, view_of
 from kvcore.memory.budget import memory_flags, rank_memories
 from kvcore.memory.loaded import checkpoint_notices, loaded_bytes, uncounted_bytes
 from kvcore.memory.shares import check_weight_shapes
@@ -47,10 +46,9 @@ from kvcore.planning.verdict import (
     stage_kv_bytes,
     tightness,
 )
-from kvcore.scenario import Origin, Scenario
+from kvcore.scenario import Origin, Parallel, Scenario
 
 __all__ = [
-    "ASSUMED_ACCELERATOR",
     "HIGH",
     "LOW",
     "Batch",
@@ -64,7 +62,6 @@ __all__ = [
     "stage_kv_bytes",
 ]
 
-ASSUMED_ACCELERATOR: Final = "H100-80GB"
 MOST_LOADED: Final = 256
 """Loaded models that a batch keeps; one takes some 50 KB."""
 _WITHOUT_STARTS: Final = (Vendor.INTEL, Vendor.OTHER)
@@ -88,6 +85,9 @@ class Plan(Struct, frozen=True, kw_only=True):
     quantization: Quantization
     resolved: Resolved
     verdict: Verdict
+    """Where no card is named, that of the card which is assumed."""
+    tight_by: Tightness | None
+    """Why it is tight; None for a plan that is not."""
     memory: RankMemory | None
     """The worst rank's."""
     cache: CachePlan | None
@@ -106,19 +106,6 @@ class Plan(Struct, frozen=True, kw_only=True):
     specs: tuple[tuple[LayerSpec, ...], ...]
     """The cache specs of a rank of each pipeline stage."""
     notices: tuple[Notice, ...]
-
-    @property
-    def tight_by(self) -> Tightness | None:
-        """Why it is tight; None for a plan that is not."""
-        if self.verdict is not Verdict.TIGHT:
-            return None
-        memory, is_given = self.memory, self.scenario.measured.available_kv_gib is not None
-        return tightness(
-            self.cache,
-            self.resolved,
-            stops_at_start=memory is not None and memory.stops_at_start and not is_given,
-            has_room=memory is None or memory.least_room >= 0,
-        )
 
     @property
     def missing_bytes(self) -> float:
@@ -197,7 +184,7 @@ def plan(scenario: Scenario, batch: Batch | None = None) -> Plan:
     Raises ModelError for a config that cannot be read exactly, EngineRefusalError for what the engine refuses
     before it looks at memory. A deployment that does not fit is a result, with its verdict.
     """
-    accelerator = scenario.accelerator or catalogue.find_accelerator(ASSUMED_ACCELERATOR)
+    accelerator = card_of(scenario)
     card = view_of(accelerator, scenario.accelerator is None)
     begun = begin(scenario)
     resolved = resolve_flags(scenario, begun, card)
@@ -209,7 +196,7 @@ def plan(scenario: Scenario, batch: Batch | None = None) -> Plan:
 
     layout, weights, memories = load() if batch is None else batch.loaded(scenario, begun, resolved, load)
     layout = replace(layout, resolved=replace(resolved, block_size=layout.resolved.block_size))
-    cache = plan_pool(scenario, layout, memories)
+    cache = plan_pool(layout, scenario.parallel, memories)
     resolved = layout.resolved
     if cache is not None and cache.max_model_len != resolved.max_model_len:
         resolved = replace(resolved, max_model_len=cache.max_model_len)
@@ -221,10 +208,11 @@ def plan(scenario: Scenario, batch: Batch | None = None) -> Plan:
         graphs=resolved.engine.graph_api,
         is_fixed=resolved.num_gpu_blocks_override is not None,
     )
-    is_known = _knows_memory(scenario)
-    stage_kv = tuple(one.available_kv for one in memories) if is_known else ()
+    stage_kv = tuple(one.available_kv for one in memories)
     verdict = _verdict(memory, cache, layout.specs, resolved, scenario, stage_kv)
-    if verdict is Verdict.WEIGHTS_DO_NOT_FIT:
+    tight_by = _tightness(memory, cache, resolved, scenario) if verdict is Verdict.TIGHT else None
+    is_known = scenario.accelerator is not None or scenario.measured.available_kv_gib is not None
+    if verdict is Verdict.WEIGHTS_DO_NOT_FIT or not is_known:
         cache = None
     return Plan(
         scenario=scenario,
@@ -233,10 +221,11 @@ def plan(scenario: Scenario, batch: Batch | None = None) -> Plan:
         quantization=begun.quantization,
         resolved=resolved,
         verdict=verdict,
+        tight_by=tight_by,
         memory=None if scenario.accelerator is None else memory,
         cache=cache,
         available_kv_bytes=available[worst] if is_known else None,
-        stage_kv=stage_kv,
+        stage_kv=stage_kv if is_known else (),
         weights=weights[worst],
         loaded_weights=memory.weights,
         stage=worst,
@@ -247,7 +236,7 @@ def plan(scenario: Scenario, batch: Batch | None = None) -> Plan:
 
 def check(scenario: Scenario) -> None:
     """Raises what `plan` raises before it looks at the memory of a card, for a part of the work."""
-    accelerator = scenario.accelerator or catalogue.find_accelerator(ASSUMED_ACCELERATOR)
+    accelerator = card_of(scenario)
     card = view_of(accelerator, scenario.accelerator is None)
     begun = begin(scenario)
     load_weights(scenario, begun, lay_out(scenario, begun, resolve_flags(scenario, begun, card)), card)
@@ -344,20 +333,16 @@ def plan_memory(
     return rank_memories(scenario, begun.architecture, flags, accelerator, weights)
 
 
-def plan_pool(scenario: Scenario, layout: Layout, memories: tuple[RankMemory, ...]) -> CachePlan | None:
-    """The KV cache in the memory of a rank of each pipeline stage; None where there is none, or its card is open.
+def plan_pool(layout: Layout, parallel: Parallel, memories: tuple[RankMemory, ...]) -> CachePlan | None:
+    """The KV cache in the memory of a rank of each pipeline stage; None where there is none.
 
     Raises EngineRefusalError.
     """
     kv = tuple(memory.available_kv for memory in memories)
     available = stage_kv_bytes(kv)
-    if not _knows_memory(scenario) or min(available) <= 0:
+    if min(available) <= 0:
         return None
-    return plan_cache(layout.specs, available, layout.resolved, scenario.parallel, kv, of_deciding_stage=True)
-
-
-def _knows_memory(scenario: Scenario) -> bool:
-    return scenario.accelerator is not None or scenario.measured.available_kv_gib is not None
+    return plan_cache(layout.specs, available, layout.resolved, parallel, kv, of_deciding_stage=True)
 
 
 def _verdict(
@@ -383,8 +368,22 @@ def _verdict(
         most=() if is_sure else stage_kv_bytes(stage_kv, HIGH),
         planned=lambda available: plan_cache(specs, available, resolved, scenario.parallel),
         has_room=only_cache or (memory.least_room >= 0 and not memory.stops_at_start),
-        counts_states=not only_cache,
+        counts_states=scenario.accelerator is not None or scenario.max_num_seqs is not None,
         is_empty=not is_sure and any(is_empty(one, scenario) for one in stage_kv),
+    )
+
+
+def _tightness(
+    memory: RankMemory, cache: CachePlan | None, resolved: Resolved, scenario: Scenario
+) -> Tightness:
+    """`tightness` of a plan whose verdict is `TIGHT`; a given KV memory is not looked for on an unnamed card."""
+    is_given = scenario.measured.available_kv_gib is not None
+    is_open = is_given and scenario.accelerator is None
+    return tightness(
+        cache,
+        resolved,
+        stops_at_start=memory.stops_at_start and not is_given,
+        has_room=is_open or memory.least_room >= 0,
     )
 
 
