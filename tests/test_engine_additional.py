@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -50,7 +51,7 @@ def codes(found: Plan) -> list[str]:
 @pytest.mark.parametrize(
     ("additional", "code", "field"),
     [
-        ({"enable_flashcom1": True}, "unknown-field", "additional_config.enable_flashcom1"),
+        ({"enable flashcomm1": True}, "unknown-field", "additional_config.enable flashcomm1"),
         ({"eplb_config": {"redundant": 4}}, "unknown-field", "additional_config.eplb_config.redundant"),
         ({"enable_flashcomm1": "yes"}, "invalid-value", "additional_config.enable_flashcomm1"),
         ({"finegrained_tp_config": 8}, "invalid-value", "additional_config.finegrained_tp_config"),
@@ -63,6 +64,38 @@ def test_what_no_release_reads_is_refused_by_name(additional: Any, code: str, fi
     with pytest.raises(ScenarioError) as refused:
         scenario_from_request({**SMALL, "additional_config": additional})
     assert (refused.value.code, refused.value.field) == (code, field)
+
+
+@pytest.mark.parametrize(
+    ("version", "answer"),
+    [("0.11.0", "additional-config-not-read"), ("0.23.0", "additional-config-not-read"), ("0.27.1rc1", None)],
+)
+def test_a_key_that_no_release_knows_stops_those_that_forbid_it(version: str, answer: str | None) -> None:
+    """vllm-ascend's own nightly configs put `enable_static_kernel` beside `ascend_compilation_config`: releases before
+    0.27 pass it over."""
+    asked = {"enable_static_kernel": True, "refresh": True}
+    if answer is None:
+        with pytest.raises(EngineRefusalError) as refused:
+            planned(SMALL, asked, engine_version=version)
+        assert (refused.value.code, refused.value.params["value"]) == (
+            "npu-refuses-unknown-key",
+            "enable_static_kernel",
+        )
+        return
+    found = planned(SMALL, asked, engine_version=version)
+    assert codes(found) == [answer]
+    assert parts(found) == parts(planned(SMALL, {"refresh": True}, engine_version=version))
+
+
+def test_switches_are_read_as_python_and_pydantic_read_them() -> None:
+    said = {"enable_flashcomm1": "True", "enable_fused_mc2": True, "enable_shared_expert_dp": 0}
+    text = scenario(SMALL, said).additional_config
+    assert text is not None
+    assert json.loads(text) == {
+        "enable_flashcomm1": True,
+        "enable_fused_mc2": 1,
+        "enable_shared_expert_dp": False,
+    }
 
 
 def test_it_travels_in_links_and_launch_commands_and_back() -> None:
@@ -103,7 +136,7 @@ def test_logs_and_container_files_say_it(kind: str) -> None:
     assert found["additional_config"] == expected
 
 
-def test_a_command_may_give_its_keys_one_by_one_and_unknown_ones_are_named() -> None:
+def test_a_command_may_give_its_keys_one_by_one_and_those_without_a_row() -> None:
     dotted = "vllm serve Qwen/Qwen3-8B --additional-config.eplb_config.num_redundant_experts 4"
     assert request_from(read_log(dotted))["additional_config"] == {
         "eplb_config": {"num_redundant_experts": 4}
@@ -111,8 +144,7 @@ def test_a_command_may_give_its_keys_one_by_one_and_unknown_ones_are_named() -> 
     log = read_log(
         """vllm serve Qwen/Qwen3-8B --additional-config '{"refresh": true, "no_such": {"a": 1}}'"""
     )
-    assert request_from(log)["additional_config"] == {"refresh": True}
-    assert [notice.params["flags"] for notice in log.notices] == ["--additional-config no_such"]
+    assert request_from(log)["additional_config"] == {"refresh": True, "no_such": {"a": 1}}
 
 
 def test_a_value_nested_without_end_is_read_in_bounded_depth() -> None:

@@ -495,7 +495,7 @@ class TestAdditionalConfig:
         ("locale", "typed", "code", "said"),
         [
             ("en-US", '{"refresh": ', "invalid-json", "This setting was not changed."),
-            ("zh-CN", '{"no_such_key": 1}', "unknown-field", "additional_config.no_such_key"),
+            ("zh-CN", '{"no such key": 1}', "unknown-field", "additional_config.no such key"),
             ("zh-CN", '{"enable_fused_mc2": 9}', "invalid-value", "additional_config.enable_fused_mc2"),
         ],
     )

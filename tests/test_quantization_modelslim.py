@@ -135,14 +135,43 @@ def test_without_its_side_file_a_published_conversion_is_taken_and_said_to_be_un
     assert (found.method, found.spread) == ("ascend", 0.03)
 
 
-def test_an_unpublished_model_needs_its_side_file() -> None:
-    config = ModelConfig.from_mapping(
-        {**QWEN3, "model_type": "gemma3_text", "architectures": ["Gemma3ForCausalLM"]}
-    )
-    with pytest.raises(KvPlannerError) as raised:
-        read_quantization(config, "ascend")
-    assert raised.value.code == "unknown-quantization"
-    assert "quant_model_description.json" in raised.value.message
+MIXTURE = {
+    "model_type": "minimax_m2", "architectures": ["MiniMaxM2ForCausalLM"], "hidden_size": 3072,
+    "intermediate_size": 1536, "num_hidden_layers": 2, "num_attention_heads": 48, "num_key_value_heads": 8,
+    "head_dim": 128, "vocab_size": 200064, "num_local_experts": 256, "num_experts_per_tok": 8,
+    "max_position_embeddings": 196608, "quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]},
+}  # fmt: skip
+EXPERTS = 2 * 256 * 3 * 3072 * 1536
+
+
+@pytest.mark.parametrize(
+    ("name", "expert_bytes"),
+    [
+        ("Eco-Tech/Some-M2-w8a8-QuaRot", 1.0),
+        ("Some-M2-W4A8", 0.5),
+        ("Some-M2-w4a16", 0.625),
+        ("Some-M2", 1.0),
+    ],
+)
+def test_a_model_that_nothing_is_published_of_is_taken_by_the_scheme_in_its_name(
+    name: str, expert_bytes: float
+) -> None:
+    """Experts decide: 2 layers of 256, three matrices of 3072 × 1536 each, with their scales on top."""
+    found = planned(
+        config=MIXTURE, model=name, quantization="ascend", engine_version="0.23.0", accelerator="Ascend-910C-64GB",
+        max_model_len=4096,
+    )  # fmt: skip
+    others = 2 * 2 * 200064 * 3072 + 2 * 3072 * (48 * 128 * 2 + 2 * 8 * 128)
+    assert found.loaded_weights.value == pytest.approx(EXPERTS * expert_bytes + others, rel=0.08)
+    assert "modelslim-checkpoint-assumed" in [notice.code for notice in found.notices]
+    assert found.loaded_weights.interval is not None
+    low, high = found.loaded_weights.interval
+    assert high - low == pytest.approx(2 * 0.08 * found.loaded_weights.value, rel=0.01)
+
+
+def test_the_scheme_may_stand_in_the_config() -> None:
+    config = ModelConfig.from_mapping({**MIXTURE, "quantize": "w4a8_dynamic"})
+    assert read_quantization(config, "ascend").detail.startswith("W4A8")
 
 
 @pytest.mark.parametrize(

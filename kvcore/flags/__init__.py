@@ -91,6 +91,10 @@ MAX_LISTED: Final = 8192
 """Longest list of numbers: the sizes up to the largest captured batch."""
 MEASURED: Final = "measured"
 """The object of the parts of memory that the person gives; its fields follow `kvcore.base.parts`."""
+OWN_OBJECTS: Final = frozenset({"additional_config", "kv_transfer_config", "speculative_config"})
+"""Objects of a request that are the engine's own, as its flags take them."""
+TRUE: Final = ("true", "True", 1)
+"""Values of a switch in such an object that mean true, in addition to true itself."""
 ENVIRONMENT_NAME: Final = "[A-Za-z_][A-Za-z0-9_]{0,79}"
 
 
@@ -116,6 +120,8 @@ class Shown(StrEnum):
 
 WORD: Final = r"[A-Za-z0-9_.-]+"
 """Pattern of a text with `is_word`."""
+KEPT_NAME: Final = r"[A-Za-z0-9_.-]{1,80}"
+"""Pattern of a field without a row in an object that keeps it."""
 DRIVER_VERSION: Final = r"(?:[1-9][0-9]{2}|(?:ROCm )?[1-9][0-9]{0,3}(?:\.(?:[0-9]{1,6}|rc[0-9]{1,3})){1,4})"
 """Pattern of a text with `is_driver_version`: 570, 570.86.15, ROCm 7.2, 25.0.rc1."""
 BOUNDED: Final = frozenset((Kind.INTEGER, Kind.NUMBER, Kind.INTEGERS, Kind.COUNT))
@@ -143,6 +149,8 @@ class Flag(Record, frozen=True, kw_only=True):
     """Values that a page offers first, and that are read from logs."""
     one_of: tuple[str, ...] = ()
     """Fields of an object of which at least one is required."""
+    is_open: bool = False
+    """An object that keeps fields without a row as they are: which of them are known is the release's own."""
     auto: Literal[-1] | None = None
     """The number that the word `auto` stands for."""
     human: bool = False
@@ -174,6 +182,8 @@ class Flag(Record, frozen=True, kw_only=True):
             raise ValueError("is_word and is_driver_version are for texts")
         if (self.kind in (Kind.CHOICE, Kind.NAMES)) is not bool(self.choices):
             raise ValueError("choices are for a choice and for names, and required there")
+        if self.is_open and self.kind is not Kind.OBJECT:
+            raise ValueError("is_open is for objects")
         if self.choices and not set(self.common) <= set(self.choices):
             raise ValueError("common must be some of choices")
         if self.widget is not Widget.NONE and not self.label:
@@ -203,6 +213,15 @@ class Flag(Record, frozen=True, kw_only=True):
     def key(self) -> str:
         """Its name in that object."""
         return self.name.rpartition(".")[2]
+
+    @property
+    def is_lenient(self) -> bool:
+        """Whether it is a field of an object that the engine reads itself: 1 and "true" are true there, and true is 1.
+
+        Source: vllm/config/utils.py:config (0.10.2, 0.33.0: pydantic's conversion), vllm_ascend/ascend_config.py:
+        AscendConfig (0.11.0, 0.23.0: whatever is true in Python; 0.27.1rc1: pydantic's).
+        """
+        return self.parent.partition(".")[0] in OWN_OBJECTS
 
     @property
     def short(self) -> tuple[str, ...]:

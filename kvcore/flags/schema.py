@@ -9,7 +9,9 @@ from kvcore.flags import (
     DRIVER_VERSION,
     ENVIRONMENT_NAME,
     FLAGS,
+    KEPT_NAME,
     MAX_LISTED,
+    TRUE,
     WORD,
     Flag,
     Kind,
@@ -41,6 +43,8 @@ def _object_of(parent: str, one_of: tuple[str, ...] = ()) -> Schema:
     """An object whose fields are rows of the registry, one of `one_of` not null among them."""
     properties = {key: _schema(flag) for key, flag in fields_of(parent).items()}
     schema: Schema = {"type": "object", "properties": properties, "additionalProperties": False}
+    if parent and FLAGS[parent].is_open:
+        schema |= {"propertyNames": {"pattern": f"^{KEPT_NAME}$"}, "additionalProperties": True}
     if one_of:
         schema["anyOf"] = [
             {"required": [key], "properties": {key: {"not": {"type": "null"}}}} for key in one_of
@@ -58,9 +62,16 @@ def _description(flag: Flag) -> str:
     return said if said.startswith("`") or not (said and flag.cli) else f"`{flag.spelling}`: {said}"
 
 
+def _boolean(flag: Flag) -> Schema:
+    plain: Schema = {"type": ["boolean", "null"]}
+    return {"anyOf": [plain, {"enum": [0, *TRUE]}]} if flag.is_lenient else plain
+
+
 def _number(flag: Flag) -> Schema:
     low, high = flag.bounds
     schema: Schema = {"type": [flag.kind.value, "null"], "minimum": low, "maximum": high}
+    if flag.is_lenient:
+        return {"anyOf": [schema, {"enum": [value for value in (False, True) if low <= value <= high]}]}
     return schema if flag.auto is None else {"anyOf": [schema, {"enum": ["auto", flag.auto]}]}
 
 
@@ -96,7 +107,7 @@ def _count(flag: Flag) -> Schema:
 _KINDS: Final[Mapping[Kind, Callable[[Flag], Schema]]] = {
     Kind.INTEGER: _number,
     Kind.NUMBER: _number,
-    Kind.BOOLEAN: lambda _: {"type": ["boolean", "null"]},
+    Kind.BOOLEAN: _boolean,
     Kind.CHOICE: lambda flag: {"enum": [*flag.choices, None]},
     Kind.TEXT: _text,
     Kind.INTEGERS: _integers,

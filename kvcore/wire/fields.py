@@ -9,22 +9,27 @@ from typing import Any, Final
 
 from kvcore.base.errors import ScenarioError, invalid, not_among, out_of_bounds, shorten
 from kvcore.base.untrusted import is_json
-from kvcore.flags import DRIVER_VERSION, MAX_LISTED, WORD, Flag, Kind, fields_of
+from kvcore.flags import DRIVER_VERSION, FLAGS, KEPT_NAME, MAX_LISTED, TRUE, WORD, Flag, Kind, fields_of
 
 Json = Mapping[str, Any]
 _WORD: Final = re.compile(WORD)
+_KEPT: Final = re.compile(KEPT_NAME)
 _DRIVER_VERSION: Final = re.compile(DRIVER_VERSION)
 
 
 class Fields:
-    """The fields of an object of a request. Raises ScenarioError `unknown-field` for a field without a row."""
+    """The fields of an object of a request.
+
+    Raises ScenarioError `unknown-field` for a field without a row, but in an object that keeps them.
+    """
 
     def __init__(self, raw: Json, parent: str = "") -> None:
         self.raw = raw
         self.flags = fields_of(parent)
+        is_open = bool(parent) and FLAGS[parent].is_open
         prefix = f"{parent}." if parent else ""
         for name in raw:
-            if name not in self.flags:
+            if name not in self.flags and not (is_open and _KEPT.fullmatch(str(name))):
                 raise ScenarioError("unknown-field", field=prefix + str(name)[:80])
 
     def read(self, key: str) -> Any:
@@ -47,6 +52,8 @@ class Fields:
 def read_integer(flag: Flag, value: object) -> int:
     if flag.auto is not None and value in ("auto", flag.auto):
         return flag.auto
+    if isinstance(value, bool) and flag.is_lenient:
+        value = int(value)
     if isinstance(value, bool) or not isinstance(value, int):
         raise invalid(flag.name, value, "it must be a whole number")
     low, high = flag.bounds
@@ -65,6 +72,8 @@ def _number(flag: Flag, value: object) -> float:
 
 
 def _boolean(flag: Flag, value: object) -> bool:
+    if flag.is_lenient and isinstance(value, str | int):
+        value = True if value in TRUE else False if value == 0 else value
     if not isinstance(value, bool):
         raise invalid(flag.name, value, "it must be true or false")
     return value
@@ -160,12 +169,16 @@ def read_object(raw: Json, name: str) -> str | None:
 def _nested_values(raw: Json, parent: str) -> dict[str, Any]:
     """The values of an object and of the objects in it, without nulls."""
     inner = Fields(raw, parent)
-    said = {key: value for key, value in raw.items() if value is not None}
     return {
-        key: value
-        if inner.flags[key].kind is Kind.ANY
-        else _nested_values(inner.read(key), inner.flags[key].name)
-        if inner.flags[key].kind is Kind.OBJECT
-        else inner.read(key)
-        for key, value in said.items()
+        key: _nested_value(inner.flags.get(key), inner, key)
+        for key, value in raw.items()
+        if value is not None
     }
+
+
+def _nested_value(flag: Flag | None, inner: Fields, key: str) -> Any:
+    """The value of a field of an object; as it is where it has no row, or one that takes anything."""
+    if flag is None or flag.kind is Kind.ANY:
+        return inner.raw[key]
+    value = inner.read(key)
+    return _nested_values(value, flag.name) if flag.kind is Kind.OBJECT else value

@@ -189,7 +189,9 @@ def _platform_notices(start: Start, block_size: int) -> Iterator[Notice]:
         yield notice("modelslim-checkpoint-assumed", "quantization", model=model)
     if unread := unread_keys(engine, scenario, start.version):
         release = f"{engine.name} {scenario.engine_version or start.version}"
-        yield notice("additional-config-not-read", ADDITIONAL, release=release, keys=", ".join(unread))
+        yield notice(
+            "additional-config-not-read", ADDITIONAL, release=release, keys=shorten(", ".join(unread), 200)
+        )
     yield from engine.additional_notices(start)
     yield from connector_notices(start)
     if start.card.is_310p and scenario.dtype == AUTO and start.architecture.dtype == "bfloat16":

@@ -17,6 +17,7 @@ from kvcore.model.families import read_architecture
 from kvcore.model.quantization import NOT_QUANTIZED, Quantization, agree, read_quantization
 from kvcore.model.quantization.gguf import METHOD, MIXTURES, file_type, gguf, gguf_of_rate, names_gguf
 from kvcore.model.quantization.modelslim import METHOD as MODELSLIM
+from kvcore.model.quantization.modelslim import scheme_named
 from kvcore.scenario import Scenario
 from kvcore.tables import CapabilityNumber, Record, Reviewed, Source, TableFile, Timeline, one_of
 
@@ -41,7 +42,8 @@ def storage_of(engine: VllmPlatform, scenario: Scenario) -> Quantization:
     config, asked = scenario.config, scenario.quantization
     is_gguf = asked == METHOD or (asked is None and (names_gguf(scenario.model) or declares_gguf(config)))
     if not is_gguf:
-        return engine.loaded(scenario, read_quantization(config, asked))
+        named = scheme_named(scenario.model) if asked == MODELSLIM else ""
+        return engine.loaded(scenario, read_quantization(config, asked, named))
     named = file_type(scenario.model)
     known = _gguf(config, named if named in MIXTURES.load().files else "", scenario.checkpoint.total_size)
     if known is None:

@@ -6,7 +6,7 @@ from typing import ClassVar, Final
 from msgspec.structs import replace
 from packaging.version import Version
 
-from kvcore.base.errors import EngineRefusalError, Notice, notice
+from kvcore.base.errors import EngineRefusalError, Notice, notice, shorten
 from kvcore.base.units import GIB
 from kvcore.engine.cards import CardView, Chip, chip_of
 from kvcore.engine.facts import ADDITIONAL, SWITCH
@@ -208,7 +208,7 @@ class AscendEngine(NpuEngine):
             )
         )
         if additional.unread and version >= self.facts.additional.refuses_unread_since:
-            raise EngineRefusalError("npu-refuses-unknown-key", ADDITIONAL, additional.unread[0])
+            raise EngineRefusalError("npu-refuses-unknown-key", ADDITIONAL, shorten(additional.unread[0], 80))
         check_states(start, prefix_caching=prefix_caching, method=method)
 
     def additional_notices(self, start: Start) -> Iterator[Notice]:

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from kvcore.base.errors import shorten
 from kvcore.base.untrusted import unquoted
-from kvcore.flags import FLAGS, WORD, Flag, Kind, LogRule, fields_of, read_whole
+from kvcore.flags import FLAGS, KEPT_NAME, WORD, Flag, Kind, LogRule, fields_of, read_whole
 from kvcore.model.rope import LARGEST_FACTOR, YARN, Yarn
 from kvcore.scenario import KEPT_AS_JSON, CudagraphMode, Runner, SpeculativeConfig
 
@@ -31,6 +31,7 @@ LISTS: Final = frozenset({"cudagraph_capture_sizes", "cuda_graph_sizes"})
 POOLING_TASKS: Final = frozenset({"embed", "embedding", "classify", "score", "reward", "encode"})
 """Source: vllm/config.py:_RUNNER_TASKS (0.8.5, 0.9.2)."""
 
+_KEPT: Final = re.compile(KEPT_NAME)
 _OPENING: Final = {"(": ")", "[": "]", "{": "}"}
 _DECIMAL: Final = re.compile(r"\d{0,12}\.?\d{0,12}(?:[eE]-?\d{1,2})?")
 _COUNT: Final = re.compile(r"\d{1,18}")
@@ -246,21 +247,25 @@ def _by_kind(flag: Flag) -> Reader:
     if flag.kind is Kind.BOOLEAN:
         return lambda text: _SWITCHES.get(unquoted(text))
     if flag.kind is Kind.OBJECT:
-        readers = {key: _by_kind(inner) for key, inner in fields_of(flag.name).items()}
-        return lambda text: (
-            {
-                key: value
-                for key, said in pairs(unquoted(text))
-                if key in readers and (value := readers[key](said)) is not None
-            }
-            or None
-        )
+        return lambda text: _object(flag, unquoted(text)) or None
     if flag.kind is Kind.ANY:
         return _literal
     if flag.kind is Kind.TEXT:
         return lambda text: said if (said := read_text(text)) and _may_be(flag, said) else None
     # Other words, the flag's default among them, do not count.
     return lambda text: word if (word := read_word(text)) in flag.common else None
+
+
+def _object(flag: Flag, text: str) -> dict[str, Any]:
+    """The fields of an object, each as its row reads it; without a row as it is where the object keeps such."""
+    found: dict[str, Any] = {}
+    for key, said in pairs(text):
+        inner = fields_of(flag.name).get(key)
+        if inner is not None:
+            found[key] = _by_kind(inner)(said)
+        elif flag.is_open and _KEPT.fullmatch(key):
+            found[key] = _literal(said)
+    return {key: value for key, value in found.items() if value is not None}
 
 
 def _may_be(flag: Flag, text: str) -> bool:
@@ -339,11 +344,11 @@ def unknown_keys(name: str, text: str) -> tuple[str, ...]:
     """The keys of an object's value that the registry does not have: they are ignored.
 
     Example:
-        >>> unknown_keys("additional_config", '{"refresh":true,"no_such":1}'), unknown_keys("max_num_seqs", "{a:1}")
+        >>> unknown_keys("kv_transfer_config", '{"kv_rank":1,"no_such":1}'), unknown_keys("max_num_seqs", "{a:1}")
         (('no_such',), ())
     """
     flag = FLAGS.get(name)
-    if flag is None or flag.kind is not Kind.OBJECT or flag.log is not LogRule.BY_KIND:
+    if flag is None or flag.kind is not Kind.OBJECT or flag.log is not LogRule.BY_KIND or flag.is_open:
         return ()
     return tuple(key for key, _ in pairs(unquoted(text)) if key and key not in fields_of(name))
 

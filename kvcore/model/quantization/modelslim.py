@@ -3,6 +3,7 @@
 The side file is quant_model_description.json: names of tensors with their types, FLOAT for 16 bits.
 """
 
+import re
 from collections.abc import Mapping
 from functools import partial
 from typing import Annotated, Final
@@ -14,13 +15,15 @@ from kvcore.base.errors import EngineRefusalError
 from kvcore.base.units import ceil_div
 from kvcore.model.config import CACHE_KIND, FACTS, KIND, ModelConfig, is_modelslim
 from kvcore.model.quantization.formats import UNQUANTIZED, ExpertsShape, Format, LinearShape
-from kvcore.model.quantization.modules import Kind, ModuleName, canonical
+from kvcore.model.quantization.modules import Kind, ModuleName, canonical, is_encoder
 from kvcore.model.quantization.scheme import Quantization, unknown
 from kvcore.tables import Record, Reviewed, Share, Source, TableFile
 
 METHOD: Final = "ascend"
 FLOAT: Final = "FLOAT"
 WEIGHT: Final = ".weight"
+EXPERT_COUNTS: Final = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+"""Keys of config.json that a mixture of experts has."""
 TypeName = Annotated[str, Meta(pattern=r"^[A-Z0-9_]{3,40}$")]
 ModelType = Annotated[str, Meta(pattern=r"^[a-z0-9_]{2,40}$")]
 Piece = Annotated[str, Meta(pattern=r"^[a-z0-9_.]{2,40}$")]
@@ -59,11 +62,24 @@ class Assumed(Record, frozen=True, kw_only=True):
     """Share that the weights may be off by, as no side file says which modules are in 16 bits."""
 
 
+class Scheme(Record, frozen=True, kw_only=True):
+    """A scheme that the name of a checkpoint says, and the type of what the usual rules store in 8 bits."""
+
+    source: Source
+    experts: TypeName
+    """Type of experts."""
+    others: TypeName | None = None
+    """Type of other layers in a mixture; None: as the rules say. Without experts all layers have that of experts."""
+
+
 class ModelSlimTables(Reviewed, frozen=True, kw_only=True):
     """modelslim.toml."""
 
     type: Mapping[TypeName, TypeRow]
+    scheme: Mapping[Annotated[str, Meta(pattern=r"^w[0-9]{1,2}a[0-9]{1,2}$")], Scheme]
     assumed: tuple[Assumed, ...]
+    other_models: Assumed
+    """Rules for every other model."""
 
 
 MODELSLIM: Final = TableFile("kvcore.model.quantization", "modelslim.toml", ModelSlimTables)
@@ -106,17 +122,36 @@ class ModelSlimFormat(Format, frozen=True, kw_only=True):
         return row + groups * self.type.expert_group_bytes
 
 
-def read_modelslim(config: ModelConfig, written: str) -> Quantization:
-    """The types of a checkpoint's modules; `written`: the quant_method of its config.json, "" for none.
+SCHEME: Final = re.compile(r"(?<![a-z0-9])w\d{1,2}a\d{1,2}(?![0-9])", re.IGNORECASE)
+QUANTIZE: Final = "quantize"
+"""The key that ModelSlim writes into config.json: w8a8, w8a8_dynamic, w4a8_dynamic."""
+
+
+def scheme_named(name: str) -> str:
+    """The scheme in a checkpoint's name or in its config, "" where it says none that is counted.
+
+    Example:
+        >>> scheme_named("Eco-Tech/Qwen3.5-397B-A17B-W4A8-mtp"), scheme_named("w8a8_dynamic"), scheme_named("GLM-5")
+        ('w4a8', 'w8a8', '')
+    """
+    found = SCHEME.search(name)
+    said = found[0].lower() if found else ""
+    return said if said in MODELSLIM.load().scheme else ""
+
+
+def read_modelslim(config: ModelConfig, written: str, model: str = "") -> Quantization:
+    """The types of a checkpoint's modules; `written`: the quant_method of its config.json, "" for none; `model`: the
+    name that it is served by, whose scheme counts where there is no side file.
 
     Raises EngineRefusalError `quantization-mismatch` for a side file next to another method; ModelError
-    `unknown-quantization` for types that are not counted, and for models of which nothing is published.
+    `unknown-quantization` for types that are not counted.
 
     Source: vllm_ascend/quantization/modelslim_config.py:AscendModelSlimConfig (0.23.0).
     """
     description = config.hf_quant_config
     if description is None or not is_modelslim(description):
-        return _assumed(config)
+        own = config.root.get(QUANTIZE)
+        return _assumed(config, scheme_named(model) or scheme_named(own[:80] if isinstance(own, str) else ""))
     if written not in ("", METHOD):
         raise EngineRefusalError(
             "quantization-mismatch", field="quantization", method=written, requested=METHOD
@@ -160,20 +195,31 @@ def _format(name: str, group: int | None) -> Format:
     return ModelSlimFormat(type=row)
 
 
-def _assumed(config: ModelConfig) -> Quantization:
+def _assumed(config: ModelConfig, scheme: str) -> Quantization:
     table = MODELSLIM.load()
     kinds = (config.model_type, config.language.string("model_type", ""))
-    row = next((row for row in table.assumed if not set(kinds).isdisjoint(row.model_types)), None)
-    if row is None:
-        raise unknown(METHOD, "quant_model_description.json is not given")
+    row = next(
+        (row for row in table.assumed if not set(kinds).isdisjoint(row.model_types)), table.other_models
+    )
+    said = table.scheme.get(scheme)
+    is_mixture = any(config.language.get(key) for key in EXPERT_COUNTS)
 
     def format_of(module: ModuleName) -> Format:
         names = [f"{name}." for name in (module.name, *module.shards)]
         rules = (rule for rule in row.rules if any(piece in name for piece in rule.pieces for name in names))
         found = next(rules, None)
-        is_left = found is None or found.type == FLOAT or module.kind is Kind.VOCAB
-        return UNQUANTIZED if is_left or found is None else ModelSlimFormat(type=table.type[found.type])
+        is_left = found is None or found.type == FLOAT or module.kind is Kind.VOCAB or is_encoder(module)
+        if is_left or found is None:
+            return UNQUANTIZED
+        if said is None:
+            return ModelSlimFormat(type=table.type[found.type])
+        is_expert = module.kind is Kind.EXPERTS or not is_mixture
+        return ModelSlimFormat(type=table.type[said.experts if is_expert else said.others or found.type])
 
+    detail = "as published, side file not given"
     return Quantization(
-        method=METHOD, detail="as published, side file not given", format_of=format_of, spread=row.spread
+        method=METHOD,
+        detail=f"{scheme.upper()}, {detail}" if scheme else detail,
+        format_of=format_of,
+        spread=row.spread,
     )

@@ -85,8 +85,9 @@ Source: vllm/config/quantization.py, vllm/model_executor/layers/quantization/onl
 
 
 @kept
-def read_quantization(config: ModelConfig, requested: str | None) -> Quantization:
-    """The storage format of a checkpoint, or the one that `--quantization` asks for.
+def read_quantization(config: ModelConfig, requested: str | None, model: str = "") -> Quantization:
+    """The storage format of a checkpoint, or the one that `--quantization` asks for; `model` is its name, which may say
+    a scheme.
 
     A `quantization_config` without `quant_method` (an MLX conversion) counts as none, as in the engine.
 
@@ -100,7 +101,7 @@ def read_quantization(config: ModelConfig, requested: str | None) -> Quantizatio
         '4 bits, groups of 128'
     """
     if requested == MODELSLIM_METHOD or (requested is None and is_modelslim(config.hf_quant_config)):
-        return read_modelslim(config, written_method(config))
+        return read_modelslim(config, written_method(config), model)
     if is_modelslim(config.hf_quant_config):
         raise EngineRefusalError(
             "quantization-mismatch", field="quantization", method=MODELSLIM_METHOD, requested=requested
