@@ -2,12 +2,17 @@
 
 import pytest
 
+import kvcore
 from kvcore.base.errors import ModelError
+from kvcore.catalogue import find_model
 from kvcore.model.caches import ChunkedLocal, FullAttention, SlidingWindow
+from kvcore.model.families import read_architecture
+from kvcore.scenario import Measured, Scenario
 from tests.special_models import (
     fact_of,
     read,
 )
+from tests.test_families_decoder import total_elements
 
 
 class TestGemma:
@@ -62,3 +67,56 @@ class TestOthers:
     def test_patterns_that_are_too_short_are_refused(self):
         with pytest.raises(ModelError):
             read(fact_of("XiaomiMiMo/MiMo-V2-Flash"), hybrid_layer_pattern=[0, 1])
+
+
+class TestStepFlash:
+    """Step 3.7 Flash: 198 B published, encoder included, and three prediction layers that load for drafts alone."""
+
+    HIDDEN, SLIDING_HEADS, HEADS, GROUPS, WIDTH = 4096, 96, 64, 8, 128
+
+    def attention(self, heads: int) -> int:
+        """Queries, keys, values, output, a gate a head, norms of queries and keys."""
+        inside = self.WIDTH * (2 * heads + 2 * self.GROUPS)
+        return self.HIDDEN * (inside + heads) + 2 * self.WIDTH
+
+    def test_parameters_are_the_published_total(self):
+        architecture = read_architecture(find_model("stepfun-ai/Step-3.7-Flash").config)
+        dense = 3 * self.HIDDEN * 11264
+        draft = (
+            2 * self.HIDDEN**2
+            + self.attention(self.SLIDING_HEADS)
+            + dense
+            + 128896 * self.HIDDEN
+            + 5 * self.HIDDEN
+        )
+        assert len(architecture.draft_layers) == 3
+        assert total_elements(architecture) + 3 * draft == 201_365_316_160
+
+    def test_sliding_layers_have_heads_of_their_own(self):
+        layers = read_architecture(find_model("stepfun-ai/Step-3.7-Flash").config).layers
+        slides = [isinstance(layer.caches[0], SlidingWindow) for layer in layers]
+        assert slides == [index % 4 != 0 for index in range(45)]
+        inputs = [
+            next(module.in_features for module in layer.modules if module.name == "self_attn.o_proj")
+            for layer in layers[:2]
+        ]
+        assert inputs == [64 * 128, 96 * 128]
+
+    def test_a_request_may_be_as_long_as_published(self):
+        assert (
+            find_model("stepfun-ai/Step-3.7-Flash").config.language.integer("max_position_embeddings")
+            == 262144
+        )
+
+    def test_routed_experts_alone_are_in_eight_bits(self):
+        """One scale of four bytes for each block of 128 × 128: the published count is so much larger."""
+        config = find_model("stepfun-ai/Step-3.7-Flash-FP8").config
+        plan = kvcore.plan(Scenario(model="", config=config, measured=Measured(available_kv_gib=20)))
+        experts = 42 * 288 * 3 * 1280 * self.HIDDEN
+        scales = 42 * 288 * 3 * (1280 // 128) * (self.HIDDEN // 128)
+        assert scales == 201_376_928_320 - 201_365_316_160
+        draft = 2_428_171_008
+        rest = 201_365_316_160 - draft - experts
+        routers = 42 * (288 * self.HIDDEN + 288)
+        attention_scales = 45 * 2 * 4
+        assert plan.parameter_bytes_per_rank == experts + 4 * scales + 2 * (rest + routers) + attention_scales
