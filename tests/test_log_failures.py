@@ -7,7 +7,8 @@ import pytest
 from msgspec import Struct, field
 
 from kvcore.base.errors import MESSAGES
-from kvcore.evidence.log.failures import ERRORS, Change, Failure, Phase
+from kvcore.evidence.log.failures import ERRORS, Change, Failure
+from kvcore.evidence.log.phases import Phase
 from kvcore.evidence.log.reader import read_log
 
 ARGS = (

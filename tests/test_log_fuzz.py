@@ -145,7 +145,7 @@ def test_a_format_finds_its_own_line_wherever_it_is_broken(line: LineFormat, who
     values = iter([f"{whole}.25" + units.get(kind, "") for _, kind in line.fields])
     text = re.sub(
         r"\{(\w+)(?::\w+)?\}",
-        lambda match: {"any": "x", "word": "7", "unit": "GiB"}.get(match[1]) or next(values),
+        lambda match: {"any": "x", "word": "7", "count": "7", "unit": "GiB"}.get(match[1]) or next(values),
         line.text,
     )
     at = seed % len(text)

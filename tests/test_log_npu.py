@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kvcore.base.words import Language, words
-from kvcore.evidence.log.failures import Phase
+from kvcore.evidence.log.phases import Phase
 from kvcore.evidence.log.reader import StartupLog, read_log
 from kvcore.evidence.recognized import scenario_from_log
 from kvcore.wire.request import scenario_from_request

@@ -107,6 +107,8 @@ class LogFormat(Record, frozen=True, kw_only=True):
         "max_concurrency",
     )
     """Figures that a whole log of a start states, by the fields of its readings."""
+    charges_others_until: Version | None = None
+    """The last release of vLLM on which memory of other processes is taken off the budget; None: never."""
     charges_graph_estimate_since: Version | None = None
     """From this release on an estimate of the graphs is taken off the budget without a line about it; None: never."""
 

@@ -12,6 +12,7 @@ from kvcore.base.errors import KvPlannerError
 from kvcore.base.units import rounded
 from kvcore.evidence.calibration import Comparison, calibrated, compare, measured_values
 from kvcore.evidence.log.failures import Failure
+from kvcore.evidence.log.phases import Phase
 from kvcore.evidence.log.reader import StartupLog, measured_from
 from kvcore.evidence.recognized import find_logged_model, request_from, scenario_from_log, with_logged_graphs
 from kvcore.planning import Plan, plan
@@ -111,7 +112,8 @@ def log_table(report: Mapping[str, Any]) -> str:
         lines += ["", "to plan from these figures: " + json.dumps({"measured": report["calibrated"]})]
     failure = report["failure"]
     if failure is not None:
-        lines += ["", f"the start failed: {failure['message']}", f"  {failure['next_step']}"]
+        what = "it died in service" if failure["phase"] == Phase.RUN_TIME else "the start failed"
+        lines += ["", f"{what}: {failure['message']}", f"  {failure['next_step']}"]
         if failure["change"] is not None:
             lines.append(f"  {failure['change']['field']} = {failure['change']['value']}")
     lines += [f"  {warning['message']}" for warning in report["warnings"]]

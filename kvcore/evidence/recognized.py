@@ -12,7 +12,7 @@ from msgspec.structs import asdict, replace
 from kvcore import catalogue
 from kvcore.base.errors import CatalogueError, KvPlannerError, Notice, ScenarioError, notice
 from kvcore.base.quantity import Grade
-from kvcore.catalogue.accelerators import Accelerator, Vendor
+from kvcore.catalogue.accelerators import Accelerator
 from kvcore.catalogue.models import ModelEntry
 from kvcore.engine.overheads import written_gb
 from kvcore.engine.switches import V1Engine
@@ -57,7 +57,7 @@ def request_from(log: StartupLog) -> dict[str, Any]:
         name.partition(".")[2]: case for name, case in settled.items() if name.startswith("surroundings.")
     }
     env |= {name.partition(".")[2]: case for name, case in settled.items() if name.startswith("env.")}
-    card = {"memory_gib": logged_memory_gib(log), "vendor": _vendor(log), "name": log.card_name}
+    card = {"memory_gib": logged_memory_gib(log), "vendor": log.vendor, "name": log.card_name}
     request = {
         "model": log.model,
         "engine": log.engine,
@@ -92,15 +92,6 @@ def logged_memory_gib(log: StartupLog) -> float | None:
     if total is None and variables is not None:
         total = written_gb(log.env.get(variables.total, ""))
     return total
-
-
-def _vendor(log: StartupLog) -> str | None:
-    vendors, name = find_engine(log.engine).facts.vendors, log.card_name or ""
-    if len(vendors) == 1:
-        return vendors[0]
-    if name.startswith("Ascend"):
-        return Vendor.HUAWEI
-    return Vendor.NVIDIA if "NVIDIA" in name else None
 
 
 def logged_flags(log: StartupLog) -> LogFlags:

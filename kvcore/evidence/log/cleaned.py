@@ -56,6 +56,16 @@ _ESCAPES: Final = re.compile(r"\x1b\[[0-9;?]{0,16}[A-Za-z]")
 _COLOURS: Final = re.compile(r"\[[0-9;]{1,16}m")
 """Colours whose escape character got lost."""
 _COMPOSE_PREFIX: Final = re.compile(r"[A-Za-z0-9_.-]{1,80} {0,20}\| ")
+_PREFIXES: Final = (
+    re.compile(r"\d{1,7}(?:\.\d{1,6})?s {1,8}\d{1,9} {1,8}"),
+    re.compile(
+        r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?(?: (?:stdout|stderr) [FP])? "
+    ),
+    re.compile(r"\[[a-z0-9][a-z0-9.-]{0,80}/[a-z0-9][a-z0-9./-]{0,200}\] "),
+    re.compile(r"[A-Z][a-z]{2} {1,2}\d{1,2} \d\d:\d\d:\d\d [\w.-]{1,64} [\w@.-]{1,64}(?:\[\d{1,8}\])?: "),
+)
+"""What stands before a line: seconds and a number (Kaggle), a date (docker logs -t, containerd, jobs of a CI), pod and
+container (kubectl logs --prefix), date, host and unit (journalctl)."""
 _NOT_TEXT: Final = re.compile("[\x00-\x08\x0e-\x1a\x1c-\x1f\ufffd]")
 _JSON_KEYS: Final = ("message", "log", "msg", "MESSAGE", "text", "line")
 _ENTITIES: Final = (("&lt;", "<"), ("&gt;", ">"), ("&quot;", '"'), ("&#34;", '"'), ("&#39;", "'"), ("&#x27;", "'"),
@@ -268,12 +278,21 @@ def _plain(text: str) -> str:
 
 
 def message_of(line: str) -> str:
-    """The engine's part of a line, without a JSON wrapper, chat quoting and the container's name."""
+    """The engine's part of a line, without a JSON wrapper, chat quoting and the prefix of a notebook or container.
+
+    Example:
+        >>> message_of("295.4s 290 INFO 06-04"), message_of("2026-06-04T05:33:46.1Z stderr F (Worker pid=1) INFO")
+        ('INFO 06-04', '(Worker pid=1) INFO')
+    """
     text = line.strip()
     if text[:1] == "{" and text[-1:] == "}" and len(text) <= MAX_JSON_LINE_CHARACTERS:
         text = _from_json(text)
     if text[:1] in ">|*`":
         text = text.lstrip("> |*`")
+    if text[:1].isdigit() or text[:1] == "[" or text[3:4] == " ":
+        for pattern in _PREFIXES:
+            prefix = pattern.match(text)
+            text = text if prefix is None else text[prefix.end() :]
     if "| " in text:
         prefix = _COMPOSE_PREFIX.match(text)
         if prefix is not None:

@@ -5,8 +5,7 @@ The text for each error is in `kvcore.base.errors.MESSAGES` under its code, so t
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
-from enum import StrEnum
+from collections.abc import Callable, Mapping
 from typing import Annotated, Final
 
 from msgspec import Meta, Struct, field
@@ -18,6 +17,8 @@ from kvcore.evidence.log.arguments import LogFlags
 from kvcore.evidence.log.cleaned import WINDOW, LogText, message_of
 from kvcore.evidence.log.figures import Figures
 from kvcore.evidence.log.line_formats import Hit, LineRow, find_lines
+from kvcore.evidence.log.phases import Phase, milestones, phase_of_error
+from kvcore.scenario import CudagraphMode
 from kvcore.tables import Reviewed, TableFile
 
 HIGHEST_ADVISED_UTILIZATION: Final = 0.95
@@ -47,43 +48,21 @@ GIVING_UP: Final = (
     "WorkerProcinitializationfailed",
     "EngineCorefailedtostart",
     "WorkerProcfailedtostart",
+    "AsyncLLMoutput_handlerfailed",
+    "EngineDeadError",
 )
-"""Source: vllm/v1/engine/core.py, vllm/v1/executor/multiproc_executor.py (0.11.0, 0.33.0)."""
+"""The last two of a death in service.
+
+Source: vllm/v1/engine/core.py, vllm/v1/engine/async_llm.py, vllm/v1/executor/multiproc_executor.py (0.11.0, 0.33.0).
+"""
 
 _ERROR: Final = re.compile(r"(?:^|[\])]:? )([A-Za-z_][\w.]{0,120}(?:Error|Exception)): {0,4}\S")
 _WENT_ON: Final = re.compile(r"INFO\d\d-\d\d")
 WENT_ON_CHARACTERS: Final = len("INFO01-01")
-_TRACEBACK: Final = "Traceback(mostrecentcalllast)"
+_RAISED: Final = ("Traceback(mostrecentcalllast)", "WorkerProchitanexception")
 _VALIDATION: Final = "ValidationError"
 
 
-class Phase(StrEnum):
-    """Phases of a start, at which it may fail."""
-
-    CONFIGURATION = "configuration"
-    """Before any memory is taken."""
-    LOADING = "loading"
-    PROFILING = "profiling"
-    KV_CACHE = "kv-cache"
-    """The budget is known and too small."""
-    GRAPH_CAPTURE = "graph-capture"
-    """After the KV cache is allocated: graphs and buffers outside the budget."""
-    WARM_UP = "warm-up"
-    RUN_TIME = "run-time"
-    UNKNOWN = "unknown"
-    """The log shows too little before the error."""
-
-
-Milestones = Sequence[tuple[Phase, int]]
-"""Phases that were reached, the last first, each with the offset at which its first mark ends."""
-
-_MILESTONES: Final[Mapping[Phase, tuple[str, ...]]] = {
-    Phase.RUN_TIME: ("Applicationstartupcomplete", "Uvicornrunningon"),
-    Phase.WARM_UP: ("Graphcapturingfinished",),
-    Phase.GRAPH_CAPTURE: ("AvailableKVcachememory", "reservedforKVCacheis", "KVcachesize:", "blocks:"),
-    Phase.PROFILING: ("Modelloadingtook", "Loadingmodelweightstook"),
-    Phase.LOADING: ("Startingtoloadmodel", "LLMengine(v", "Loadingsafetensorscheckpointshards"),
-}
 _OOM_CODES: Final[Mapping[Phase, str]] = {
     Phase.LOADING: "start-oom-loading",
     Phase.PROFILING: "start-oom-profiling",
@@ -128,6 +107,11 @@ class Failure(Struct, frozen=True, kw_only=True):
 
 
 _TOO_LONG: Final = "start-context-too-long"
+_NO_MEMORY: Final = "start-no-kv-memory"
+_SAMPLER: Final = "start-oom-sampler"
+_COMPILING: Final = "start-oom-compiling"
+SAME_TABLE_SHARE: Final = 0.01
+"""Largest difference of an allocation, printed with two decimals, from the table that it is a copy of."""
 
 
 class KnownError(LineRow, frozen=True, kw_only=True):
@@ -159,6 +143,24 @@ class StartFacts(Struct, frozen=True, kw_only=True):
     flags: LogFlags
     rank: Figures
     utilization: float | None
+    embedding_gib: float | None = None
+    """The embedding table of one rank; None where the model is not known."""
+    others_count: bool = False
+    """Whether this release takes what other processes hold on the card off its own budget."""
+    taken_gib: float | None = None
+    """What they hold, where the log shows it."""
+
+    @property
+    def budget_gib(self) -> float | None:
+        """The utilization's share of the card."""
+        total = self.rank.total_gib
+        return None if total is None or self.utilization is None else self.utilization * total.value
+
+    @property
+    def weights_exceed_budget(self) -> bool:
+        """Whether the weights of a rank alone are more than its budget: a start that gets further fails there."""
+        weights = self.rank.weights_gib or self.rank.profiled_weights_gib
+        return weights is not None and self.budget_gib is not None and weights.value >= self.budget_gib
 
 
 def find_failures(log: LogText, start: int, end: int, facts: StartFacts) -> tuple[Failure, ...]:
@@ -173,10 +175,7 @@ def find_failures(log: LogText, start: int, end: int, facts: StartFacts) -> tupl
         hit = _first(log, error, start, end)
         if hit is None:
             continue
-        phase, code = error.phase, error.code
-        if phase is Phase.UNKNOWN:
-            phase = phase_at(reached, hit.offset)
-            code = _OOM_CODES.get(phase, code) if code == "start-oom" else code
+        code, phase = _told_apart(error, facts, hit, phase_of_error(log, start, hit.offset, reached))
         failure = Failure(
             code=code,
             phase=phase,
@@ -195,38 +194,46 @@ def find_failures(log: LogText, start: int, end: int, facts: StartFacts) -> tupl
             offset = log.starts[index]
             unknown = Failure(
                 code="start-other-error",
-                phase=phase_at(reached, offset),
+                phase=phase_of_error(log, start, offset, reached),
                 line_number=index + 1,
                 line=log.line(offset),
                 rank=log.process(min(offset + BEHIND_PROCESS, log.line_end(offset))).name,
             )
             found.append((SOMETHING_FAILED - 1, offset, unknown))
-    return tuple(failure for _, _, failure in sorted(found, key=lambda item: item[:2]))
+    return _with_numbers([failure for _, _, failure in sorted(found, key=lambda item: item[:2])])
+
+
+def _told_apart(error: KnownError, facts: StartFacts, hit: Hit, phase: Phase) -> tuple[str, Phase]:
+    """The code and phase of an error whose cause depends on when it came, and on what else is known of the start."""
+    if error.code == "start-oom":
+        return _OOM_CODES.get(phase, error.code), phase
+    if error.code == _SAMPLER and phase in (Phase.LOADING, Phase.PROFILING):
+        return "start-oom-sampler-profile", Phase.PROFILING
+    if error.code == _NO_MEMORY and facts.others_count:
+        return "start-no-kv-memory-shared", error.phase
+    if error.code == _COMPILING and facts.embedding_gib is not None:
+        tried = dict(hit.numbers).get("tried_gib")
+        if tried is not None and abs(tried - facts.embedding_gib) <= SAME_TABLE_SHARE * facts.embedding_gib:
+            return "start-oom-embedding-copy", error.phase
+    return error.code, phase if error.phase is Phase.UNKNOWN else error.phase
+
+
+def _with_numbers(failures: list[Failure]) -> tuple[Failure, ...]:
+    """Failures whose first, a sampler's, has the numbers of the allocation that it names in other words."""
+    if failures and failures[0].code.startswith(_SAMPLER):
+        first, numbers = failures[0], {}
+        for failure in failures[1:]:
+            if failure.number("tried_gib") is not None:
+                numbers = dict(failure.numbers)
+                break
+        failures[0] = replace(first, numbers={**numbers, **first.numbers})
+    return tuple(failures)
 
 
 def _first(log: LogText, error: KnownError, start: int, end: int) -> Hit | None:
     """The first occurrence of an error, by the format that reads the most numbers."""
     firsts = (next(find_lines(log, line, start, end), None) for line in error.formats)
     return max(filter(None, firsts), key=lambda hit: (len(hit.numbers), -hit.offset), default=None)
-
-
-def milestones(log: LogText, start: int, end: int) -> Milestones:
-    """The phases that were reached between two offsets."""
-    found = (
-        (phase, [at + len(text) for text in said if (at := log.find(text, start, end)) >= 0])
-        for phase, said in _MILESTONES.items()
-    )
-    return [(phase, min(ends)) for phase, ends in found if ends]
-
-
-def phase_at(reached: Milestones, offset: int) -> Phase:
-    """The phase of the start at `offset`.
-
-    Example:
-        >>> phase_at([(Phase.PROFILING, 900), (Phase.LOADING, 100)], 500).value
-        'loading'
-    """
-    return next((phase for phase, end in reached if end <= offset), Phase.UNKNOWN)
 
 
 def last_error(log: LogText, start: int, end: int) -> int | None:
@@ -246,7 +253,7 @@ def last_error(log: LogText, start: int, end: int) -> int | None:
     if index is None or given_up >= 0:
         return index
     offset = log.starts[index]
-    is_raised = log.rfind(_TRACEBACK, start, offset) >= 0
+    is_raised = any(log.rfind(text, start, offset) >= 0 for text in _RAISED)
     return index if is_raised and not _went_on(log, offset + 1, end) else None
 
 
@@ -368,6 +375,35 @@ def _less_memory(failure: Failure, facts: StartFacts) -> Change | None:
     return _utilization(share, most=1.0)
 
 
+def _without_compiling(failure: Failure, facts: StartFacts) -> Change | None:
+    """No graphs and nothing compiled; more ranks where the weights alone are more than the budget."""
+    return (
+        _more_ranks(failure, facts)
+        if facts.weights_exceed_budget
+        else Change(field="enforce_eager", value=True)
+    )
+
+
+def _room_for_graphs(failure: Failure, facts: StartFacts) -> Change | None:
+    """`_less_memory`, or no graphs where the log does not show what was missing."""
+    return _less_memory(failure, facts) or Change(field="enforce_eager", value=True)
+
+
+def _fewer_streams(_failure: Failure, facts: StartFacts) -> Change | None:
+    """One graph for the whole model in place of one for each piece of it; no graphs where it is that already."""
+    if facts.flags.cudagraph_mode in (CudagraphMode.FULL, CudagraphMode.FULL_DECODE_ONLY):
+        return Change(field="enforce_eager", value=True)
+    return Change(field="cudagraph_mode", value=CudagraphMode.FULL_DECODE_ONLY.value)
+
+
+def _share_beside_others(_failure: Failure, facts: StartFacts) -> Change | None:
+    """The utilization plus the share of the card that others hold, rounded up."""
+    total = facts.rank.total_gib
+    if facts.taken_gib is None or total is None or facts.utilization is None:
+        return None
+    return _utilization(math.floor((facts.utilization + facts.taken_gib / total.value) * 100 + 1) / 100)
+
+
 def _dividing_ranks(failure: Failure, _facts: StartFacts) -> Change | None:
     """The largest power of two that divides the heads, up to the tensor parallel size that was asked for."""
     heads, ranks = failure.number("heads"), failure.number("tensor_parallel_size")
@@ -398,7 +434,12 @@ _CHANGES: Final[Mapping[str, Callable[[Failure, StartFacts], Change | None]]] = 
     "start-heads-not-divisible": _dividing_ranks,
     "start-oom-loading": _more_ranks,
     "start-oom-profiling": _fewer_batched_tokens,
-    "start-oom-graphs": _less_memory,
+    "start-no-kv-memory-shared": _share_beside_others,
+    "start-oom-sampler-profile": _fewer_sequences,
+    "start-oom-compiling": _without_compiling,
+    "start-oom-embedding-copy": _without_compiling,
+    "start-npu-streams": _fewer_streams,
+    "start-oom-graphs": _room_for_graphs,
     "start-oom-warm-up": _fewer_sequences,
     "start-oom-running": _less_memory,
 }

@@ -46,6 +46,7 @@ _FILLERS: Final[Mapping[str, str]] = {
     "any": ".{0,160}?",
     "word": r"[\w.:+/-]{0,80}?",
     "unit": "(?:GiB|GB|Gib)",
+    "count": r"[1-9]\d{0,17}",
 }
 _FIELD: Final = re.compile(r"\{(\w{1,40})(?::(\w{1,10}))?\}")
 _VERSION: Final = re.compile(r"[1-9][0-9]{0,3}(?:\.[0-9]{1,6}){1,3}")

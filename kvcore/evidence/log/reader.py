@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Final
 
 from msgspec.structs import asdict, replace
 
 from kvcore.base.errors import LogError, Notice, shorten
+from kvcore.base.units import GIB, ceil_div
+from kvcore.catalogue.accelerators import Vendor
+from kvcore.catalogue.models import bundled_model
 from kvcore.engine.protocol import Engine
 from kvcore.engines.registry import engines
 from kvcore.evidence.log.arguments import LoggedArguments, read_flags
-from kvcore.evidence.log.cleaned import LogText, clean_log
+from kvcore.evidence.log.cards import card_of, vendor_of
+from kvcore.evidence.log.cleaned import LINE_BEGINNING_CHARACTERS, LogText, clean_log
 from kvcore.evidence.log.failures import Failure, StartFacts, find_failures
 from kvcore.evidence.log.figures import Figures, Reading, Spread, engine_figures, find_readings, rank_figures
 from kvcore.evidence.log.line_formats import FORMATS, LoggedSurrounding, find_surroundings
 from kvcore.evidence.log.npu_smi import Chip, chip_notices, fullest, read_chips
+from kvcore.evidence.log.phases import milestones
 from kvcore.scenario import Measured
 
 START_STEPS: Final = 1000
@@ -25,22 +30,18 @@ START_STEPS: Final = 1000
 EXPECTED: Final = "Model loading took, Available KV cache memory, GPU KV cache size, non-default args"
 
 MAX_MARKS: Final = 10_000
-MAX_CARD_LINES: Final = 64
-SHORTEST_CARD_NAME: Final = 2
-LONGEST_CARD_NAME: Final = 48
 
 _EXPECTED_V0: Final = (
     "weights_gib", "peak_activation_gib", "non_torch_gib", "available_kv_gib", "num_gpu_blocks"
 )  # fmt: skip
-_GRAPHS_CHARGED: Final = "CUDAgraphmemoryprofilingisenabled"
+_GRAPHS_CHARGED: Final = ("CUDAgraphmemoryprofilingisenabled", "ACLgraphmemoryprofilingisenabled")
 _GRAPHS_NOT_CHARGED: Final = "CUDAgraphmemoryprofilingisdisabled"
 _SERVER_MARKS: Final = ("vLLMAPIserverversion", "vLLMserverversion", "vLLMbatchprocessingAPIversion")
 _ENGINE_MARKS: Final = tuple(f"Initializing{one}LLMengine(v" for one in ("aV0", "aV1", "an"))
 _VERSION: Final = re.compile(r"(\d{1,3}\.\d{1,4}[0-9A-Za-z.+]{0,60})")
 _RELEASE: Final = re.compile(r"(\d{1,3})\.(\d{1,60})")
 _ENGINE_VERSION: Final = re.compile(r"(\d{1,3}\.\d{1,4}[0-9A-Za-z.+\-]{0,60})\)")
-_DEVICE: Final = re.compile(r"device_name=([A-Za-z0-9_\-]{3,48})")
-_ASCEND: Final = re.compile(r"(?:Ascend|\|)(910[A-C]?[1-4]?|310P[1-3]?)")
+_DATED: Final = re.compile(r"(?:INFO|WARNING|DEBUG)\d\d-\d\d\d\d:\d\d:\d\d")
 _GENERATIONS: Final = (
     (False, ("InitializingaV1LLMengine", "AvailableKVcachememory", "KVcachesize:", "(EngineCore",
              "UsingV2ModelRunner")),
@@ -64,6 +65,8 @@ class StartupLog(LoggedArguments, frozen=True, kw_only=True):
     is_v0: bool | None
     """None where no line tells the V0 engine from V1."""
     card_name: str | None
+    vendor: Vendor | None
+    """The card's, where the engine runs on one alone or a line tells it."""
     figures: Figures
     ranks: tuple[Figures, ...]
     worst_rank: Figures
@@ -151,9 +154,18 @@ def _start(
     utilization = flags.gpu_memory_utilization
     if utilization is None:
         utilization = value_of(figures.utilization)
-    facts = StartFacts(flags=flags, rank=ranked.worst, utilization=utilization)
     said = asdict(arguments)
     said["model"] = arguments.model or model_of(log, start, end)
+    chips = read_chips(log, 0, end)
+    chip = fullest(chips)
+    facts = StartFacts(
+        flags=flags,
+        rank=ranked.worst,
+        utilization=utilization,
+        embedding_gib=_embedding_gib(said["model"], flags.tensor_parallel_size or 1),
+        others_count=_others_count(engine, version),
+        taken_gib=None if chip is None else chip.taken_gib,
+    )
     failures = find_failures(log, start, end, facts)
     of_errors = _readings_of(failures, {**ranked.worst.known, **figures.known})
     figures, worst = (
@@ -161,16 +173,18 @@ def _start(
         _with_readings(ranked.worst, of_errors, "rank"),
     )
     known = {**worst.known, **figures.known}
-    chips = _chips(log, end, found, has_failed=bool(failures))
+    if not failures:
+        chips = _chips(log, found, end)
     peak = ranked.worst.peak_used_gib
     of_prerun = () if peak is None else (Notice(code="log-of-prerun", params={"peak": f"{peak.value:.1f}"}),)
     said["notices"] = arguments.notices + chip_notices(chips) + ranked.notices + engine_notices + of_prerun
-    return StartupLog(
+    read = StartupLog(
         **said,
         engine=engine.name,
         version=version,
         is_v0=v0,
         card_name=card_name,
+        vendor=vendor_of(log, engine, card_name),
         figures=figures,
         ranks=ranked.ranks,
         worst_rank=worst,
@@ -183,6 +197,7 @@ def _start(
             name for name in (_EXPECTED_V0 if v0 else engine.facts.log.figures) if name not in known
         ),
     )
+    return replace(read, notices=read.notices + tuple(_warnings(log, start, end, read, facts)))
 
 
 def _readings_of(failures: tuple[Failure, ...], known: Mapping[str, Reading]) -> tuple[Reading, ...]:
@@ -211,19 +226,53 @@ def _with_readings(figures: Figures, found: tuple[Reading, ...], scope: str) -> 
     return replace(figures, known={**figures.known, **own})
 
 
-def _chips(log: LogText, end: int, found: tuple[Reading, ...], *, has_failed: bool) -> tuple[Chip, ...]:
-    """The chips in `npu-smi info` as the start finds them, not while its own engine runs."""
+def _chips(log: LogText, found: tuple[Reading, ...], end: int) -> tuple[Chip, ...]:
+    """The chips in `npu-smi info` as a start that did not fail finds them, not while its own engine runs."""
     first = min((reading.line_number for reading in found), default=0)
-    until = end if has_failed or first == 0 else log.starts[first - 1]
-    return read_chips(log, 0, until)
+    return read_chips(log, 0, end if first == 0 else log.starts[first - 1])
+
+
+def _embedding_gib(model: str | None, ranks: int) -> float | None:
+    """The embedding table of one rank in 16 bits; None for a model that is not in the catalogue."""
+    entry = None if model is None else bundled_model(model)
+    raw = {} if entry is None else entry.config.raw
+    inner = raw.get("text_config")
+    config = {**raw, **(inner if isinstance(inner, Mapping) else {})}
+    vocabulary, hidden = config.get("vocab_size"), config.get("hidden_size")
+    if not isinstance(vocabulary, int) or not isinstance(hidden, int):
+        return None
+    return ceil_div(vocabulary, ranks) * hidden * 2 / GIB
+
+
+def _others_count(engine: Engine, version: str | None) -> bool:
+    """Whether what other processes hold comes off the budget; a start that names no release may be of such a one."""
+    until, release = engine.facts.log.charges_others_until, release_of(version)
+    return until is not None and (release is None or release <= until.release)
+
+
+def _warnings(log: LogText, start: int, end: int, read: StartupLog, facts: StartFacts) -> Iterator[Notice]:
+    """What else is wrong with a start: weights above the budget, or an end before the KV cache was sized."""
+    weights = read.worst_rank.weights_gib or read.worst_rank.profiled_weights_gib
+    if facts.weights_exceed_budget and read.failure is not None:
+        params = {
+            "weights": f"{weights.value:.2f}",
+            "budget": f"{facts.budget_gib:.2f}",
+            "utilization": f"{facts.utilization:g}",
+            "total": f"{read.worst_rank.total_gib.value:.2f}",
+        }
+        yield Notice(code="log-weights-above-budget", params=params)
+    sized = {"available_kv_gib", "kv_tokens", "num_gpu_blocks"} & {one.figure for one in read.readings}
+    if read.failure is None and not sized and milestones(log, start, end) and weights is not None:
+        yield Notice(code="log-ends-early")
 
 
 def _charges_estimate(log: LogText, start: int, end: int, engine: Engine, version: str | None) -> bool:
     since = engine.facts.log.charges_graph_estimate_since
-    if since is None or log.has(_GRAPHS_NOT_CHARGED, start, end):
+    if log.has(_GRAPHS_NOT_CHARGED, start, end):
         return False
     release = release_of(version)
-    return (release is not None and release >= since.release) or log.has(_GRAPHS_CHARGED, start, end)
+    is_later = since is not None and release is not None and release >= since.release
+    return is_later or any(log.has(text, start, end) for text in _GRAPHS_CHARGED)
 
 
 def measured_from(log: StartupLog) -> Measured:
@@ -287,18 +336,29 @@ def start_offsets(log: LogText) -> tuple[int, ...]:
         for at in log.occurrences(anchor)
     )
     starts = [0]
-    seen: set[str] = set()
+    seen: dict[str, str] = {}
     server_seen = False
     for at, is_server in sorted(islice(marks, MAX_MARKS)):
-        name = log.process(at).name
-        if (server_seen and seen) if is_server else name in seen:
+        name, beginning = log.process(at).name, _dated_beginning(log, at)
+        if (
+            (server_seen and seen)
+            if is_server
+            else name in seen and (not beginning or seen[name] != beginning)
+        ):
             starts.append(log.starts[log.line_index(at)])
             seen.clear()
         if is_server:
             server_seen = True
         else:
-            seen.add(name)
+            seen[name] = beginning
     return tuple(dict.fromkeys(starts))
+
+
+def _dated_beginning(log: LogText, at: int) -> str:
+    """A line up to `at`, where it has a date: a line with the same beginning is the same one, printed twice."""
+    first = max(log.starts[log.line_index(at)], at - LINE_BEGINNING_CHARACTERS)
+    beginning = log.text[first:at]
+    return beginning if _DATED.search(beginning) else ""
 
 
 def engine_of(log: LogText) -> Engine:
@@ -340,34 +400,6 @@ def model_of(log: LogText, start: int, end: int) -> str | None:
         return None
     name = log.text[at + len(mark) : min(log.line_end(at), at + len(mark) + 400)].partition("...")[0]
     return shorten(name, 400) or None
-
-
-def card_of(log: LogText) -> str | None:
-    """The card's name: from a kernel's tuning file, or from what nvidia-smi or npu-smi printed above the log."""
-    at = log.find("device_name=")
-    match = _DEVICE.match(log.text, at) if at >= 0 else None
-    if match is not None:
-        return match[1].replace("_", " ").strip()
-    for anchor in ("Ascend910", "Ascend310P", "|910B", "|910C", "|310P"):
-        at = log.find(anchor)
-        match = _ASCEND.match(log.text, at) if at >= 0 else None
-        if match is not None:
-            return f"Ascend {match[1]}"
-    for at in islice(log.occurrences("NVIDIA"), MAX_CARD_LINES):
-        name = _card_name(log.lines[log.line_index(at)])
-        if name is not None:
-            return name
-    return None
-
-
-def _card_name(line: str) -> str | None:
-    """`NVIDIA H100 80GB HBM3` out of a table row."""
-    position = line.find("NVIDIA ")
-    if position < 0:
-        return None
-    cell = re.split(" {2}|[|,]", line[position : position + LONGEST_CARD_NAME + 2])[0]
-    name = shorten(cell.strip(), LONGEST_CARD_NAME)
-    return name if len(name.split()) >= SHORTEST_CARD_NAME and any(c.isdigit() for c in name) else None
 
 
 def release_of(version: str | None) -> tuple[int, int] | None:
