@@ -5,7 +5,7 @@ The chart comes last, though it stands in the middle: the browser shows every fi
 
 import streamlit as st
 
-from kvcore.advice.fixes import fixes
+from kvcore.advice.fixes import falls_short, fixes
 from kvcore.advice.vary import concurrency_curve, tensor_parallel_curves
 from kvcore.base.errors import KvPlannerError
 from kvcore.charts import curves as charts
@@ -34,7 +34,7 @@ sentence = summary.verdict_sentence(plan, t)
 notes.verdict(sentence)
 notes.other_platform(plan, t)
 notes.above_model(plan, t)
-if plan.verdict is not Verdict.FITS:
+if plan.verdict is not Verdict.FITS or falls_short(plan):
     notes.fixes(plan, fixes(plan), t)
 notes.setting_chips(plan.scenario, t)
 undo.offer(t)

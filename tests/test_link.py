@@ -85,6 +85,7 @@ def scenarios(draw: st.DrawFn) -> Scenario:
         gpu_memory_utilization=draw(st.none() | st.floats(0.01, 1.0)),
         max_model_len=draw(st.sampled_from((None, -1)) | counts(1 << 20)),
         max_num_seqs=draw(st.none() | counts(4096)),
+        wanted=draw(st.none() | counts(1_000_000)),
         max_num_batched_tokens=draw(st.none() | counts(1 << 20)),
         block_size=draw(st.none() | st.sampled_from((16, 32, 128))),
         enforce_eager=draw(st.booleans()),
@@ -186,7 +187,7 @@ def test_every_field_comes_back(scenario: Scenario) -> None:
 def test_every_field_of_a_scenario_is_generated() -> None:
     generated = {
         "model", "config", "checkpoint", "accelerator", "engine", "engine_version", "parallel", "runner", "dtype",
-        "quantization", "kv_cache_dtype", "gpu_memory_utilization", "max_model_len", "max_num_seqs",
+        "quantization", "kv_cache_dtype", "gpu_memory_utilization", "max_model_len", "wanted", "max_num_seqs",
         "max_num_batched_tokens", "block_size", "enforce_eager", "max_cudagraph_capture_size",
         "cudagraph_capture_sizes", "cudagraph_mode", "enable_prefix_caching", "enable_chunked_prefill",
         "mamba_cache_mode", "mamba_block_size", "mamba_cache_dtype", "mamba_ssm_cache_dtype",
@@ -582,7 +583,7 @@ def test_defaults_of_absent_fields_are_frozen() -> None:
     """
     assert {name: FLAGS[name].default for name in link._PLAIN if FLAGS[name].link is not LinkRule.ALWAYS} == {
         "runner": "auto", "quantization": None, "hf_overrides": None,
-        "max_num_seqs": None, "max_num_batched_tokens": None,
+        "wanted": None, "max_num_seqs": None, "max_num_batched_tokens": None,
         "block_size": None, "enforce_eager": False, "max_cudagraph_capture_size": None,
         "cudagraph_capture_sizes": None, "cudagraph_mode": None, "enable_prefix_caching": None,
         "enable_chunked_prefill": None,

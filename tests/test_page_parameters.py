@@ -28,7 +28,6 @@ LENGTHS = "800:1150:1200,120:380:512,920:1530:1712,1312:1662:1712"
     ("name", "text", "value"),
     [
         ("view", "models", "models"),
-        ("wanted", "1000000", 1_000_000),
         ("gpus", "16", 16),
         ("vendors", "intel,nvidia", ("nvidia", "intel")),
         ("memory", "above-96,up-to-24", ("up-to-24", "above-96")),
@@ -88,11 +87,10 @@ def test_every_parameter_comes_back(name: str, text: str, value: object) -> None
     ("name", "text"),
     [
         ("view", "Cards"),
-        ("wanted", "0"),
-        ("wanted", "1000001"),
-        ("wanted", "10.5"),
-        ("wanted", "9" * 4400),
-        ("wanted", "٣"),
+        ("limit", "0"),
+        ("limit", "10.5"),
+        ("limit", "9" * 4400),
+        ("limit", "٣"),
         ("ticked", "history,nonsense"),
         ("ticked", "history," * 3),
         ("alert_kv", "100"),
@@ -129,7 +127,7 @@ def test_every_parameter_comes_back(name: str, text: str, value: object) -> None
     ],
 )
 def test_unreadable_parameters_are_named_with_their_replacement(name: str, text: str) -> None:
-    found = decode_page({name: text, "wanted" if name != "wanted" else "gpus": "2"})
+    found = decode_page({name: text, "frame" if name != "frame" else "gpus": "2"})
     (repair,) = found.repairs
     assert (repair.field, repair.error.code in MESSAGES) == (name, True)
     assert len(repair.given) <= 60
@@ -176,7 +174,7 @@ def test_no_text_raises_and_what_was_read_comes_back(params: dict[str, str]) -> 
 def test_defaults_of_absent_fields_are_frozen() -> None:
     """A link leaves these out; a change here changes what old links show."""
     assert {name: parameter.default for name, parameter in PARAMETERS.items()} == {
-        "view": "cards", "wanted": 10, "gpus": 8, "vendors": (), "memory": (), "sort": "vendor", "failing": False,
+        "view": "cards", "gpus": 8, "vendors": (), "memory": (), "sort": "vendor", "failing": False,
         "search": "", "prices": {}, "vary": "tensor_parallel_size",
         "cards": ("L40S-48GB", "A100-80GB", "H100-80GB", "H200-141GB", "B200-180GB", "MI300X-192GB"),
         "lengths": "", "limit": None, "check": "log", "section": "parameters", "answers": False, "step": 1,

@@ -55,17 +55,31 @@ class TestFits:
     def test_folded_parts_are_built_when_opened(self) -> None:
         app = open_app(opened=False)
         keys = {widget.key for widget in app.number_input}
-        assert keys == {"gpu_memory_utilization", "tensor_parallel_size"}
+        assert keys == {"gpu_memory_utilization", "tensor_parallel_size", "wanted"}
         assert not app.selectbox
         assert not app.text_area
         assert {"measured.weights_gib"} <= {w.key for w in open_app().number_input}
 
-    def test_a_number_of_users_is_asked_for_on_explore_with_the_same_scenario(self) -> None:
+    def test_a_target_is_judged_in_the_verdict_and_reached_by_a_button(self) -> None:
         app = open_app(RULE_OF_THUMB)
-        (link,) = (one.proto for one in app.get("page_link") if "Set a target" in one.proto.label)
+        app.number_input(key="wanted").set_value(40)
+        checked(app.run())
+        assert params(app)["wanted"] == "40"
+        assert app.warning[0].value == "Fits, but serves 20 of 40 requests of 8,192 tokens at once"
+        (button,) = (one for one in app.button if one.key == "fix.data_parallel_size")
+        assert button.label == "2 replicas: serves 40, 20 each"
+        checked(button.click().run())
+        assert app.success[0].value == (
+            "Fits and serves 40 requests of 8,192 tokens at once: room for 40 (20 on each of 2 replicas)"
+        )
+
+    def test_other_cards_are_asked_for_on_explore_with_the_same_scenario(self) -> None:
+        app = open_app(RULE_OF_THUMB | {"wanted": "40"})
+        (link,) = (one.proto for one in app.get("page_link") if "Which other cards" in one.proto.label)
         assert link.page == "explore"
         carried = dict(parse_qsl(link.query_string))
         assert {name: carried.get(name) for name in RULE_OF_THUMB} == dict(RULE_OF_THUMB)
+        assert carried["wanted"] == "40"
 
     def test_the_published_worked_example(self) -> None:
         app = open_app(RULE_OF_THUMB)

@@ -45,7 +45,10 @@ def test_shown_fields_are_texts_and_names_are_not() -> None:
         ("unusable", set(Unusable)),
         ("verdict-signs", set(Verdict)),
         ("limit-verdicts", set(Verdict)),
-        ("verdicts", {*Verdict, "keeps-nothing", "above-model", "weights-above-share"}),
+        (
+            "verdicts",
+            {*Verdict, "keeps-nothing", "above-model", "weights-above-share", "serves", "serves-too-few"},
+        ),
         ("tight", set(Tightness)),
         ("failures", set(Verdict) - {Verdict.FITS, Verdict.TIGHT}),
     ],

@@ -15,6 +15,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from kvcore import catalogue
+from kvcore.advice.sweep_cell import STARTS
+from kvcore.advice.target import Served, served, served_by
 from kvcore.base.errors import EngineRefusalError, KvPlannerError
 from kvcore.base.units import ceil_div, gib
 from kvcore.catalogue.accelerators import Accelerator, Interconnect
@@ -65,9 +67,16 @@ class Fix(Struct, frozen=True, kw_only=True, dict=True):
         """The plan with this change alone."""
         return plan(self.scenario)
 
+    @property
+    def serves(self) -> Served | None:
+        """What it serves of the target with this change alone; None without a target."""
+        return served(self.plan)
+
 
 def fixes(broken: Plan) -> tuple[Fix, ...]:
     """Every single change that fixes `broken`, the cheapest in side effects first; empty when none does.
+
+    Where its scenario has a target, that is to start and to serve all wanted requests at once.
 
     Order: a second start, fewer recurrent states in the cache, a shorter context, an fp8 KV cache, more of the card, no
     prefix caching of recurrent states, fewer tokens in a step, fewer sequences in the profile run, fewer graphs, no
@@ -77,16 +86,33 @@ def fixes(broken: Plan) -> tuple[Fix, ...]:
     if scenario.accelerator is None and scenario.measured.available_kv_gib is None:
         # What is to be tried follows from the figures of the assumed card, which the plan does not show.
         broken = plan(replace(scenario, accelerator=broken.accelerator))
-    tried = _FIXING_WEIGHTS if broken.verdict is Verdict.WEIGHTS_DO_NOT_FIT else _VALUES
-    found = (_first(scenario, field, _VALUES[field](broken), broken) for field in tried)
+    if falls_short(broken):
+        values = _SERVING
+    else:
+        fixing = _FIXING_WEIGHTS if broken.verdict is Verdict.WEIGHTS_DO_NOT_FIT else _VALUES
+        values = {field: _VALUES[field] for field in fixing}
+    found = (_first(scenario, field, tried(broken), broken) for field, tried in values.items())
     return tuple(fix for fix in found if fix is not None)
+
+
+def falls_short(planned: Plan) -> bool:
+    """Whether a plan fits, and serves fewer requests at once than are wanted.
+
+    Example:
+        >>> from kvcore.wire.request import scenario_from_request
+        >>> asked = {"model": "Qwen/Qwen3-8B", "accelerator": "H100-80GB", "wanted": 4}
+        >>> falls_short(plan(scenario_from_request(asked)))
+        False
+    """
+    target = served(planned)
+    return target is not None and planned.verdict is Verdict.FITS and not target.enough
 
 
 def fix_with(broken: Plan, field: str, value: Value) -> Fix | None:
     """The fix of one change; None where the start does not go through with it, or the engine refuses it."""
     changed = _changed(broken.scenario, field, value)
     found = None if changed is None else _numbers(changed)
-    if changed is None or found is None or found.verdict not in (Verdict.FITS, Verdict.TIGHT):
+    if changed is None or found is None or found.verdict not in STARTS:
         return None
     return Fix(field=field, value=value, scenario=changed, verdict=found.verdict)
 
@@ -235,6 +261,9 @@ def _is_good(planned: Numbers, broken: Plan | None) -> bool:
     engine refused, by any that it takes and that has a cache."""
     if broken is None:
         return planned.verdict is Verdict.FITS or planned.tight_by in (Tightness.SPARE, Tightness.AFTER_POOL)
+    wanted = broken.scenario.wanted
+    if wanted is not None and not served_by(planned, wanted).enough:
+        return False
     by_figures = broken.verdict is not Verdict.TIGHT and planned.tight_by is Tightness.SPARE
     return planned.verdict is Verdict.FITS or by_figures
 
@@ -300,6 +329,22 @@ def _more_replicas(broken: Plan) -> Iterable[Value]:
     return (number for number in counts if number * parallel.ranks_per_replica <= LARGEST_SIZE)
 
 
+def _as_many_replicas(broken: Plan) -> Iterable[Value]:
+    """The fewest replicas that serve the target: as many as now serve it apart, fewer where they share out experts."""
+    target, now = served(broken), broken.scenario.parallel
+    if target is None or target.replicas_needed is None:
+        return ()
+    most = min(target.replicas_needed, LARGEST_SIZE // now.ranks_per_replica)
+    return _enough(broken, "data_parallel_size", range(now.data_parallel_size + 1, most + 1))
+
+
+def _more_sequences(broken: Plan) -> Iterable[Value]:
+    """The target of one replica, where `max_num_seqs` stands in its way."""
+    target, parallel = served(broken), broken.scenario.parallel
+    needed = 0 if target is None else ceil_div(target.wanted, parallel.data_parallel_size)
+    return (needed,) if needed > broken.resolved.max_num_seqs else ()
+
+
 def _smaller_batches(broken: Plan) -> Iterable[Value]:
     now = (broken.resolved.max_num_batched_tokens - 1) // BATCH_STEP * BATCH_STEP
     return _enough(broken, "max_num_batched_tokens", range(now, 0, -BATCH_STEP)[:LARGEST_BATCHES])
@@ -348,6 +393,16 @@ _VALUES: Final[Mapping[str, Callable[[Plan], Iterable[Value]]]] = {
     "accelerator": _larger_cards,
 }
 """The settings that can fix a plan, each with its values in the order in which they are tried."""
+_SERVING: Final[Mapping[str, Callable[[Plan], Iterable[Value]]]] = {
+    "max_num_seqs": _more_sequences,
+    **{
+        field: _VALUES[field]
+        for field in ("kv_cache_dtype", "gpu_memory_utilization", "tensor_parallel_size")
+    },
+    "data_parallel_size": _as_many_replicas,
+    **{field: _VALUES[field] for field in ("quantization", "accelerator")},
+}
+"""The settings by which a plan that fits can serve its target."""
 _FIXING_WEIGHTS: Final = (
     "gpu_memory_utilization", "tensor_parallel_size", "data_parallel_size", "quantization", "accelerator",
 )  # fmt: skip

@@ -177,7 +177,12 @@ def _for_other_models(base: Scenario) -> Scenario:
 def _without_own_facts(base: Scenario) -> Scenario:
     """`base` without its card, and without what was measured or fixed on it."""
     return replace(
-        base, accelerator=None, kv_cache_memory_bytes=None, num_gpu_blocks_override=None, measured=Measured()
+        base,
+        accelerator=None,
+        wanted=None,
+        kv_cache_memory_bytes=None,
+        num_gpu_blocks_override=None,
+        measured=Measured(),
     )
 
 

@@ -11,6 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from kvcore.advice.fixes import Fix, FixPair, starts_lower
+from kvcore.advice.target import Served, served
 from kvcore.advice.vary import ConcurrencyCurve
 from kvcore.base.numbers import DASH, concurrency_text, count, gib_text, kib_text, plain, whole_requests
 from kvcore.base.quantity import Quantity
@@ -82,10 +83,32 @@ def verdict_sentence(plan: Plan, t: Words) -> Sentence:
     """The verdict as a sentence: whether it fits, how many requests at once, by how much, and what it only starts
     with."""
     outcome, text = _OUTCOMES[plan.verdict], _verdict_text(plan, t)
+    target = served(plan)
+    if target is not None and plan.verdict is Verdict.FITS and any(plan.specs):
+        outcome = Outcome.FITS if target.enough else Outcome.CAUTION
+        text = _target_text(target, plan, t)
     if plan.verdict in (Verdict.FITS, Verdict.TIGHT) and is_above_model(plan):
         limit = count(plan.resolved.derived_max_model_len)
         outcome, text = Outcome.CAUTION, t(LABELS["verdicts"]["above-model"], limit=limit, verdict=text)
     return Sentence(outcome=outcome, text=text)
+
+
+def _target_text(target: Served, plan: Plan, t: Words) -> str:
+    """The target against what is served, on all replicas."""
+    said = t(
+        LABELS["verdicts"]["serves" if target.enough else "serves-too-few"],
+        wanted=count(target.wanted),
+        total=count(target.total),
+        tokens=count(plan.resolved.max_model_len),
+    )
+    if target.replicas == 1:
+        return said
+    return t(
+        "{verdict} ({each} on each of {replicas} replicas)",
+        verdict=said,
+        each=count(target.per_replica),
+        replicas=count(target.replicas),
+    )
 
 
 def _verdict_text(plan: Plan, t: Words) -> str:
@@ -256,7 +279,12 @@ _COUNTED: Final = ("max_model_len", "max_num_batched_tokens", "max_cudagraph_cap
 
 def fix_label(fix: Fix, t: Words) -> str:
     """The label of the button of a fix."""
-    return t(LABELS["fixes"][fix.field], value=_new_value(fix, t))
+    field = fix.field
+    if field == "data_parallel_size" and fix.plan.architecture.moe is not None:
+        field = "shared-experts"
+    if field == "max_num_seqs" and fix.scenario.wanted == fix.value:
+        field = "more-sequences"
+    return t(LABELS["fixes"][field], value=_new_value(fix, t))
 
 
 def accepted_label(accepted: Fix, t: Words) -> str:
@@ -280,16 +308,25 @@ def pair_label(pair: FixPair, t: Words) -> str:
     return t("{first} + {second}", first=first, second=fix_label(pair.second, t))
 
 
+def fix_text(label: str, fix: Fix, t: Words) -> str:
+    """The words of a fix's button: the change, and its result."""
+    return t("{change}: {result}", change=label, result=fix_result(fix, t))
+
+
 def fix_result(fix: Fix, t: Words) -> str:
     """The result of a fix in words."""
+    target = fix.serves
+    if target is not None and target.replicas > 1:
+        requests = t("serves {total}, {each} each", total=count(target.total), each=count(target.per_replica))
+        return requests if fix.verdict is Verdict.FITS else t("tight, {requests}", requests=requests)
     if fix.plan.cache is None:
         return ""
     if not any(fix.plan.specs):
         return t("fits")
     requests = count(whole_requests(requests_at_once(fix.plan)))
     if fix.verdict is Verdict.TIGHT:
-        return t("tight, {requests} at once", requests=requests)
-    return t("{requests} at once", requests=requests)
+        return t("tight, serves {requests}", requests=requests)
+    return t("serves {requests}", requests=requests)
 
 
 def state_mode_text(plan: Plan, t: Words) -> str:

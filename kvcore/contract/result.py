@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
+from kvcore.advice.target import served
 from kvcore.base.errors import KvPlannerError, defect
 from kvcore.base.parts import KV_CACHE, PARTS, UNACCOUNTED, WEIGHTS
 from kvcore.base.quantity import Quantity
@@ -29,6 +30,7 @@ RESOLVED: Final = (
 POOL: Final = ("bytes_per_token", "num_blocks", "tokens", "max_concurrency")
 """Figures of the cache in a result."""
 GROUP: Final = ("kind", "layers", "block_size", "page_size_bytes", "blocks_per_request")
+SERVES: Final = ("wanted", "per_replica", "replicas", "total", "enough")
 MESSAGE: Final = ("code", "field", "message", "next_step")
 
 
@@ -54,18 +56,18 @@ def answer(
 
 
 def planned_result(planned: Plan, request_id: object = None) -> dict[str, Any]:
-    """The contract's result for one plan, with fixes where it does not fit."""
-    if planned.verdict is Verdict.FITS:
-        return result_of(planned, request_id)
-    from kvcore.advice.fixes import fixes
+    """The contract's result for one plan, with fixes where it does not fit, or serves fewer than are wanted."""
+    from kvcore.advice.fixes import falls_short, fixes
 
+    if planned.verdict is Verdict.FITS and not falls_short(planned):
+        return result_of(planned, request_id)
     return result_of(planned, request_id, fixes(planned))
 
 
 def result_of(plan: Plan, request_id: object = None, fixes: tuple[Fix, ...] = ()) -> dict[str, Any]:
     """The contract's result for one plan; figures that need an unknown card are null."""
     resolved, memory, cache = plan.resolved, plan.memory, plan.cache
-    given = plan.scenario.measured
+    given, target = plan.scenario.measured, served(plan)
     parts: dict[str, float | None] = dict.fromkeys(RANK_PARTS)
     parts[WEIGHTS.name] = rounded_gib(plan.loaded_weights.value)
     if memory is not None:
@@ -92,9 +94,18 @@ def result_of(plan: Plan, request_id: object = None, fixes: tuple[Fix, ...] = ()
         "kv": kv,
         "weights_bytes_per_rank": plan.parameter_bytes_per_rank,
         "warnings": [_facts(notice, MESSAGE) for notice in plan.notices],
-        "fixes": [_facts(fix, ("field", "value", "verdict")) for fix in fixes],
+        **({} if target is None else {"serves": _facts(target, SERVES)}),
+        "fixes": [_fix(fix) for fix in fixes],
         "launch": launch_command(plan),
     }
+
+
+def _fix(fix: Fix) -> dict[str, Any]:
+    """A change and its verdict, with what it serves where there is a target."""
+    target = fix.serves if fix.scenario.wanted is not None else None
+    return _facts(fix, ("field", "value", "verdict")) | (
+        {} if target is None else {"serves": _facts(target, SERVES)}
+    )
 
 
 def _intervals(memory: RankMemory) -> dict[str, list[float]]:

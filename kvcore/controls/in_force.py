@@ -28,7 +28,7 @@ from kvcore.wire.link import catalogue_card
 
 SHOWN_ELSEWHERE: Final = frozenset(
     ("model", "config", "checkpoint", "accelerator", "engine", "engine_version", "parallel", "kv_cache_dtype",
-     "gpu_memory_utilization", "max_model_len", "env", "surroundings", "measured")
+     "gpu_memory_utilization", "max_model_len", "wanted", "env", "surroundings", "measured")
 )  # fmt: skip
 """Fields shown in the scenario line, in the chip of the measured parts, or in chips of their own."""
 LORA: Final = ("enable_lora", "max_loras", "max_lora_rank", "fully_sharded_loras")

@@ -17,7 +17,7 @@ from msgspec import Struct
 from kvcore.advice.roofline import decode_bound
 from kvcore.base.numbers import concurrency_text, count, gib_text
 from kvcore.base.parts import SUMMED, UNUSED
-from kvcore.base.units import gib
+from kvcore.base.units import ceil_div, gib
 from kvcore.base.words import Words
 from kvcore.deploy.launch import PORT, launch_words, served_model
 from kvcore.deploy.shell import launch_command
@@ -80,12 +80,14 @@ class Load(Struct, frozen=True, kw_only=True):
 
 
 def default_load(plan: Plan) -> Load:
-    """As many requests of the full length as fit, with answers of 512 tokens, or a quarter of the length if shorter."""
-    length = plan.resolved.max_model_len
+    """The replica's share of the target, else as many requests of the full length as fit, with answers of 512 tokens,
+    or a quarter of the length if shorter."""
+    length, wanted = plan.resolved.max_model_len, plan.scenario.wanted
     held = plan.cache.max_concurrency if plan.cache is not None else 0.0
+    seats = max(1, min(plan.resolved.max_num_seqs, math.floor(min(held, 1 << 20))))
     answer = max(1, min(512, length // 4))
     return Load(
-        requests=max(1, min(plan.resolved.max_num_seqs, math.floor(min(held, 1 << 20)))),
+        requests=seats if wanted is None else ceil_div(wanted, plan.scenario.parallel.data_parallel_size),
         prompt_tokens=max(1, length - answer),
         answer_tokens=answer,
     )

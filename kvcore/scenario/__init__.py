@@ -222,6 +222,9 @@ class Scenario(Struct, frozen=True, kw_only=True):
     kv_cache_dtype: str = "auto"
     gpu_memory_utilization: float | None = None
     max_model_len: int | None = None
+    wanted: int | None = None
+    """Requests of that length which the deployment is to serve at once, over all replicas; None: no target. Changes no
+    number of the plan."""
     max_num_seqs: int | None = None
     max_num_batched_tokens: int | None = None
     block_size: int | None = None

@@ -38,13 +38,15 @@ from kvcore.charts.matrix import (
 )
 from kvcore.charts.plotting import Figure
 from kvcore.controls import offers
+from kvcore.flags import FLAGS
 from kvcore.scenario import Scenario
 from pages.ui.explore import explored, machines, prices
 from pages.ui.shared import elements, labels, net, notes, numbers, state, undo
 from pages.ui.shared.parameters import GPU_LIMITS
 
 MATRIX = "explore_matrix"
-MAX_WANTED = 1_000_000
+WITHOUT_TARGET = 10
+"""Requests at once that are looked for where the scenario has no target."""
 OTHER_CHECKPOINT = msg(
     "vllm-ascend does not take this checkpoint: on Ascend cards ModelSlim's W8A8 checkpoint of the model is planned "
     "(quantization ascend)."
@@ -249,13 +251,21 @@ def entry_of(scenario: Scenario) -> ModelEntry:
 
 
 def wanted_requests(t: Words) -> int:
-    """How many requests the deployment should serve at once."""
-    limits = numbers.Limits(1, MAX_WANTED)
+    """How many requests the deployment is to serve at once: the scenario's target, and the field that sets it."""
+    flag = FLAGS["wanted"]
     with st.container(width=220):
-        wanted: int = numbers.of_parameter(
-            st, t("Target requests at once"), limits, "wanted", "explore_wanted", t
+        wanted: int | None = numbers.box(
+            st,
+            t(flag.label),
+            numbers.Limits(*flag.bounds),
+            state.scenario().wanted,
+            t,
+            key="explore_wanted",
+            take=partial(state.set_field, flag.name),
+            is_optional=True,
+            placeholder=count(WITHOUT_TARGET),
         )
-    return wanted
+    return wanted or WITHOUT_TARGET
 
 
 def gpus_at_most(replicas: int, t: Words) -> int:

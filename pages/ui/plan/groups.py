@@ -108,7 +108,7 @@ def ways(t: Words) -> None:
     )
     st.page_link(
         shell.page_at(TARGETS),
-        label=t("How many requests at once do you need? Set a target on the Explore page"),
+        label=t("Which other cards serve as many requests? See all of them on the Explore page"),
         icon=":material/group:",
         query_params=state.params(),
     )

@@ -168,7 +168,7 @@ def fixes(plan: Plan, found: Sequence[Fix], t: Words) -> None:
         st.caption(head, width="content")
         for fix in found:
             st.button(
-                f"{summary.fix_label(fix, t)} → {summary.fix_result(fix, t)}",
+                summary.fix_text(summary.fix_label(fix, t), fix, t),
                 key=f"fix.{fix.field}",
                 on_click=undo.change,
                 args=(((fix.field, fix.value),),),
@@ -176,7 +176,7 @@ def fixes(plan: Plan, found: Sequence[Fix], t: Words) -> None:
         for number, pair in enumerate(pairs):
             names = summary.pair_label(pair, t)
             st.button(
-                f"{names} → {summary.fix_result(pair.second, t)}",
+                summary.fix_text(names, pair.second, t),
                 key=f"fix_pair.{number}",
                 on_click=undo.change,
                 args=(pair.changes,),
@@ -196,7 +196,7 @@ def accepted(scenario: Scenario, refused: EngineRefusalError, t: Words) -> tuple
         st.caption(head, width="content")
         for one in found:
             st.button(
-                f"{accepted_label(one, t)} → {summary.fix_result(one, t)}",
+                summary.fix_text(accepted_label(one, t), one, t),
                 key=f"accepted.{one.field}",
                 on_click=undo.change,
                 args=(((one.field, one.value),),),

@@ -1,6 +1,6 @@
 """Page parameters in the link: how the text of each is read, and its value where it is absent.
 
-    ?wanted=50&vendors=amd,intel&sort=requests&vary=block_size&step=3
+    ?vendors=amd,intel&sort=requests&vary=block_size&step=3
 
 One table for all pages. A value is read by its row; what cannot be read is left out and named on the page, like a
 field of the scenario. A parameter that says what its absence says stays out of the link.
@@ -162,7 +162,6 @@ def card_ids() -> tuple[str, ...]:
 PARAMETERS: Final[Mapping[str, PageParameter]] = {
     # -- Explore
     "view": PageParameter(one_of(("cards", "models")), "cards"),
-    "wanted": PageParameter(whole(1, 1_000_000), 10),
     "gpus": PageParameter(one_of(GPU_LIMITS), 8),
     "vendors": PageParameter(some_of([vendor.value for vendor in Vendor]), ()),
     "memory": PageParameter(some_of(tuple(MEMORY_BANDS)), ()),
@@ -225,9 +224,9 @@ def decode_page(params: Mapping[str, str]) -> PageValues:
     """The page parameters of a link. Never raises: what cannot be read is left out, and named in `repairs`.
 
     Example:
-        >>> found = decode_page({"wanted": "50", "step": "99", "gpus": "8"})
+        >>> found = decode_page({"load_requests": "50", "step": "99", "gpus": "8"})
         >>> dict(found.values), [(repair.field, repair.used) for repair in found.repairs]
-        ({'wanted': 50, 'step': 18}, [('step', '18')])
+        ({'load_requests': 50, 'step': 18}, [('step', '18')])
     """
     values, repairs = {}, []
     for name, parameter in PARAMETERS.items():

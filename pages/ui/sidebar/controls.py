@@ -34,6 +34,7 @@ def scenario(planned: Plan | KvPlannerError, t: Words) -> None:
     _dtype(t)
     limit_controls.context_length(plan, t)
     limit_controls.utilization(plan, t)
+    _number(FLAGS["wanted"], state.scenario().wanted, t("no target"), t)
     for name in offers.main_flags(state.scenario()):
         _of_experts(name, plan, t)
     _weight_precision(t)

@@ -21,8 +21,6 @@ from pages.ui.shared.numbers import Limits
 from pages.ui.shared.parameters import ANSWER_SPEED, ARRIVALS, FIRST_TOKEN_SECONDS
 
 TOKENS: Final = Limits(1, 1 << 30)
-MOST_WANTED: Final = 1_000_000
-"""Most requests at once that Explore looks for."""
 START: Final = Arrivals(
     per_second=2.0, prompt_tokens=1000, answer_tokens=300, first_token_seconds=1.0, tokens_per_second=20.0
 )
@@ -167,7 +165,10 @@ def _onward(plan: Plan | KvPlannerError, arrivals: Arrivals, fleet: Fleet | None
                 on_click=undo.take_to_plan,
                 args=(edit.with_field(scenario, "data_parallel_size", fleet.replicas),),
             )
-        if wanted <= MOST_WANTED and arrivals.request_tokens <= FLAGS["max_model_len"].bounds[1]:
+        if (
+            wanted <= FLAGS["wanted"].bounds[1]
+            and arrivals.request_tokens <= FLAGS["max_model_len"].bounds[1]
+        ):
             longer = carried_over(
                 scenario, edit.with_field(scenario, "max_model_len", arrivals.request_tokens)
             )
@@ -178,7 +179,7 @@ def _onward(plan: Plan | KvPlannerError, arrivals: Arrivals, fleet: Fleet | None
                     requests=count(wanted),
                 ),
                 icon=":material/grid_view:",
-                query_params={**state.params(longer), "wanted": str(wanted)},
+                query_params=state.params(edit.with_field(longer, "wanted", wanted)),
             )
         if fleet is not None:
             load = {
