@@ -36,6 +36,21 @@ def test_turboquant_slots_are_even() -> None:
     assert kv_format("turboquant_3bit_nc").head_bytes(60, 63) == 23 + 2 + 24 + 4 + 1
 
 
+@pytest.mark.parametrize(
+    ("kv_cache_dtype", "slot"),
+    [
+        # vllm/v1/attention/ops/rocm_octave.py: 64 rotated dims of 4 bits, 192 of 3, values, scales of 2 bytes.
+        ("octave_k3v4", 248),  # 32 + 72 + 128 + 2 x 5 = 242
+        ("octave_k3v3", 216),  # 32 + 72 + 96 + 2 x 5 = 210
+        ("octave_k3v3_compact", 196),  # 96 + 96 + 2 x 2
+        ("ultraquant_4bit", 272),  # ultraquant/format.py: D=256 -> 272 B/slot
+        ("nvfp4_4over6", 288),
+    ],
+)
+def test_slots_of_heads_of_256(kv_cache_dtype: str, slot: int) -> None:
+    assert kv_format(kv_cache_dtype).head_bytes(256, 256) == slot
+
+
 def test_keys_and_values_of_different_size() -> None:
     assert kv_format("bfloat16").head_bytes(192, 128) == 640
     assert kv_format("int8_per_token_head").head_bytes(192, 128) == 328

@@ -91,6 +91,21 @@ def test_releases(
     assert plan(4).longest_request_tokens == longest
 
 
+def test_0_20_0_groups_as_0_20_2_and_reports_tokens_as_0_19() -> None:
+    """Same planner but for num_gpu_blocks_override; its _report_kv_cache_config prints blocks // groups × the smallest
+    block, which is 4 tokens of a group."""
+
+    def found(version: str) -> CachePlan:
+        resolved = flags(version, max_model_len=262_144, block_size=256, max_num_batched_tokens=8192)
+        memory = (int(32.08 * GIB),)
+        return plan_cache((DEEPSEEK_V4_FLASH,), memory, resolved, Parallel(tensor_parallel_size=8))
+
+    first, later = found("0.20.0"), found("0.20.2")
+    assert (first.num_blocks, first.groups) == (later.num_blocks, later.groups)
+    assert first.max_concurrency == later.max_concurrency
+    assert first.tokens == first.num_blocks // len(first.groups) * 4
+
+
 def test_published_starts() -> None:
     """DeepSeek-V4-Flash on 2 × H200, 0.23.0: 32.08 GiB hold 2,175,276 tokens, 8.30 requests of 262,144; on 8 × RTX PRO
     5000, 0.22.1rc1: 37.93 GiB, 2,497,693 tokens, 9.76 of 256,000. Both found in public repositories on 2026-11-21;

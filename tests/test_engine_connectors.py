@@ -19,6 +19,10 @@ from kvcore.wire.request import scenario_from_request
 
 NIXL = {"kv_connector": "NixlConnector", "kv_role": "kv_both"}
 LMCACHE = {"kv_connector": "LMCacheConnectorV1", "kv_role": "kv_both", "kv_port": "5555"}
+MULTI = {
+    "kv_connector": "MultiConnector", "kv_role": "kv_both",
+    "kv_connector_extra_config": {"connectors": [NIXL, {**NIXL, "kv_connector": "MooncakeStoreConnector"}]},
+}  # fmt: skip
 PRODUCER = {"kv_connector": "MooncakeConnectorV1", "kv_role": "kv_producer"}
 CONSUMER = {"kv_connector": "MooncakeConnectorV1", "kv_role": "kv_consumer"}
 GEMMA = {
@@ -49,7 +53,13 @@ def tokens(**fields: Any) -> int:
         ("0.23.0", NIXL, None, False),
         # LMCache issue 3419: LMCacheConnectorV1 is no subclass of SupportsHMA, and halves the pool of hybrid models.
         ("0.23.0", LMCACHE, None, True),
-        ("0.23.0", LMCACHE, False, False),
+        ("0.23.0", MULTI, None, False),
+        ("0.23.0", {**MULTI, "kv_connector_extra_config": {"connectors": [NIXL, LMCACHE]}}, None, True),
+        ("0.23.0", {**NIXL, "kv_connector": "OffloadingConnector"}, None, False),
+        ("0.23.0", {**NIXL, "kv_connector": "MoRIIOConnector"}, None, True),
+        ("0.30.0", {**NIXL, "kv_connector": "MoRIIOConnector"}, None, False),
+        ("0.32.0", {**NIXL, "kv_connector": "UMBPStoreConnector"}, None, True),
+        ("0.33.0", {**NIXL, "kv_connector": "UMBPStoreConnector"}, None, False),
         ("0.23.0", NIXL, True, True),
         ("0.23.0", None, None, False),
     ],
@@ -67,6 +77,34 @@ def test_a_connector_without_groups_keeps_every_layer_whole(
     assert tokens(**fields) == (WHOLE_TOKENS if is_joined else alone)
     said = "kv-connector-joins-groups" in {one.code for one in planned(**fields).notices}
     assert said is (is_joined and not asked)
+
+
+@pytest.mark.parametrize(
+    ("version", "config", "refused"),
+    [
+        ("0.23.0", LMCACHE, "LMCacheConnectorV1"),
+        ("0.19.0", NIXL, "NixlConnector"),
+        ("0.20.0", NIXL, None),
+        ("0.29.0", {**NIXL, "kv_connector": "MoRIIOConnector"}, "MoRIIOConnector"),
+        ("0.23.0", {**NIXL, "kv_connector": "OurOwnConnector"}, None),
+        ("0.11.0", LMCACHE, None),
+    ],
+)
+def test_groups_may_not_be_asked_for_where_the_connector_has_none(
+    version: str, config: dict[str, Any], refused: str | None
+) -> None:
+    """KVConnectorFactory.create_connector raises where the switch is off and the class is no SupportsHMA."""
+    asked = {
+        "engine_version": version,
+        "kv_transfer_config": config,
+        "disable_hybrid_kv_cache_manager": False,
+    }
+    if refused is None:
+        assert planned(**asked).cache is not None
+        return
+    with pytest.raises(EngineRefusalError) as refusal:
+        planned(**asked)
+    assert (refusal.value.code, refusal.value.params["value"]) == ("connector-without-groups", refused)
 
 
 def test_a_model_of_one_kind_of_layers_does_not_care() -> None:

@@ -114,6 +114,24 @@ def test_nvfp4_keys_and_values(accelerator: str, version: str, model: str, code:
 
 
 @pytest.mark.parametrize(
+    ("accelerator", "version", "model", "dtype", "code"),
+    [
+        ("MI300X-192GB", "0.33.0", "Qwen/Qwen3.5-4B", "octave_k3v3", ""),
+        ("MI300X-192GB", "0.32.0", "Qwen/Qwen3.5-4B", "octave_k3v3", "flag-not-in-release"),
+        ("H100-80GB", "0.33.0", "Qwen/Qwen3.5-4B", "octave_k3v4", "octave-kv-unsupported"),
+        ("MI300X-192GB", "0.33.0", "Qwen/Qwen3-8B", "octave_k3v4", "octave-kv-unsupported"),  # heads of 128
+        ("MI355X-288GB", "0.33.0", "Qwen/Qwen3-8B", "ultraquant_4bit", ""),
+        ("H100-80GB", "0.33.0", "Qwen/Qwen3-8B", "ultraquant_4bit", "octave-kv-unsupported"),
+        ("H100-80GB", "0.20.0", "Qwen/Qwen3-8B", "turboquant_4bit_nc", ""),
+        ("H100-80GB", "0.19.1", "Qwen/Qwen3-8B", "turboquant_4bit_nc", "flag-not-in-release"),
+    ],
+)
+def test_packed_keys_and_values(accelerator: str, version: str, model: str, dtype: str, code: str) -> None:
+    asked = {"accelerator": accelerator, "engine_version": version, "kv_cache_dtype": dtype}
+    assert refusal_of(model=model, **asked) == code
+
+
+@pytest.mark.parametrize(
     ("accelerator", "version", "code"),
     [
         ("A100-80GB", "0.33.0", "sparse-attention-unsupported"),

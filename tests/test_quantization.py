@@ -19,9 +19,7 @@ from kvcore.model.quantization.formats import (
     TensorScaled,
     Unquantized,
 )
-from kvcore.model.quantization.modules import (
-    canonical,
-)
+from kvcore.model.quantization.modules import Kind, ModuleName, canonical
 from kvcore.model.quantization.packed import Mxfp4, Mxfp8, Nvfp4, PackedInteger, PackQuantized
 from tests.special_models import config_of, fact_of, parameters_per_rank, weigh
 from tests.test_families_decoder import LLAMA
@@ -409,3 +407,46 @@ class TestHostileConfigs:
             assert weigh(config).total > 0
         except KvPlannerError:
             return
+
+
+ONLINE = "VLLM_HUMMING_ONLINE_QUANT_CONFIG"
+
+
+@pytest.mark.parametrize(
+    ("said", "linear", "experts"),
+    [
+        (
+            '{"dtype": "int6", "hadamard_block_size": -1}',
+            65536 * 6 // 8 + 256 * 2,
+            ELEMENTS * 6 // 8 + 2 * 512 * 2,
+        ),
+        (
+            '{"dtype": "uint4", "group_size": 128}',
+            65536 // 2 + 256 * 2 * 2,
+            ELEMENTS // 2 + 2 * (256 * 2 + 256) * 2,
+        ),
+        ('{"dtype": "float8e4m3", "ignore": ["mlp"]}', 65536 + 256 * 2, ELEMENTS + 2 * 512 * 2),
+    ],
+)
+def test_humming_makes_what_its_variable_says(said: str, linear: int, experts: int) -> None:
+    """256 × 256, and two experts of three 128 × 256: packed bits, and a scale in 16 bits a row or group."""
+    found = read_quantization(ModelConfig.from_mapping(LLAMA), "humming", said)
+    assert found.method == "humming"
+    assert linear_bytes(found, "model.layers.0.self_attn.o_proj") == linear
+    weights = found.format_of(ModuleName(name="model.layers.0.block.experts", kind=Kind.EXPERTS))
+    assert weights.experts_bytes(EXPERTS) == experts
+    left = linear_bytes(found, "model.layers.0.mlp.down_proj")
+    assert left == (2 * 65536 if "ignore" in said else linear)
+
+
+@pytest.mark.parametrize("said", ["", "{}", "int6", '{"dtype": 6}', '{"dtype": "nonsense"}', "[" * 100])
+def test_humming_has_no_type_of_its_own(said: str) -> None:
+    with pytest.raises(ModelError) as raised:
+        read_quantization(ModelConfig.from_mapping(LLAMA), "humming", said)
+    assert (raised.value.code, ONLINE in raised.value.message) == ("unknown-quantization", True)
+
+
+def test_humming_reads_a_quantized_checkpoint_as_it_is_stored() -> None:
+    assert read(FP8_BLOCKS, requested="humming").detail == read(FP8_BLOCKS).detail
+    with pytest.raises(EngineRefusalError):
+        read({"quant_method": "mxfp4"}, {**LLAMA, "model_type": "gpt_oss"}, "humming")

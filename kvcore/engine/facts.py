@@ -138,6 +138,7 @@ class EngineFacts(Record, frozen=True, kw_only=True):
     memory_variables: MemoryVariables | None = None
     """Where the engine does not look at the memory of the card, but is given it."""
     connectors_with_groups: tuple[ConnectorNames, ...] = ()
+    connectors_without_groups: tuple[ConnectorNames, ...] = ()
     log: LogFormat = LogFormat()
 
     def __post_init__(self) -> None:

@@ -129,6 +129,13 @@ class Transfer(Struct, frozen=True, kw_only=True):
 
     connector: str | None = None
     role: Role = Role.NONE
+    inner: tuple[str, ...] = ()
+    """Connectors that this one passes everything on to."""
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """All connectors that take part."""
+        return () if self.connector is None else (self.connector, *self.inner)
 
 
 Flag = Annotated[str, Meta(pattern=r"^--[a-z][a-z0-9-]*$")]

@@ -28,7 +28,9 @@ class AttentionBackend(StrEnum):
     MINIMAX_M3_SPARSE = "MINIMAX_M3_SPARSE"
     TRITON_ATTN = "TRITON_ATTN"
     TRITON_MLA = "TRITON_MLA"
+    ROCM_OCTAVE = "ROCM_OCTAVE"
     TURBOQUANT = "TURBOQUANT"
+    ULTRAQUANT = "ULTRAQUANT"
     XFORMERS = "XFORMERS"
 
 
@@ -46,6 +48,8 @@ class AttentionKind(StrEnum):
     PREFIX = "prefix"
     """Images attend to themselves."""
     TURBOQUANT = "turboquant"
+    ULTRAQUANT = "ultraquant"
+    OCTAVE = "octave"
 
 
 class CacheWidth(StrEnum):

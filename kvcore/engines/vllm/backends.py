@@ -40,7 +40,13 @@ PACKING_BACKENDS: Final = (AttentionBackend.FLASHMLA_SPARSE, AttentionBackend.FL
 KERNEL_BLOCK: Final = 16
 """Tokens of the smallest block of the attention kernels. Source: vllm/v1/attention/backends/flash_attn.py (0.8.5)."""
 
-TURBOQUANT: Final = "turboquant"
+PACKED: Final = (AttentionKind.TURBOQUANT, AttentionKind.ULTRAQUANT, AttentionKind.OCTAVE)
+"""Kinds that a KV cache dtype begins with: keys and values in one slot, with a backend of its own."""
+OCTAVE_HEAD: Final = (256, 64)
+"""Elements of a head, and those rotated, that Octave's kernels take.
+
+Source: vllm/v1/attention/backends/rocm_octave_attn.py:RocmOctaveAttentionImpl.__init__ (0.33.0).
+"""
 NARROW_HEAD: Final = 64
 """Elements of a head that the kernels before SM100 misread in nvfp4."""
 
@@ -93,8 +99,10 @@ def kv_storage_dtype(start: Start, dtype: str) -> str:
         name = "fp8_e4m3"
     if name in ("fp8_e4m3", "fp8_e5m2"):
         _check_fp8(name, start.card, start.switches)
-    if name == "nvfp4":
+    if name in ("nvfp4", "nvfp4_4over6"):
         _check_nvfp4(start)
+    if name.startswith((AttentionKind.OCTAVE, AttentionKind.ULTRAQUANT)):
+        _check_on_rocm(start, name)
     if is_sparse and name.startswith("fp8"):
         by_backend = start.switches.sparse_fp8_layout is SparseFp8Layout.BY_BACKEND
         backend = backend_row(start.version, start.card.number, AttentionKind.SPARSE, True).backend
@@ -153,6 +161,26 @@ def _check_nvfp4(start: Start) -> None:
         raise EngineRefusalError("nvfp4-kv-unsupported", field="kv_cache_dtype", value="nvfp4", **card.words)
 
 
+def _check_on_rocm(start: Start, name: str) -> None:
+    """Refuses Octave and UltraQuant off ROCm, and heads that their kernels do not take.
+
+    Raises EngineRefusalError `octave-kv-unsupported`.
+
+    Source: vllm/v1/attention/backends/rocm_octave_attn.py, ultraquant_attn.py, platforms/rocm.py:
+    _get_backend_priorities (0.33.0).
+    """
+    tables, head = start.architecture.rotary_tables, start.traits.smallest_head
+    rotary = tables[0].rotary_dim if tables else 0
+    has_heads = (head, rotary) == OCTAVE_HEAD or name.startswith(AttentionKind.ULTRAQUANT)
+    if (
+        start.card.vendor is not Vendor.AMD
+        or not has_heads
+        or start.traits.attention is not AttentionKind.PLAIN
+    ):
+        facts = {"name": start.card.label, "head": head, "rotary": rotary}
+        raise EngineRefusalError("octave-kv-unsupported", "kv_cache_dtype", name, **facts)
+
+
 def check_sparse_attention(start: Start) -> None:
     """Refuses sparse latent attention (DeepSeek-V3.2, GLM-5) on an NVIDIA card without kernels for it.
 
@@ -197,8 +225,8 @@ def backend_of(start: Start, kv_cache_dtype: str, *, fixed: bool = False) -> tup
     forced = backend_to_ask_for(start.architecture)
     if own is not None and start.engine.attention is not None:
         return forced or start.engine.attention.backend, own
-    is_turboquant = kv_cache_dtype.startswith(TURBOQUANT)
-    attention = AttentionKind.TURBOQUANT if is_turboquant else start.traits.attention
+    packed = next((kind for kind in PACKED if kv_cache_dtype.startswith(kind)), None)
+    attention = packed or start.traits.attention
     is_narrow = kv_cache_dtype.startswith(("fp8", "nvfp4"))
     row = backend_row(start.version, start.card.number, attention, is_narrow)
     return forced or row.backend, row.block_size if asked is None or row.forced else asked

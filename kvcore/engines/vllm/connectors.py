@@ -8,7 +8,8 @@ from typing import Any
 
 from packaging.version import Version
 
-from kvcore.base.errors import Notice, notice, shorten
+from kvcore.base.errors import EngineRefusalError, Notice, notice, shorten
+from kvcore.engine.facts import ConnectorNames
 from kvcore.engine.protocol import Engine
 from kvcore.engine.records import Role, Transfer
 from kvcore.engine.switches import ConnectorGroups
@@ -31,7 +32,25 @@ def transfer_of(scenario: Scenario) -> Transfer:
     if text is None:
         return Transfer()
     said: dict[str, Any] = json.loads(text)
-    return Transfer(connector=said.get("kv_connector"), role=Role(said.get("kv_role", Role.BOTH)))
+    return Transfer(
+        connector=said.get("kv_connector"),
+        role=Role(said.get("kv_role", Role.BOTH)),
+        inner=_inner(said.get("kv_connector_extra_config")),
+    )
+
+
+def _inner(extra: object) -> tuple[str, ...]:
+    """The connectors that a MultiConnector passes everything on to.
+
+    Source: vllm/distributed/kv_transfer/kv_connector/v1/multi_connector.py:MultiConnector (0.22.1, 0.33.0).
+    """
+    listed = extra.get("connectors") if isinstance(extra, dict) else None
+    given = (
+        [one.get("kv_connector") for one in listed if isinstance(one, dict)]
+        if isinstance(listed, list)
+        else []
+    )
+    return tuple(name for name in given if isinstance(name, str))
 
 
 def keeps_groups(engine: Engine, scenario: Scenario, version: Version, rule: ConnectorGroups) -> bool:
@@ -44,9 +63,30 @@ def keeps_groups(engine: Engine, scenario: Scenario, version: Version, rule: Con
         return not asked
     if rule is ConnectorGroups.NEVER or asked is False:
         return rule is not ConnectorGroups.NEVER
-    rows = engine.facts.connectors_with_groups
-    is_known = any(said.connector in row.names for row in rows if row.covers(version))
-    return rule is ConnectorGroups.BY_CONNECTOR and is_known
+    return rule is ConnectorGroups.BY_CONNECTOR and all(
+        _is_named(engine.facts.connectors_with_groups, name, version) for name in said.classes
+    )
+
+
+def _is_named(rows: tuple[ConnectorNames, ...], name: str, version: Version | None) -> bool:
+    """Whether a row names a connector; of any release for None."""
+    return any(name in row.names for row in rows if version is None or row.covers(version))
+
+
+def check_connector(start: Start) -> None:
+    """Raises EngineRefusalError `connector-without-groups` where a person asks for groups with a connector that does
+    not know them. A connector of another package is not known.
+
+    Source: vllm/distributed/kv_transfer/kv_connector/factory.py:KVConnectorFactory.create_connector (0.13.0, 0.33.0).
+    """
+    rule, facts = start.switches.connector_groups, start.engine.facts
+    if rule is ConnectorGroups.NEVER or start.scenario.disable_hybrid_kv_cache_manager is not False:
+        return
+    with_groups, without = facts.connectors_with_groups, facts.connectors_without_groups
+    for name in transfer_of(start.scenario).classes if without else ():
+        knows = _is_named(with_groups, name, start.version)
+        if not knows and _is_named((*with_groups, *without), name, None):
+            raise EngineRefusalError("connector-without-groups", "disable_hybrid_kv_cache_manager", name)
 
 
 def connector_notices(start: Start) -> Iterator[Notice]:

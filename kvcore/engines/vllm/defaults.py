@@ -23,7 +23,7 @@ from kvcore.engines.vllm.backends import (
 )
 from kvcore.engines.vllm.captures import captures
 from kvcore.engines.vllm.classes import check_architectures
-from kvcore.engines.vllm.connectors import connector_notices, keeps_groups
+from kvcore.engines.vllm.connectors import check_connector, connector_notices, keeps_groups
 from kvcore.engines.vllm.recurrent import (
     check_state_flags,
     mamba_cache_mode,
@@ -90,6 +90,7 @@ def resolve(engine: VllmPlatform, scenario: Scenario, architecture: Architecture
         check_architectures(scenario.config.architectures, engine, version)
     if engine.checks_format(release):
         notices += check_quantization(start)
+    check_connector(start)
     if release.is_exact:
         check_sparse_attention(start)
         check_block_size(start)

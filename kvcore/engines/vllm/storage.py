@@ -16,6 +16,8 @@ from kvcore.model.config import ModelConfig
 from kvcore.model.families import read_architecture
 from kvcore.model.quantization import NOT_QUANTIZED, Quantization, agree, read_quantization
 from kvcore.model.quantization.gguf import METHOD, MIXTURES, file_type, gguf, gguf_of_rate, names_gguf
+from kvcore.model.quantization.humming import METHOD as HUMMING
+from kvcore.model.quantization.humming import said_by as humming_says
 from kvcore.model.quantization.modelslim import METHOD as MODELSLIM
 from kvcore.model.quantization.modelslim import scheme_named
 from kvcore.scenario import Scenario
@@ -42,8 +44,9 @@ def storage_of(engine: VllmPlatform, scenario: Scenario) -> Quantization:
     config, asked = scenario.config, scenario.quantization
     is_gguf = asked == METHOD or (asked is None and (names_gguf(scenario.model) or declares_gguf(config)))
     if not is_gguf:
-        named = scheme_named(scenario.model) if asked == MODELSLIM else ""
-        return engine.loaded(scenario, read_quantization(config, asked, named))
+        said = scheme_named(scenario.model) if asked == MODELSLIM else ""
+        said = humming_says(scenario.env) if asked == HUMMING else said
+        return engine.loaded(scenario, read_quantization(config, asked, said))
     named = file_type(scenario.model)
     known = _gguf(config, named if named in MIXTURES.load().files else "", scenario.checkpoint.total_size)
     if known is None:
@@ -77,7 +80,7 @@ def _gguf(config: ModelConfig, kind: str, stored: int | None) -> Quantization | 
 Method = Annotated[str, one_of((
     "ascend", "auto_awq", "auto_gptq", "awq", "awq_marlin", "bitsandbytes", "compressed-tensors",
     "deepseek_v4_fp8", "experts_int8", "fbgemm_fp8", "fp8", "fp8_per_block", "fp8_per_channel",
-    "fp8_per_tensor", "gguf", "gptq", "gptq_marlin", "inc", "int8_per_channel_weight_only", "modelopt",
+    "fp8_per_tensor", "gguf", "gptq", "gptq_marlin", "humming", "inc", "int8_per_channel_weight_only", "modelopt",
     "modelopt_fp4", "modelopt_mixed", "modelopt_mxfp8", "moe_wna16", "mxfp4", "mxfp8", "quark", "torchao",
 ))]  # fmt: skip
 """The engine's names of storage formats."""

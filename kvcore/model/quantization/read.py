@@ -14,6 +14,8 @@ from kvcore.base.kept import kept
 from kvcore.model.config import ModelConfig, Section, is_modelslim
 from kvcore.model.quantization import formats
 from kvcore.model.quantization.compressed import read_compressed_tensors, read_modelopt
+from kvcore.model.quantization.humming import METHOD as HUMMING
+from kvcore.model.quantization.humming import humming
 from kvcore.model.quantization.integers import (
     bitsandbytes,
     read_auto_round,
@@ -85,9 +87,9 @@ Source: vllm/config/quantization.py, vllm/model_executor/layers/quantization/onl
 
 
 @kept
-def read_quantization(config: ModelConfig, requested: str | None, model: str = "") -> Quantization:
-    """The storage format of a checkpoint, or the one that `--quantization` asks for; `model` is its name, which may say
-    a scheme.
+def read_quantization(config: ModelConfig, requested: str | None, said: str = "") -> Quantization:
+    """The storage format of a checkpoint, or the one that `--quantization` asks for; `said` is what a flag needs in
+    addition: the scheme in the name of ModelSlim's checkpoint, the variable that says what Humming makes.
 
     A `quantization_config` without `quant_method` (an MLX conversion) counts as none, as in the engine.
 
@@ -101,14 +103,18 @@ def read_quantization(config: ModelConfig, requested: str | None, model: str = "
         '4 bits, groups of 128'
     """
     if requested == MODELSLIM_METHOD or (requested is None and is_modelslim(config.hf_quant_config)):
-        return read_modelslim(config, written_method(config), model)
+        return read_modelslim(config, written_method(config), said)
     if is_modelslim(config.hf_quant_config):
         raise EngineRefusalError(
             "quantization-mismatch", field="quantization", method=MODELSLIM_METHOD, requested=requested
         )
     written = read_checkpoint(config)
     if written is None:
-        return requested_online(requested)
+        return humming(said) if requested == HUMMING else requested_online(requested)
+    if requested == HUMMING and config.model_type != "gpt_oss":
+        return (
+            written  # its kernels read what the checkpoint stores; of gpt-oss it wants --moe-backend humming
+        )
     if requested is not None and not agree(requested, written.method):
         raise EngineRefusalError(
             "quantization-mismatch", field="quantization", method=written.method, requested=requested
