@@ -31,7 +31,10 @@ if isinstance(plan, KvPlannerError):
 
 notes.scenario_head(plan, t)
 sentence = summary.verdict_sentence(plan, t)
-notes.verdict(sentence)
+with st.container(horizontal=True, key="verdict", gap="small", vertical_alignment="center"):
+    notes.verdict(sentence)
+    if plan.verdict in (Verdict.FITS, Verdict.TIGHT):
+        share.command(plan, t)
 notes.other_platform(plan, t)
 notes.above_model(plan, t)
 if plan.verdict is not Verdict.FITS or falls_short(plan):

@@ -67,11 +67,19 @@ class TestFits:
         assert params(app)["wanted"] == "40"
         assert app.warning[0].value == "Fits, but serves 20 of 40 requests of 8,192 tokens at once"
         (button,) = (one for one in app.button if one.key == "fix.data_parallel_size")
-        assert button.label == "2 replicas: serves 40, 20 each"
+        assert button.label == "2 replicas: serves 40 on 16 GPUs"
         checked(button.click().run())
         assert app.success[0].value == (
             "Fits and serves 40 requests of 8,192 tokens at once: room for 40 (20 on each of 2 replicas)"
         )
+
+    def test_the_command_stands_beside_the_verdict(self) -> None:
+        app = open_app(RULE_OF_THUMB)
+        app.session_state["command.en"] = True
+        (block, *_) = checked(app.run()).code
+        assert block.value.startswith("vllm serve Qwen/Qwen3-32B")
+        links = [one.proto.query_string for one in app.get("page_link") if one.proto.page == "reference"]
+        assert any("section=going-live" in link for link in links)
 
     def test_other_cards_are_asked_for_on_explore_with_the_same_scenario(self) -> None:
         app = open_app(RULE_OF_THUMB | {"wanted": "40"})

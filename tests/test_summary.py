@@ -12,7 +12,8 @@ from kvcore.charts import summary
 from kvcore.charts.curves import curve_lengths
 from kvcore.charts.plan_report import ticket_text
 from kvcore.charts.summary import Outcome
-from kvcore.planning import Plan, Tightness, Verdict
+from kvcore.planning import Plan, Tightness, Verdict, plan
+from kvcore.wire.request import scenario_from_request
 from tests import present_plans
 
 EN, ZH = words(Language.ENGLISH), words(Language.CHINESE)
@@ -246,3 +247,16 @@ def test_a_release_that_does_not_look_at_free_memory_does_not_refuse() -> None:
     """vllm/v1/worker/gpu_worker.py:Worker.init_device compares it from 0.9.2 on."""
     old = present_plans.request(**FULL_CARD, gpu_memory_utilization=0.99, engine_version="0.9.1")
     assert old.tight_by is not Tightness.START
+
+
+def test_a_start_without_any_kv_memory_names_the_overrun_and_what_a_request_needs() -> None:
+    """Half of the 36 layers keep all tokens: 18 x 131,072 x 2 x 4 heads x 64 x 2 bytes are 2.25 GiB, and the blocks of
+    the other layers' windows come to it."""
+    asked = {"model": "openai/gpt-oss-120b", "accelerator": "A100-40GB", "tensor_parallel_size": 2}
+    found = plan(scenario_from_request(asked | {"max_model_len": 131072}))
+    assert found.memory is not None
+    over = -found.memory.available_kv.value / (1 << 30)
+    sentence = summary.verdict_sentence(found, EN)
+    assert sentence.outcome is Outcome.FAILS
+    assert f"{over:.2f} GiB over the budget" in sentence.text
+    assert "one request of 131,072 tokens needs 2.3 GiB more" in sentence.text

@@ -90,7 +90,9 @@ def test_replicas_are_the_fewest_that_serve_the_target() -> None:
     (fix,) = (fix for fix in fixes(one) if fix.field == "data_parallel_size")
     assert fix.value == target.replicas_needed == -(-40 // target.per_replica)
     assert fix_label(fix, EN) == f"{fix.value} replicas"
-    assert f"{target.per_replica} each" in fix_text(fix_label(fix, EN), fix, EN)
+    assert fix_text(fix_label(fix, EN), fix, EN) == (
+        f"{fix.value} replicas: serves {fix.value * target.per_replica} on {2 * fix.value} GPUs"
+    )
 
 
 def test_seats_below_the_target_are_raised_first() -> None:

@@ -47,7 +47,15 @@ def test_shown_fields_are_texts_and_names_are_not() -> None:
         ("limit-verdicts", set(Verdict)),
         (
             "verdicts",
-            {*Verdict, "keeps-nothing", "above-model", "weights-above-share", "serves", "serves-too-few"},
+            {
+                *Verdict,
+                "keeps-nothing",
+                "above-model",
+                "weights-above-share",
+                "over-budget",
+                "serves",
+                "serves-too-few",
+            },
         ),
         ("tight", set(Tightness)),
         ("failures", set(Verdict) - {Verdict.FITS, Verdict.TIGHT}),

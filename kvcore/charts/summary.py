@@ -83,6 +83,8 @@ def verdict_sentence(plan: Plan, t: Words) -> Sentence:
     """The verdict as a sentence: whether it fits, how many requests at once, by how much, and what it only starts
     with."""
     outcome, text = _OUTCOMES[plan.verdict], _verdict_text(plan, t)
+    if plan.verdict is Verdict.CONTEXT_TOO_LONG and (plan.available_kv_bytes or 0) <= 0:
+        outcome = Outcome.FAILS
     target = served(plan)
     if target is not None and plan.verdict is Verdict.FITS and any(plan.specs):
         outcome = Outcome.FITS if target.enough else Outcome.CAUTION
@@ -120,6 +122,9 @@ def _verdict_text(plan: Plan, t: Words) -> str:
     if memory is not None and memory.lacks_weights and memory.weights.value <= memory.budget.value:
         # The share is too small, not the budget.
         text = LABELS["verdicts"]["weights-above-share"]
+    ample = None if plan.available_kv_bytes is None or plan.available_kv_bytes > 0 else any_cache(plan)
+    if ample is not None and plan.verdict in (Verdict.NO_KV_MEMORY, Verdict.CONTEXT_TOO_LONG):
+        text = LABELS["verdicts"]["over-budget"]
     if plan.tight_by is Tightness.START:
         return t(text, reason=_start_text(plan, t))
     said = t(
@@ -127,6 +132,7 @@ def _verdict_text(plan: Plan, t: Words) -> str:
         requests=requests_words(plan, t),
         spare=gib_text(max(0.0, spare)),
         missing=gib_text(plan.missing_bytes),
+        needed=gib_text(ample.needed_bytes if ample is not None else 0),
         longest=count(plan.cache.longest_request_tokens if plan.cache is not None else 0),
         tokens=count(plan.resolved.max_model_len),
         blocks=count(plan.cache.num_blocks if plan.cache is not None else 0),
@@ -316,9 +322,12 @@ def fix_text(label: str, fix: Fix, t: Words) -> str:
 def fix_result(fix: Fix, t: Words) -> str:
     """The result of a fix in words."""
     target = fix.serves
-    if target is not None and target.replicas > 1:
-        requests = t("serves {total}, {each} each", total=count(target.total), each=count(target.per_replica))
-        return requests if fix.verdict is Verdict.FITS else t("tight, {requests}", requests=requests)
+    if target is not None and any(fix.plan.specs):
+        gpus = fix.scenario.parallel.ranks
+        served_text = t(
+            "serves {total} on {gpus} {gpus:GPU|GPUs}", total=count(target.total), gpus=count(gpus)
+        )
+        return served_text if fix.verdict is Verdict.FITS else t("tight, {requests}", requests=served_text)
     if fix.plan.cache is None:
         return ""
     if not any(fix.plan.specs):

@@ -18,7 +18,7 @@ from kvcore.deploy.launch_files import CONTAINERS, FILE_NAMES, Artefact, artefac
 from kvcore.deploy.server_start import has_image, machine_variables, no_image
 from kvcore.planning import Plan
 from kvcore.texts import LABELS as TEXTS
-from pages.ui.shared import elements, net, notes, share_link, state
+from pages.ui.shared import elements, net, notes, share_link, shell, state
 from pages.ui.shared.elements import fold
 
 EXPORTS = TEXTS["exports"]
@@ -75,9 +75,6 @@ def panel(plan: Plan, t: Words) -> None:
         if form in tuple(Artefact):
             every_flag = st.toggle(t("Write resolved defaults too"), key="share_every_flag")
         expected = expected_log_lines(plan)
-        if form == Artefact.COMMAND and expected:
-            st.caption(t("Lines to expect in the log:"))
-            st.code("\n".join(expected), language=None)
         if form == TICKET:
             share_link.config_to_send("share_config", t)
         try:
@@ -88,6 +85,9 @@ def panel(plan: Plan, t: Words) -> None:
         if form in tuple(Artefact):
             _explained(plan, t)
         st.code(text, language=CODE_LANGUAGES.get(form))
+        if form == Artefact.COMMAND and expected:
+            st.caption(t("Lines to expect in the log:"))
+            st.code("\n".join(expected), language=None, wrap_lines=True)
         if form in NAMES_OF_FILES:
             elements.download(
                 t("Download {name}", name=NAMES_OF_FILES[form]),
@@ -96,6 +96,7 @@ def panel(plan: Plan, t: Words) -> None:
                 key="share_download",
                 mime="text/plain",
             )
+        going_live(t)
         if plan.memory is not None:
             elements.download(
                 t("Memory bar as a picture (SVG)"),
@@ -113,6 +114,35 @@ def panel(plan: Plan, t: Words) -> None:
             key="share_report",
             icon=":material/print:",
         )
+
+
+def command(plan: Plan, t: Words) -> None:
+    """The launch command, to be copied beside the verdict, and the way to what comes after it."""
+    key = f"command.{t.language}"
+    box = st.popover(
+        t("Command"), icon=":material/content_copy:", key=key, on_change="rerun", width="content",
+        help=t("The command that starts this plan"),
+    )  # fmt: skip
+    if not box.open:
+        return
+    with box:
+        try:
+            st.code(
+                artefact(Artefact.COMMAND, plan), language=CODE_LANGUAGES[Artefact.COMMAND], wrap_lines=True
+            )
+        except ScenarioError as error:
+            st.text(f"{t.error(error)}\n→ {t.next_step(error)}")
+        going_live(t)
+
+
+def going_live(t: Words) -> None:
+    """The link to the checklist, first request, load test and alerts of this plan."""
+    st.page_link(
+        shell.page_at("reference"),
+        label=t("Then go live: checklist, first request, load test, alerts"),
+        icon=":material/rocket_launch:",
+        query_params={**state.params(), "section": "going-live"},
+    )
 
 
 def _explained(plan: Plan, t: Words) -> None:

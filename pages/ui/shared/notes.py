@@ -12,7 +12,7 @@ from typing import Final, Literal
 import streamlit as st
 from msgspec.structs import replace
 
-from kvcore.advice.fixes import Fix, fix_pairs, refusal_fixes
+from kvcore.advice.fixes import Fix, falls_short, fix_pairs, refusal_fixes
 from kvcore.advice.vary import ConcurrencyCurve
 from kvcore.base.errors import DefectError, EngineRefusalError, KvPlannerError, Notice
 from kvcore.base.numbers import count
@@ -164,6 +164,8 @@ def fixes(plan: Plan, found: Sequence[Fix], t: Words) -> None:
         st.caption(t("No one or two changes fix it: choose a smaller model, or more and larger GPUs."))
         return
     head = t("Fix it with one change:") if found else t("No single change fixes it; two together do:")
+    if found and falls_short(plan):
+        head = t("One change serves them all:")
     with st.container(horizontal=True, key="fixes", gap="small", vertical_alignment="center"):
         st.caption(head, width="content")
         for fix in found:

@@ -82,9 +82,11 @@ const mark = (path, tries) => {
 };
 const here = document.querySelector(".kv-here").dataset;
 document.documentElement.lang = here.language;
+if (window.kvPage !== here.path) document.querySelector(".stMain")?.scrollTo(0, 0);
+window.kvPage = here.path;
 mark(here.path, 100);
 }"""
-"""Names language and page to screen readers, and moves the page's link into view on a phone.
+"""Names language and page to screen readers, shows another page from its top, and moves its link into view on a phone.
 
 The same text for every page: a content security policy knows it by its hash (docs/hosting/Caddyfile).
 """
