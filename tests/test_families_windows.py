@@ -6,6 +6,7 @@ import kvcore
 from kvcore.base.errors import ModelError
 from kvcore.catalogue import find_model
 from kvcore.model.caches import ChunkedLocal, FullAttention, SlidingWindow
+from kvcore.model.config import ModelConfig
 from kvcore.model.families import read_architecture
 from kvcore.scenario import Measured, Scenario
 from tests.special_models import (
@@ -120,3 +121,18 @@ class TestStepFlash:
         routers = 42 * (288 * self.HIDDEN + 288)
         attention_scales = 45 * 2 * 4
         assert plan.parameter_bytes_per_rank == experts + 4 * scales + 2 * (rest + routers) + attention_scales
+
+
+def test_output_projections_of_mimo_v2_flash_stay_in_sixteen_bits():
+    """The published count has 18,717,312 scales of blocks of 128 × 128, those of 48 o_proj would be 98,304 more."""
+    config = find_model("XiaomiMiMo/MiMo-V2-Flash").config
+    quantization = {**config.raw["quantization_config"], "ignored_layers": []}
+    all_in_eight = ModelConfig.from_mapping({**config.raw, "quantization_config": quantization})
+    stored = [
+        kvcore.plan(Scenario(model="", config=each, measured=Measured(available_kv_gib=20)))
+        for each in (config, all_in_eight)
+    ]
+    elements = 64 * 128 * 4096
+    scales = elements // 128**2
+    kept, cut = (plan.parameter_bytes_per_rank for plan in stored)
+    assert kept - cut == 48 * (elements - 4 * scales)
