@@ -8,8 +8,8 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
-from typing import Any, Final, TypeAlias
+from functools import cache, cached_property
+from typing import Final, TypeAlias
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -73,10 +73,21 @@ class Fix(Struct, frozen=True, kw_only=True, dict=True):
         return served(self.plan)
 
 
-def fixes(broken: Plan) -> tuple[Fix, ...]:
+class Tried(Struct, frozen=True):
+    """Values in the order in which they are tried, of which none fixes it unless the last one does."""
+
+    values: Sequence[Value]
+    is_sorted: bool = True
+    """Every value after one that fixes it does so too."""
+
+
+def fixes(broken: Plan, *, carries_measured: bool = True) -> tuple[Fix, ...]:
     """Every single change that fixes `broken`, the cheapest in side effects first; empty when none does.
 
     Where its scenario has a target, that is to start and to serve all wanted requests at once.
+
+    Measured parts are carried over to each change; without `carries_measured` they stay as they are given, as in a
+    request that is sent again with the change alone.
 
     Order: a second start, fewer recurrent states in the cache, a shorter context, an fp8 KV cache, more of the card, no
     prefix caching of recurrent states, fewer tokens in a step, fewer sequences in the profile run, fewer graphs, no
@@ -91,7 +102,8 @@ def fixes(broken: Plan) -> tuple[Fix, ...]:
     else:
         fixing = _FIXING_WEIGHTS if broken.verdict is Verdict.WEIGHTS_DO_NOT_FIT else _VALUES
         values = {field: _VALUES[field] for field in fixing}
-    found = (_first(scenario, field, tried(broken), broken) for field, tried in values.items())
+    change = _changed if carries_measured else _replaced
+    found = (_first(scenario, field, tried(broken), broken, change) for field, tried in values.items())
     return tuple(fix for fix in found if fix is not None)
 
 
@@ -155,10 +167,10 @@ def fix_pairs(broken: Plan, most: int = MAX_PAIRS) -> tuple[FixPair, ...]:
 
 def _far_changes(broken: Plan) -> Iterator[Change]:
     """Settings changed as far as is advised, cheapest in side effects first."""
-    yield from (("kv_cache_dtype", value) for value in _VALUES["kv_cache_dtype"](broken))
+    yield from (("kv_cache_dtype", value) for value in _narrower_caches(broken))
     if broken.resolved.gpu_memory_utilization < HIGHEST_ADVISED_UTILIZATION:
         yield "gpu_memory_utilization", HIGHEST_ADVISED_UTILIZATION
-    yield from (("quantization", value) for value in _VALUES["quantization"](broken))
+    yield from (("quantization", value) for value in _narrower_weights(broken))
     yield from (("tensor_parallel_size", size) for size in list(_larger_sizes(broken))[:3])
     if broken.architecture.moe is not None and not broken.scenario.parallel.enable_expert_parallel:
         yield "enable_expert_parallel", True
@@ -225,27 +237,49 @@ def _nearest_releases(scenario: Scenario) -> Iterator[str]:
     yield from (str(each) for each in reversed(known) if each < now)
 
 
-def _first(scenario: Scenario, field: str, values: Iterable[Value], broken: Plan | None = None) -> Fix | None:
-    """The first of `values` with which the plan is good enough."""
-    for value in values:
-        changed = _changed(scenario, field, value)
+def _first(
+    scenario: Scenario,
+    field: str,
+    values: Tried | Iterable[Value],
+    broken: Plan | None = None,
+    change: Callable[[Scenario, str, Value], Scenario | None] | None = None,
+) -> Fix | None:
+    """The first of `values` with which the plan is good enough; `change` makes the scenario with one of them."""
+
+    @cache
+    def tried(value: Value) -> Fix | None:
+        changed = (change or _changed)(scenario, field, value)
         found = None if changed is None else _numbers(changed)
-        if changed is not None and found is not None and _is_good(found, broken):
-            return Fix(field=field, value=value, scenario=changed, verdict=found.verdict)
-    return None
+        if changed is None or found is None or not _is_good(found, broken):
+            return None
+        return Fix(field=field, value=value, scenario=changed, verdict=found.verdict)
+
+    if isinstance(values, Tried):
+        inner = values.values
+        if not inner or tried(inner[-1]) is None:
+            return None
+        if values.is_sorted:
+            first = bisect_left(inner, True, hi=len(inner) - 1, key=lambda value: tried(value) is not None)
+            return tried(inner[first])
+        values = inner
+    return next(filter(None, map(tried, values)), None)
 
 
 def _changed(scenario: Scenario, field: str, value: Value) -> Scenario | None:
     """`scenario` with one setting changed; None where its measured parts cannot be carried over, which it refuses."""
-    change: dict[str, Any] = {field: value}
-    if field in _OF_PARALLEL:
-        change = {"parallel": replace(scenario.parallel, **change)}
-    elif field == "accelerator":
-        change = {field: catalogue.find_accelerator(str(value))}
     try:
-        return carried_over(scenario, replace(scenario, **change))
+        return carried_over(scenario, _replaced(scenario, field, value))
     except KvPlannerError:
         return None
+
+
+def _replaced(scenario: Scenario, field: str, value: Value) -> Scenario:
+    """`scenario` with one setting changed, and measured parts as they are."""
+    if field in _OF_PARALLEL:
+        return replace(scenario, parallel=replace(scenario.parallel, **{field: value}))
+    if field == "accelerator":
+        return replace(scenario, accelerator=catalogue.find_accelerator(str(value)))
+    return replace(scenario, **{field: value})
 
 
 def _numbers(scenario: Scenario) -> Numbers | None:
@@ -268,18 +302,7 @@ def _is_good(planned: Numbers, broken: Plan | None) -> bool:
     return planned.verdict is Verdict.FITS or by_figures
 
 
-def _enough(broken: Plan, field: str, values: Sequence[Value]) -> Sequence[Value]:
-    """The first of `values` that fixes it, as a sequence of at most one, given that every later one does."""
-
-    def is_enough(value: Value) -> bool:
-        return _first(broken.scenario, field, (value,), broken) is not None
-
-    if not values or not is_enough(values[-1]):
-        return ()
-    return (values[bisect_left(values, True, hi=len(values) - 1, key=is_enough)],)
-
-
-def _lengths(broken: Plan) -> Iterable[Value]:
+def _lengths(broken: Plan) -> Tried | Iterable[Value]:
     longest = broken.cache.longest_request_tokens if broken.cache else 0
     if broken.scenario.max_model_len == -1 or longest < SMALLEST_USEFUL_LENGTH:
         return ()
@@ -289,15 +312,14 @@ def _lengths(broken: Plan) -> Iterable[Value]:
     # The longest, in whole blocks, that fits even where everything else takes as much as it may.
     most = (broken.resolved.max_model_len - 1) // block_size
     fewest = ceil_div(SMALLEST_USEFUL_LENGTH, block_size)
-    return _enough(broken, "max_model_len", range(most * block_size, fewest * block_size - 1, -block_size))
+    return Tried(range(most * block_size, fewest * block_size - 1, -block_size))
 
 
-def _shares(broken: Plan) -> Iterable[Value]:
+def _shares(broken: Plan) -> Tried | Iterable[Value]:
     now, high = broken.resolved.gpu_memory_utilization, HIGHEST_ADVISED_UTILIZATION
     if broken.tight_by in (Tightness.AFTER_POOL, Tightness.START):
         return (percent / 100 for percent in range(math.ceil(now * 100) - 1, LOWEST_TRIED_PERCENT - 1, -1))
-    shares = [percent / 100 for percent in range(round(now * 100) + 1, round(high * 100) + 1)]
-    return _enough(broken, "gpu_memory_utilization", shares)
+    return Tried([percent / 100 for percent in range(round(now * 100) + 1, round(high * 100) + 1)])
 
 
 def starts_lower(broken: Plan) -> Fix | None:
@@ -305,14 +327,14 @@ def starts_lower(broken: Plan) -> Fix | None:
     return _first(broken.scenario, "gpu_memory_utilization", _shares(broken), broken)
 
 
-def _graph_sizes(broken: Plan) -> Iterable[Value]:
+def _graph_sizes(broken: Plan) -> Tried:
     """The largest captured batch, halved until that is enough; a list of sizes is not touched."""
     resolved = broken.resolved
     now = max(resolved.cudagraph_capture_sizes, default=0)
     sizes = [size for size in CAPTURE_SIZES if resolved.num_speculative_tokens < size < now]
     if broken.scenario.cudagraph_capture_sizes is not None:
-        return ()
-    return sizes if _enough(broken, "max_cudagraph_capture_size", sizes[-1:]) else ()
+        return Tried(())
+    return Tried(sizes, is_sorted=False)
 
 
 def _larger_sizes(broken: Plan) -> Iterable[Value]:
@@ -329,13 +351,13 @@ def _more_replicas(broken: Plan) -> Iterable[Value]:
     return (number for number in counts if number * parallel.ranks_per_replica <= LARGEST_SIZE)
 
 
-def _as_many_replicas(broken: Plan) -> Iterable[Value]:
+def _as_many_replicas(broken: Plan) -> Tried:
     """The fewest replicas that serve the target: as many as now serve it apart, fewer where they share out experts."""
     target, now = served(broken), broken.scenario.parallel
     if target is None or target.replicas_needed is None:
-        return ()
+        return Tried(())
     most = min(target.replicas_needed, LARGEST_SIZE // now.ranks_per_replica)
-    return _enough(broken, "data_parallel_size", range(now.data_parallel_size + 1, most + 1))
+    return Tried(range(now.data_parallel_size + 1, most + 1))
 
 
 def _more_sequences(broken: Plan) -> Iterable[Value]:
@@ -345,9 +367,19 @@ def _more_sequences(broken: Plan) -> Iterable[Value]:
     return (needed,) if needed > broken.resolved.max_num_seqs else ()
 
 
-def _smaller_batches(broken: Plan) -> Iterable[Value]:
+def _smaller_batches(broken: Plan) -> Tried:
     now = (broken.resolved.max_num_batched_tokens - 1) // BATCH_STEP * BATCH_STEP
-    return _enough(broken, "max_num_batched_tokens", range(now, 0, -BATCH_STEP)[:LARGEST_BATCHES])
+    return Tried(range(now, 0, -BATCH_STEP)[:LARGEST_BATCHES])
+
+
+def _narrower_caches(broken: Plan) -> tuple[str, ...]:
+    return () if broken.resolved.kv_cache_dtype.startswith("fp8") else ("fp8",)
+
+
+def _narrower_weights(broken: Plan) -> tuple[str, ...]:
+    if broken.scenario.quantization is not None or broken.quantization.method != NOT_QUANTIZED:
+        return ()
+    return (*find_engine(broken.scenario.engine).facts.weight_precisions, "fp8")
 
 
 def _larger_cards(broken: Plan) -> Iterable[Value]:
@@ -369,14 +401,14 @@ def _cards_like(now: Accelerator, least_gib: float) -> list[Accelerator]:
     return sorted(found, key=lambda card: (card.memory_gib, card.id))
 
 
-_VALUES: Final[Mapping[str, Callable[[Plan], Iterable[Value]]]] = {
+_VALUES: Final[Mapping[str, Callable[[Plan], Tried | Iterable[Value]]]] = {
     # A start that fails for its KV cache has compiled by then.
     "kernels_compiled": lambda broken: (
         (True,) if broken.memory is not None and restart_gain_bytes(broken.memory.activations) > 0 else ()
     ),
     "mamba_cache_mode": lambda broken: ("align",) if broken.resolved.mamba_cache_mode == "all" else (),
     "max_model_len": _lengths,
-    "kv_cache_dtype": lambda broken: () if broken.resolved.kv_cache_dtype.startswith("fp8") else ("fp8",),
+    "kv_cache_dtype": _narrower_caches,
     "gpu_memory_utilization": _shares,
     "enable_prefix_caching": lambda broken: (False,) if broken.resolved.mamba_cache_mode != "none" else (),
     "max_num_batched_tokens": _smaller_batches,
@@ -385,15 +417,11 @@ _VALUES: Final[Mapping[str, Callable[[Plan], Iterable[Value]]]] = {
     "enforce_eager": lambda broken: () if broken.resolved.enforce_eager else (True,),
     "tensor_parallel_size": _larger_sizes,
     "data_parallel_size": _more_replicas,
-    "quantization": lambda broken: (
-        (*find_engine(broken.scenario.engine).facts.weight_precisions, "fp8")
-        if broken.scenario.quantization is None and broken.quantization.method == NOT_QUANTIZED
-        else ()
-    ),
+    "quantization": _narrower_weights,
     "accelerator": _larger_cards,
 }
 """The settings that can fix a plan, each with its values in the order in which they are tried."""
-_SERVING: Final[Mapping[str, Callable[[Plan], Iterable[Value]]]] = {
+_SERVING: Final[Mapping[str, Callable[[Plan], Tried | Iterable[Value]]]] = {
     "max_num_seqs": _more_sequences,
     **{
         field: _VALUES[field]

@@ -56,12 +56,14 @@ def answer(
 
 
 def planned_result(planned: Plan, request_id: object = None) -> dict[str, Any]:
-    """The contract's result for one plan, with fixes where it does not fit, or serves fewer than are wanted."""
+    """The contract's result for one plan, with fixes where it does not fit, or serves fewer than are wanted: each
+    holds when it is sent back alone.
+    """
     from kvcore.advice.fixes import falls_short, fixes
 
     if planned.verdict is Verdict.FITS and not falls_short(planned):
         return result_of(planned, request_id)
-    return result_of(planned, request_id, fixes(planned))
+    return result_of(planned, request_id, fixes(planned, carries_measured=False))
 
 
 def result_of(plan: Plan, request_id: object = None, fixes: tuple[Fix, ...] = ()) -> dict[str, Any]:
@@ -76,6 +78,8 @@ def result_of(plan: Plan, request_id: object = None, fixes: tuple[Fix, ...] = ()
     kv: dict[str, Any] = {"available_bytes": plan.available_kv_bytes}
     if cache is not None:
         kv |= _facts(cache, POOL)
+        if not cache.groups:  # nothing is kept of a request, so that the cache holds neither one nor none
+            kv["max_concurrency"] = None
         kv["groups"] = [_facts(group, GROUP) for group in cache.groups]
         kv["request_fixed_bytes"] = cache.request_fixed_bytes
         kv["longest_request_tokens"] = cache.longest_request_tokens

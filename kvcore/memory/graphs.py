@@ -11,6 +11,7 @@ from packaging.version import Version
 from kvcore.base.kept import kept
 from kvcore.base.quantity import Grade, Quantity, Unit, explained, figure, given
 from kvcore.base.units import KIB, ceil_div
+from kvcore.catalogue.accelerators import Vendor
 from kvcore.engine.overheads import GraphRate, Layers
 from kvcore.engine.protocol import Setting
 from kvcore.engine.setting import has_indexer, own_overheads
@@ -300,11 +301,12 @@ def gemm_workspace_bytes(setting: Setting) -> int:
 
 
 def attention_workspace_bytes(setting: Setting) -> int:
-    """FlashInfer's workspace, with full graphs; of wrappers batch × heads / tp × head size × 16 bytes and more.
+    """FlashInfer's workspace, where it attends, with full graphs; of wrappers batch × heads / tp × head size × 16 bytes
+    and more.
 
     Source: vllm/v1/attention/backends/flashinfer.py:FlashInferMetadataBuilder._get_workspace_buffer (0.25.1, 0.26.0).
     """
-    if setting.resolved.attention_backend != AttentionBackend.FLASHINFER or not full_count(setting):
+    if not runs_flashinfer(setting) or not full_count(setting):
         return 0
     asked, row = setting.scenario.env.get(WORKSPACE_VARIABLE, ""), GRAPHS.load().flashinfer
     given_bytes = int(asked) if asked.isdecimal() else row.kib * KIB
@@ -313,6 +315,17 @@ def attention_workspace_bytes(setting: Setting) -> int:
     heads = ceil_div(setting.architecture.num_attention_heads, setting.parallel.tensor_parallel_size)
     elements = setting.resolved.max_num_batched_tokens * heads * output_head_size(setting.architecture)
     return max(given_bytes, elements * row.batch_bytes)
+
+
+def runs_flashinfer(setting: Setting) -> bool:
+    """Whether FlashInfer's kernels attend: they are CUDA's, and a model without attention has nothing for them.
+
+    Source: vllm/platforms/rocm.py:RocmPlatform.get_attn_backend_cls, vllm/platforms/xpu.py:XPUPlatform.
+    get_attn_backend_cls (0.20.0, 0.33.0).
+    """
+    is_taken = setting.resolved.attention_backend == AttentionBackend.FLASHINFER
+    is_nvidia = setting.accelerator.vendor is Vendor.NVIDIA
+    return is_taken and is_nvidia and output_head_size(setting.architecture) > 0
 
 
 def wrapper_bytes(setting: Setting, attention_bytes: int) -> int:
