@@ -24,7 +24,15 @@ CONFIG = {
     "vocab_size": 128256, "max_position_embeddings": 4096, "torch_dtype": "bfloat16",
 }  # fmt: skip
 """Of an uploaded model."""
-FOLDED = ("more", "share", "numbers", "model_sources", "accelerator_sources")
+FOLDED = (
+    "more",
+    "share",
+    "numbers",
+    "model_sources",
+    "accelerator_sources",
+    "engine_choice",
+    "command_source",
+)
 
 
 def open_app(params: dict[str, str] | None = None, locale: str = "en-US", opened: bool = True) -> AppTest:

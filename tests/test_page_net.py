@@ -107,7 +107,7 @@ def test_a_command_that_fails_changes_nothing(
     app = opened(QUERY)
     monkeypatch.setattr(command_source, "read_log", broken)
     assert logs.read_log is not broken
-    app.session_state["model_sources"] = True
+    app.session_state[command_source.POPOVER] = True
     app.run().text_area(key="command_text").set_value(f"vllm serve '{SECRET}'").run()
     with caplog.at_level(logging.ERROR):
         app.button(key="use_command").click().run()

@@ -8,7 +8,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from kvcore.base.errors import HubError, ScenarioError
-from pages.ui.sidebar import model_source
+from pages.ui.sidebar import command_source, model_source
 from tests.page_app import checked, open_app, params, seen
 
 CONFIG = {
@@ -68,10 +68,10 @@ def test_success_closes_the_popover_and_clears_the_error() -> None:
     press(app, "Use this config")
     assert app.session_state[model_source.POPOVER] is False
     assert "The model was not changed." not in said(app)
-    app.session_state[model_source.POPOVER] = True
+    app.session_state[command_source.POPOVER] = True
     app.text_area(key="command_text").set_value("vllm serve Qwen/Qwen3-8B --foo 3")
     press(app, "Use this command")
-    assert app.session_state[model_source.POPOVER] is False
+    assert app.session_state[command_source.POPOVER] is False
     assert "--foo 3" in seen(app)
 
 

@@ -137,9 +137,9 @@ def pair(name: str) -> DeltaGenerator:
     return st.container(key=f"pair_{name}", gap=None)
 
 
-def other_ways(label: str, key: str) -> tuple[DeltaGenerator, bool]:
+def other_ways(label: str, key: str, icon: str | None = ":material/add:") -> tuple[DeltaGenerator, bool]:
     """A small popover in the sidebar, and whether to fill it; its key says whether it is open, in any language."""
-    box = st.popover(label, icon=":material/add:", type="tertiary", key=key, on_change="rerun")
+    box = st.popover(label, icon=icon, type="tertiary", key=key, on_change="rerun")
     return box, _is_opened(box.open, f"{key}.opened")
 
 

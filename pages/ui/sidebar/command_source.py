@@ -19,6 +19,8 @@ from pages.ui.shared import net, problems, state, undo
 from pages.ui.sidebar import model_source
 
 FIELD = "command_text"
+POPOVER = "command_source"
+"""Whether the popover is open."""
 OUTCOME = "command_outcome"
 REFUSED = "command_refused"
 """The parts of the last pasted command that were not used, shown with the error where it was refused."""
@@ -37,9 +39,9 @@ class Outcome(NamedTuple):
 
 
 def field(t: Words) -> None:
-    """In the popover of the model: the field and its button."""
+    """The field and its button."""
     st.text_area(
-        t("Or paste a command, docker run or YAML"),
+        t("Command, docker run, Compose, Kubernetes or YAML"),
         key=FIELD,
         height=100,
         placeholder="vllm serve Qwen/Qwen3-32B --tensor-parallel-size 2",
@@ -57,7 +59,7 @@ def field(t: Words) -> None:
 
 
 def outcome(t: Words) -> None:
-    """Below the choice of model: the parts of the command that were not used."""
+    """Below it: the parts of the command that were not used."""
     said: Outcome | None = st.session_state.get(OUTCOME)
     if said is None or said.scenario != state.scenario():
         return
@@ -97,7 +99,7 @@ def _use() -> None:
     except KvPlannerError as error:
         problems.keep(FIELD, error)
         return
-    st.session_state[model_source.POPOVER] = False
+    st.session_state[POPOVER] = False
     undo.take(scenario)
     hidden = {"model"} if unknown or scenario.model != found.scenario.model else set()
     if asks_newest:

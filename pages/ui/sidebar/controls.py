@@ -19,15 +19,16 @@ from kvcore.engines.registry import engine_of
 from kvcore.flags import FLAGS, Flag, Kind, Shown, Widget, fields_of
 from kvcore.planning import Plan
 from kvcore.scenario import AUTO, value_of
-from pages.ui.shared import labels, net, numbers, problems, state
+from pages.ui.shared import elements, labels, net, numbers, problems, state
 from pages.ui.shared.elements import fold, pair
 from pages.ui.shared.state import seed, set_field
-from pages.ui.sidebar import additional_controls, limit_controls, pickers
+from pages.ui.sidebar import additional_controls, command_source, limit_controls, pickers
 
 
 def scenario(planned: Plan | KvPlannerError, t: Words) -> None:
     """All controls of the scenario."""
     plan = planned if isinstance(planned, Plan) else None
+    _start(t)
     pickers.model(t)
     pickers.accelerator(t)
     _tensor_parallel(t)
@@ -43,6 +44,25 @@ def scenario(planned: Plan | KvPlannerError, t: Words) -> None:
     if is_opened:
         with box:
             _more(plan, t)
+
+
+def _start(t: Words) -> None:
+    """What an upgrade changes, and what people bring: the engine's release, and a command or file to paste."""
+    scenario = state.scenario()
+    release = scenario.engine_version or engine_of(scenario).assumed_version(scenario)
+    with st.container(horizontal=True, key="start", gap="small"):
+        engine, is_open = elements.other_ways(f"{scenario.engine} {release}", "engine_choice", None)
+        if is_open:
+            with engine:
+                _engine(t)
+                _engine_version(t)
+        pasted, is_open = elements.other_ways(
+            t("Paste a command"), command_source.POPOVER, ":material/content_paste:"
+        )
+        if is_open:
+            with pasted:
+                command_source.field(t)
+    command_source.outcome(t)
 
 
 def _tensor_parallel(t: Words) -> None:
@@ -121,7 +141,7 @@ def _more(plan: Plan | None, t: Words) -> None:
     scenario = state.scenario()
     shown = offers.main_flags(scenario)
     for name, flag in fields_of().items():
-        if name in shown or not _is_of_use(flag, plan):
+        if name in (*shown, *AT_THE_TOP) or not _is_of_use(flag, plan):
             continue
         if name in _OWN:
             _OWN[name](plan, t)
@@ -259,13 +279,11 @@ def _select(
     problems.next_to_control(name, t)
 
 
-def _engine(plan: Plan | None, t: Words) -> None:
-    del plan
+def _engine(t: Words) -> None:
     _select("engine", FLAGS["engine"].choices, state.scenario().engine, t)
 
 
-def _engine_version(plan: Plan | None, t: Words) -> None:
-    del plan
+def _engine_version(t: Words) -> None:
     scenario = state.scenario()
     options, assumed = offers.engine_versions(scenario.engine), engine_of(scenario).assumed_version(scenario)
     if engine_of(scenario).facts.unstated is None:
@@ -305,9 +323,8 @@ def _mamba_dtype(name: str, t: Words) -> None:
     _select(name, offers.state_choices(name, scenario), value_of(scenario, name), t)
 
 
+AT_THE_TOP: Final = ("engine", "engine_version")
 _OWN: Final[Mapping[str, Callable[[Plan | None, Words], None]]] = {
-    "engine": _engine,
-    "engine_version": _engine_version,
     "kv_cache_dtype": _every_kv_cache_dtype,
     "max_cudagraph_capture_size": limit_controls.largest_graph,
     "cudagraph_mode": limit_controls.graph_mode,

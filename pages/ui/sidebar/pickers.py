@@ -15,7 +15,7 @@ from kvcore.catalogue.accelerators import Interconnect
 from kvcore.charts import catalogue_rows, summary
 from kvcore.charts.matrix import VENDOR_NAMES
 from pages.ui.shared import elements, net, numbers, problems, state
-from pages.ui.sidebar import command_source, model_source
+from pages.ui.sidebar import model_source
 
 PICKED = "_picked"
 MODEL, CARD = "model_search", "accelerator_search"
@@ -87,9 +87,7 @@ def model(t: Words) -> None:
             with box:
                 _all_models(t, shown)
                 model_source.other_model(t)
-                command_source.field(t)
     model_source.unsaved(t)
-    command_source.outcome(t)
 
 
 def accelerator(t: Words) -> None:
