@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from kvcore.base.errors import EngineRefusalError, KvPlannerError, ModelError, ScenarioError
+from kvcore.catalogue import find_model
 from kvcore.engines.vllm.draft import draft_notices, proposed_tokens, read_draft
 from kvcore.memory.loaded import draft_bytes, draft_parameter_bytes
 from kvcore.model import architecture as arch
+from kvcore.model.caches import LatentWindow
 from kvcore.model.config import ModelConfig
 from kvcore.model.families import read_architecture
 from kvcore.model.families.drafts import Draft
@@ -20,6 +22,7 @@ from kvcore.planning import Plan, plan
 from kvcore.scenario import Parallel, SpeculativeConfig
 from kvcore.wire.request import scenario_from_request, speculative_method
 from tests.engine_examples import LLAMA_8B
+from tests.test_families_decoder import total_elements
 from tools.parity.deployments import EAGLE3_HEAD
 
 LLAMA = read_architecture(ModelConfig.from_mapping(LLAMA_8B))
@@ -373,3 +376,57 @@ class TestDraftsOfMixtures:
         experts = 2816 * 256 + 256 + 257 * 3 * 2816 * 768
         expected = 2 * 2816**2 + 5 * 2816 + attention + gate + indexer + experts
         assert draft_elements(config) == expected
+
+
+class TestDsparkInTheCheckpoint:
+    """DeepSeek-V4's releases with a draft under `mtp.`: the engine's command names no model (0.25.0)."""
+
+    SPARK = SpeculativeConfig(method="dspark", num_speculative_tokens=7)
+
+    def test_the_published_parameters_come_out(self) -> None:
+        """304,180,418,494 of the release of 31 July; the projection of the context is a copy of what is in it."""
+        entry = find_model("deepseek-ai/DeepSeek-V4-Flash-0731")
+        architecture = read_architecture(entry.config)
+        draft = read_draft(self.SPARK, architecture, PLAIN, Parallel(), 4096)
+        assert draft is not None
+        assert len(draft.layers) == 3
+        copies = 4096 * 3 * 512
+        stored = sum(
+            arch.elements(module)
+            for module in (*draft.modules, *(module for layer in draft.layers for module in layer.modules))
+        )
+        both = total_elements(architecture) + stored
+        assert both - copies == 304_180_418_494
+
+    def test_every_layer_keeps_a_window_alone(self) -> None:
+        architecture = read_architecture(find_model("deepseek-ai/DeepSeek-V4-Pro-DSpark").config)
+        draft = read_draft(self.SPARK, architecture, PLAIN, Parallel(), 4096)
+        assert draft is not None
+        assert [[type(cache) for cache in layer.caches] for layer in draft.layers] == [[LatentWindow]] * 3
+
+    def test_the_checkpoint_says_how_many_tokens(self) -> None:
+        architecture = read_architecture(find_model("deepseek-ai/DeepSeek-V4-Pro-DSpark").config)
+        assert proposed_tokens(SpeculativeConfig(method="dspark"), architecture) == 5
+        assert proposed_tokens(self.SPARK, architecture) == 7
+
+    def test_a_checkpoint_without_one_has_none(self) -> None:
+        architecture = read_architecture(find_model("deepseek-ai/DeepSeek-V4-Flash").config)
+        with pytest.raises(ScenarioError, match="draft model"):
+            read_draft(self.SPARK, architecture, PLAIN, Parallel(), 4096)
+
+    def test_the_checkpoint_itself_may_be_named(self) -> None:
+        found = planned(
+            "deepseek-ai/DeepSeek-V4-Flash-0731",
+            {"method": "dspark", "model": "deepseek-ai/DeepSeek-V4-Flash-0731"},
+            tensor_parallel_size=8,
+            accelerator="B200-180GB",
+            engine_version="0.29.0",
+        )
+        unnamed = planned(
+            "deepseek-ai/DeepSeek-V4-Flash-0731",
+            {"method": "dspark"},
+            tensor_parallel_size=8,
+            accelerator="B200-180GB",
+            engine_version="0.29.0",
+        )
+        assert found.weights.drafts == unnamed.weights.drafts > 0

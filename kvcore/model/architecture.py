@@ -241,6 +241,16 @@ class ContextLimits(Struct, frozen=True, kw_only=True):
     """`original_max_position_embeddings` with max_position_embeddings, not inside the rope scaling."""
 
 
+class SparkDraft(Struct, frozen=True, kw_only=True):
+    """A draft in the model's own checkpoint that proposes several tokens at once (DSpark of DeepSeek-V4)."""
+
+    layers: tuple[Layer, ...]
+    modules: tuple[Module, ...]
+    """Modules next to the layers, under full checkpoint names."""
+    tokens: int | None = None
+    """How many it proposes where nobody asks for a number."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Architecture(Keeper):
     """A model before any deployment decision.
@@ -290,6 +300,7 @@ class Architecture(Keeper):
     """Whether the quantization of the checkpoint covers them."""
     draft_steps: int = 0
     """Tokens ahead that the draft layers predict, one after another (the engine's n_predict)."""
+    spark: SparkDraft | None = None
     is_assumed: bool = False
     """No family reads its class: it is taken for a plain decoder, or read from the headers of its checkpoint."""
     notices: tuple[Notice, ...] = ()

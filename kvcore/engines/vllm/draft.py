@@ -17,6 +17,7 @@ from kvcore.model.families.drafts import (
     read_medusa,
     read_mlp_speculator,
     read_parallel,
+    spark_draft,
     usual_head,
     whole_model_draft,
 )
@@ -27,7 +28,8 @@ WITHOUT_DRAFT: Final = frozenset({"ngram", "[ngram]", "ngram_gpu", "suffix"})
 """Methods that look proposals up."""
 
 HEADS: Final = frozenset({"eagle", "eagle3"})
-PARALLEL: Final = ("dflash", "dspark")
+SPARK: Final = "dspark"
+PARALLEL: Final = ("dflash", SPARK)
 STATELESS: Final = {"medusa": kept(read_medusa), "mlp_speculator": kept(read_mlp_speculator)}
 SUFFIX_TOKENS: Final = 24
 """Source: vllm/config/speculative.py:SpeculativeConfig.suffix_decoding_max_tree_depth (0.32)."""
@@ -54,9 +56,7 @@ def proposed_tokens(speculative: SpeculativeConfig, architecture: Architecture) 
     """
     asked, config = speculative.num_speculative_tokens, draft_config(speculative)
     if not uses_checkpoint_drafts(speculative.method):
-        size = (
-            config.root.optional_integer("block_size") if config and speculative.method == "dspark" else None
-        )
+        size = _block_size(config, architecture) if speculative.method == SPARK else None
         return asked or size or (SUFFIX_TOKENS if speculative.method == "suffix" else 1)
     if config is not None:
         architecture = read_architecture(config)
@@ -71,6 +71,13 @@ def proposed_tokens(speculative: SpeculativeConfig, architecture: Architecture) 
             steps=steps,
         )
     return asked
+
+
+def _block_size(config: ModelConfig | None, architecture: Architecture) -> int | None:
+    """Tokens that a DSpark draft proposes by itself: as its config says, or the checkpoint that it is in."""
+    size = config.root.optional_integer("block_size") if config else None
+    spark = (architecture if config is None else read_architecture(config)).spark if size is None else None
+    return spark.tokens if spark else size
 
 
 def read_draft(
@@ -107,6 +114,8 @@ def read_draft(
         return _checkpoint_draft(architecture, quantization)
     if method not in NEEDED_DRAFTS:
         return None
+    if method == SPARK and (own := _own_spark(config, architecture, quantization)):
+        return own
     if config is None:
         raise ScenarioError("draft-model-unknown", "speculative_config.model", speculative.model or method)
     if method in PARALLEL:
@@ -124,7 +133,22 @@ def draft_config(speculative: SpeculativeConfig) -> ModelConfig | None:
     return None if known is None else known.config
 
 
+def _own_spark(
+    config: ModelConfig | None, architecture: Architecture, quantization: Quantization
+) -> Draft | None:
+    """The DSpark draft in the checkpoint of the model, or in the one that `--speculative-config` names.
+
+    Without a model it is the target: vllm/config/speculative.py:SpeculativeConfig.__post_init__ (0.25.0, 0.33.0).
+    """
+    if config is None:
+        return _spark_draft(architecture, quantization)
+    if not config.language.has("dspark_target_layer_ids"):
+        return None
+    return _spark_draft(read_architecture(config), read_quantization(config, None))
+
+
 _read_head = kept(read_head)
+_spark_draft = kept(spark_draft)
 _read_parallel = kept(read_parallel)
 _checkpoint_draft = kept(checkpoint_draft)
 _whole_model_draft = kept(whole_model_draft)

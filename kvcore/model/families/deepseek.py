@@ -21,6 +21,7 @@ from kvcore.model.families.decoder import (
     read_decoder,
     with_drafts,
 )
+from kvcore.model.families.drafts import sequential
 from kvcore.model.parts import blocks, image_encoders
 from kvcore.model.parts import latent as mla
 from kvcore.model.parts.experts import ExpertTraits, expert_modules, optional_moe, read_moe
@@ -230,9 +231,40 @@ def read_v4(config: ModelConfig) -> arch.Architecture:
         built,
         draft_layers=(draft,) * drafts,
         draft_steps=drafts,
+        spark=v4_spark(section, body, mix),
         every=(mix,),
         residual_streams=streams,
         token_choice=arch.TokenChoice(topk=topk) if topk else None,
+    )
+
+
+SPARK_LAYERS: Final = 3
+"""Source: vllm/models/deepseek_v4/nvidia/dspark.py:DSparkDeepseekV4Model.num_dspark_layers (0.25.0, 0.33.0)."""
+
+
+def v4_spark(section: Section, layer: arch.Layer, mix: arch.Parameter) -> arch.SparkDraft | None:
+    """The DSpark stages under `mtp.` of a checkpoint that names the layers whose states they see.
+
+    Layers with a window, a projection of the states and one to all layers' latents of the context (0.32), a bias of low
+    rank by the token before, and a head of confidence; all but the layers whole on every rank.
+
+    Source: vllm/models/deepseek_v4/nvidia/dspark.py:DSparkDeepseekV4Model (0.25.0, 0.32.0, 0.33.0).
+    """
+    seen = section.integers("dspark_target_layer_ids")
+    if not seen:
+        return None
+    hidden, count = section.integer("hidden_size"), section.integer("n_mtp_layers", 0, minimum=0, maximum=64)
+    count = count or SPARK_LAYERS
+    return arch.SparkDraft(
+        layers=(layer,) * count,
+        modules=(
+            blocks.replicated("mtp.0.main_proj", len(seen) * hidden, hidden),
+            blocks.replicated("mtp.context_wkv_proj", hidden, count * section.integer("head_dim")),
+            *blocks.norms(hidden, "mtp.0.main_norm", "mtp.norm"),
+            mix,
+            *sequential(section, rank_key="dspark_markov_rank", has_confidence=True),
+        ),
+        tokens=section.optional_integer("dspark_block_size", minimum=1),
     )
 
 

@@ -60,6 +60,21 @@ def checkpoint_draft(architecture: arch.Architecture, quantization: Quantization
     )
 
 
+def spark_draft(architecture: arch.Architecture, quantization: Quantization) -> Draft | None:
+    """The DSpark draft of the model's own checkpoint, None without one; embedding and lm_head are the model's."""
+    spark = architecture.spark
+    if spark is None:
+        return None
+    return Draft(
+        layers=spark.layers,
+        quantization=quantization,
+        layer_prefix=architecture.layer_prefix,
+        first_index=architecture.num_layers,
+        modules=spark.modules,
+        embedding=first_embedding(architecture),
+    )
+
+
 def whole_model_draft(architecture: arch.Architecture, quantization: Quantization) -> Draft:
     """A smaller model that drafts on its own; it shares nothing.
 
@@ -339,21 +354,26 @@ def draft_vocabulary(*places: Section) -> int | None:
     return next(filter(None, sizes), None)
 
 
-def sequential(section: Section) -> tuple[arch.Module, ...]:
+def sequential(
+    section: Section, rank_key: str = "markov_rank", *, has_confidence: bool = False
+) -> tuple[arch.Module, ...]:
     """Modules by which DSpark chooses one token after another: a bias of low rank, and a head of confidence.
+
+    That of a checkpoint with the draft inside sees the rank of the bias too, and has no bias of its own.
 
     Source: vllm/model_executor/models/qwen3_dspark.py:DSparkMarkovHead, DSparkConfidenceHead (0.33.0).
     """
-    rank, vocabulary = section.integer("markov_rank"), section.integer("vocab_size")
+    rank, vocabulary = section.integer(rank_key), section.integer("vocab_size")
     padded = -(-(draft_vocabulary(section) or vocabulary) // 64) * 64
     modules = [
         arch.Parameter(name="model.markov_head.markov_w1", replicated=vocabulary * rank),
         arch.Parameter(name="model.markov_head.markov_w2", replicated=padded * rank),
     ]
-    if section.boolean("enable_confidence_head", False):
-        sees = section.integer("hidden_size") + rank * section.boolean("confidence_head_with_markov", False)
-        head = arch.Parameter(name="model.confidence_head.proj", replicated=sees + 1, dtype="float32")
-        modules.append(head)
+    if section.boolean("enable_confidence_head", has_confidence):
+        sees_rank = has_confidence or section.boolean("confidence_head_with_markov", False)
+        sees = section.integer("hidden_size") + rank * sees_rank
+        values = sees if has_confidence else sees + 1
+        modules.append(arch.Parameter(name="model.confidence_head.proj", replicated=values, dtype="float32"))
     return tuple(modules)
 
 
