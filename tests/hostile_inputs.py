@@ -77,7 +77,7 @@ CONFIGS: Final = {
 LONG_CONFIGS: Final = {
     "2 MB of architectures": config(architectures=[f"A{number}ForCausalLM" for number in range(90_000)]),
     "2 MB of keys": config(**{f"key_{number}": number for number in range(100_000)}),
-    "7 MB in one text": config(comment="x" * 7_000_000),
+    "8.5 MB in one text": config(comment="x" * 8_500_000),
     "100,000 kinds of layers": config(layer_types=["full_attention"] * 100_000),
 }
 LINKS: Final = {
@@ -146,7 +146,7 @@ CODES: Final = {
     "no numbers": {"invalid-config-value"},
     "2 MB of architectures": {"invalid-config-value"},
     "2 MB of keys": FITS,
-    "7 MB in one text": {"input-too-large"},
+    "8.5 MB in one text": {"input-too-large"},
     "100,000 kinds of layers": FITS,
     "pins with patterns": FITS,
     "numbers of 400 digits": {"invalid-value"},

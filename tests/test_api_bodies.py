@@ -126,7 +126,7 @@ def test_a_body_that_is_too_large_is_refused_before_it_is_sent(
 ) -> None:
     async def run() -> None:
         server = Server(monkeypatch)
-        status, _, said = await server.post(path, parts([], Silence()), content_length=str(9 * MIB))
+        status, _, said = await server.post(path, parts([], Silence()), content_length=str(10 * MIB))
         assert (status, said["code"]) == (413, "body-too-large")
 
     asyncio.run(run())

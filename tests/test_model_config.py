@@ -167,7 +167,7 @@ class TestClassDefaults:
 
 class TestSizes:
     @pytest.mark.parametrize("part", ["config", "hf_quant_config"])
-    def test_two_mebibytes_are_the_most(self, part):
+    def test_eight_mebibytes_are_the_most(self, part):
         large = {"model_type": "llama", "x": "y" * MAX_CONFIG_BYTES}
         given = (large, None) if part == "config" else ({"model_type": "llama"}, large)
         with pytest.raises(ModelError) as caught:
@@ -175,7 +175,7 @@ class TestSizes:
         assert (caught.value.code, caught.value.field, caught.value.params["limit"]) == (
             "input-too-large",
             part,
-            "2 MiB",
+            "8 MiB",
         )
 
 

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvcore.base.errors import ModelError
+from kvcore.model.config import MAX_NAMES
 from kvcore.model.quantization.patterns import MAX_STEPS, Allowance, Patterns
 from kvcore.planning import plan
 from kvcore.wire.request import scenario_from_request
@@ -170,7 +171,7 @@ CONFIG = {
     "max_position_embeddings": 4096, "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 64,
     "torch_dtype": "bfloat16",
 }  # fmt: skip
-NAMES_OF_EXPERTS = [f"model.layers.{n % 1024}.mlp.experts.{n}.gate_proj" for n in range(4096)]
+NAMES_OF_EXPERTS = [f"model.layers.{n % 1024}.mlp.experts.{n}.gate_proj" for n in range(MAX_NAMES)]
 COMPRESSED = {
     "quant_method": "compressed-tensors", "format": "pack-quantized",
     "config_groups": {
@@ -202,7 +203,7 @@ LISTS = {
         "quantized_layers": {f"shared_expert.{n}": {"quant_algo": "FP8"} for n in range(30_000)},
     },
     "auto-round": {
-        "quant_method": "auto-round", "bits": 4, "group_size": 32, "block_name_to_quantize": NAMES_OF_EXPERTS * 4,
+        "quant_method": "auto-round", "bits": 4, "group_size": 32, "block_name_to_quantize": NAMES_OF_EXPERTS,
         "extra_config": {name: {"bits": 8} for name in NAMES_OF_EXPERTS},
     },
     "bitsandbytes": {"quant_method": "bitsandbytes", "load_in_4bit": True, "llm_int8_skip_modules": NAMES_OF_EXPERTS},

@@ -14,7 +14,7 @@ from kvcore.base.errors import out_of_bounds
 PREFIX: Final = "KVPLANNER_API"
 MIB: Final = 1 << 20
 BODY_BYTES: Final[Mapping[str, int]] = {
-    "plan": 8 * MIB,
+    "plan": 9 * MIB,
     "batch": 8 * MIB,
     "sweep": MIB,
     "log": 50 * MIB,

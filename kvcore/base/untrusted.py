@@ -12,7 +12,8 @@ from typing import Any, Final
 
 from kvcore.base.errors import ScenarioError
 
-MAX_JSON_BYTES: Final = 8 << 20
+MAX_JSON_BYTES: Final = 9 << 20
+"""A request: a config of the largest size, and a MiB for everything else."""
 MAX_JSON_DEPTH: Final = 64
 MAX_JSON_VALUES: Final = 1 << 19
 """Most values of a text, lists and objects included: parsed they take about 60 bytes each, at worst 180."""

@@ -49,16 +49,18 @@ DTYPES: Final[Mapping[str, str]] = {
 LANGUAGE_SECTIONS: Final = ("text_config", "llm_config", "language_config", "thinker_config")
 """Where a multimodal config keeps its language model."""
 
-MAX_CONFIG_BYTES: Final = 2 << 20
-"""Wherever a config comes from. The largest of the catalogue, a list of unquantized modules, had 0.7 MB."""
-MAX_SHARED_CHARACTERS: Final = 8 << 20
-"""Text of the configs that a batch shares: a thousand usual ones, or four of the largest."""
+MAX_CONFIG_BYTES: Final = 8 << 20
+"""Wherever a config comes from. The largest that is published, with a list of unquantized modules, has 3 MB."""
+MAX_SHARED_CHARACTERS: Final = 16 << 20
+"""Text of the configs that a batch shares: two thousand usual ones, or two of the largest."""
 MAX_INTEGER: Final = 2**40
 MAX_NUMBER: Final = 1e30
 MAX_LAYERS: Final = 1024
 """Eight times those of the deepest model; every layer of a config whose lists name layers is counted by itself."""
 MAX_VALUES: Final = 4096
 """Length of a list, above any that is published; keeps an absurd config from filling the memory."""
+MAX_NAMES: Final = 1 << 16
+"""Length of a list of names, of which a mixture of experts may have one for each matrix of each expert."""
 
 ROOT: Final = "config"
 """The path of the whole file."""
@@ -192,15 +194,15 @@ class Section:
             raise self.missing(name)
         return default if value is None else value
 
-    def sequence(self, name: str) -> Sequence[Any] | None:
-        """The list `name` of at most MAX_VALUES values, or None when it is null or absent."""
+    def sequence(self, name: str, most: int = MAX_VALUES) -> Sequence[Any] | None:
+        """The list `name` of at most `most` values, or None when it is null or absent."""
         value = self.get(name)
         if value is None:
             return None
         if not isinstance(value, list | tuple):
             raise self.invalid(name, value, "expected a list")
-        if len(value) > MAX_VALUES:
-            raise self.invalid(name, f"{len(value)} values", f"expected at most {MAX_VALUES}")
+        if len(value) > most:
+            raise self.invalid(name, f"{len(value)} values", f"expected at most {most}")
         return value
 
     def integers(self, name: str, *, minimum: int = 0, maximum: int = MAX_INTEGER) -> tuple[int, ...] | None:
@@ -212,11 +214,13 @@ class Section:
         return self._all(name, is_one, f"expected integers, {minimum} to {maximum}")
 
     def strings(self, name: str) -> tuple[str, ...] | None:
-        """The list of texts `name`, or None when it is null or absent."""
-        return self._all(name, lambda value: isinstance(value, str), "expected texts")
+        """The list of at most MAX_NAMES texts `name`, or None when it is null or absent."""
+        return self._all(name, lambda value: isinstance(value, str), "expected texts", MAX_NAMES)
 
-    def _all(self, name: str, is_one: Callable[[object], bool], reason: str) -> tuple[Any, ...] | None:
-        values = self.sequence(name)
+    def _all(
+        self, name: str, is_one: Callable[[object], bool], reason: str, most: int = MAX_VALUES
+    ) -> tuple[Any, ...] | None:
+        values = self.sequence(name, most)
         for value in values or ():
             if not is_one(value):
                 raise self.invalid(name, value, reason)

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from packaging.version import InvalidVersion, Version
 
 from kvcore.base.errors import KvPlannerError, WorkloadError, defect, invalid
-from kvcore.base.untrusted import MAX_JSON_BYTES, parse_json_object, utf8_text
+from kvcore.base.untrusted import parse_json_object, utf8_text
 from kvcore.cache.rules import rules_in_force
 from kvcore.cache.spec import WINDOW_KINDS, CacheKind, Demand, LayerSpec, blocks_per_request
 from kvcore.engines.registry import find_engine
@@ -22,7 +22,7 @@ from kvcore.scenario import DEFAULT_ENGINE
 
 Row = tuple[int, int, int, int, int]
 """Used blocks, running, waiting, tokens, preempted: right after `schedule()`."""
-MAX_LINE_BYTES: Final = MAX_JSON_BYTES
+MAX_LINE_BYTES: Final = 8 << 20
 """Bytes of a case; a longer line is refused in pieces."""
 MAX_STEPS: Final = 2_000_000
 MAX_BLOCKS_COMPUTED: Final = 20_000_000

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from kvcore.model.config import Section
+from kvcore.model.config import MAX_NAMES, Section
 from kvcore.model.quantization.formats import UNQUANTIZED, BlockScaled, Format
 from kvcore.model.quantization.modules import (
     FragmentList,
@@ -69,7 +69,7 @@ def read_gptq(section: Section) -> Quantization:
     rules = tuple(
         (key, value) for key, value in (dynamic.raw if dynamic else {}).items() if isinstance(value, Mapping)
     )
-    listed = tuple(map(canonical, flatten(section.sequence("modules_in_block_to_quantize") or ())))
+    listed = tuple(map(canonical, flatten(section.sequence("modules_in_block_to_quantize", MAX_NAMES) or ())))
     allowance = Allowance()
     blocks = FragmentList(listed, allowance)
     patterns = Patterns([key.removeprefix("-:").removeprefix("+:") for key, _ in rules], allowance)

@@ -21,6 +21,7 @@ SHORT_LIST: Final = 64
 CHARACTERS_PER_STEP: Final = 2048
 """Characters of one long text that are searched in the time of one step of an automaton."""
 ASKING_STEPS: Final = 8
+EXPERTS: Final = "experts"
 _SPECIAL: Final = frozenset("*?[")
 
 
@@ -110,7 +111,9 @@ class NameList:
 
     def __init__(self, names: Iterable[str], allowance: Allowance) -> None:
         self.names = frozenset(names)
-        self._experts = "\n".join(name for name in self.names if "experts" in name)
+        experts = [name for name in self.names if EXPERTS in name]
+        self._experts = "\n".join(experts)
+        self._ends = "\n".join({name[: name.rindex(EXPERTS) + len(EXPERTS)] for name in experts})
         self._allowance = allowance
 
     def covers(self, module: ModuleName) -> bool:
@@ -118,8 +121,10 @@ class NameList:
         if module.name in self.names:
             return True
         if module.kind is Kind.EXPERTS:
-            self._allowance.spend(len(self._experts) // CHARACTERS_PER_STEP)
-            if module.name in self._experts:
+            # A name that ends so can only be found before the number of an expert, of which a layer has hundreds.
+            names = self._ends if module.name.endswith(EXPERTS) else self._experts
+            self._allowance.spend(len(names) // CHARACTERS_PER_STEP)
+            if module.name in names:
                 return True
         return all(self._has_parent(shard) for shard in module.shards)
 
