@@ -12,7 +12,7 @@ from kvcore.base.words import Language, words
 from kvcore.charts import summary
 from kvcore.contract.result import result_of
 from kvcore.controls.edit import with_field
-from kvcore.controls.in_force import assumed_surroundings, assumed_text, settings_in_force
+from kvcore.controls.in_force import assumed_text, settings_in_force
 from kvcore.engine.setting import setting_of
 from kvcore.flags import fields_of
 from kvcore.memory.budget import rank_memory
@@ -102,14 +102,14 @@ def test_the_scenario_line_has_them_all() -> None:
 )  # fmt: skip
 def test_only_unknown_surroundings_that_decide_are_assumed(fields, assumed) -> None:
     request = START | {"engine_version": "0.20.2"} | fields
-    found = assumed_surroundings(plan(scenario_from_request(request)))
+    found = plan(scenario_from_request(request)).surroundings.assumed
     assert found == assumed
 
 
 def test_figures_are_those_of_the_assumed_surroundings() -> None:
     request = START | {"tensor_parallel_size": 2, "engine_version": "0.20.2"}
     planned = plan(scenario_from_request(request))
-    found = assumed_surroundings(planned)
+    found = planned.surroundings.assumed
     assert found
     said = plan(scenario_from_request(request | {"surroundings": found}))
     assert said.available_kv_bytes == planned.available_kv_bytes

@@ -11,7 +11,6 @@ from kvcore.base.parts import KV_CACHE, PARTS, UNACCOUNTED, WEIGHTS
 from kvcore.base.quantity import Quantity
 from kvcore.base.units import rounded_gib
 from kvcore.base.untrusted import utf8_text
-from kvcore.contract.assumed import assumed_surroundings
 from kvcore.deploy.shell import launch_command
 from kvcore.engine.rank_memory import RankMemory
 from kvcore.model.config import ModelConfig
@@ -93,7 +92,7 @@ def result_of(plan: Plan, request_id: object = None, fixes: tuple[Fix, ...] = ()
         **({"pipeline_stage": plan.stage + 1} if len(plan.specs) > 1 else {}),
         "after_pool_gib": None if memory is None else _with_interval(memory.after_pool),
         "interval_gib": None if memory is None else _intervals(memory),
-        "assumed_surroundings": assumed_surroundings(plan),
+        "assumed_surroundings": plan.surroundings.assumed,
         **({"origins": origins} if origins else {}),
         "kv": kv,
         "weights_bytes_per_rank": plan.parameter_bytes_per_rank,

@@ -17,7 +17,6 @@ from kvcore.base.numbers import count, plain
 from kvcore.base.parts import GIVEN
 from kvcore.base.words import Words, listed
 from kvcore.catalogue.models import Checkpoint
-from kvcore.contract.assumed import assumed_surroundings
 from kvcore.controls.edit import memory_override_gib, with_field
 from kvcore.flags import FLAGS, Kind, fields_of
 from kvcore.model.rope import read_yarn
@@ -158,7 +157,7 @@ def _surroundings(scenario: Scenario, t: Words) -> Iterator[Setting]:
 
 def assumed_text(planned: Plan, t: Words) -> str:
     """The assumed surroundings in one sentence; "" where nothing is assumed."""
-    assumed = assumed_surroundings(planned)
+    assumed = planned.surroundings.assumed
     if not assumed:
         return ""
     rows = fields_of("surroundings")

@@ -9,8 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
-from functools import cache, lru_cache
-from operator import attrgetter
+from functools import lru_cache
 from typing import Any, Final
 
 from msgspec import Struct, field
@@ -22,21 +21,25 @@ from kvcore.engine.facts import RankTable
 from kvcore.engine.switches import GraphSizeFlag
 from kvcore.engines.registry import view_of
 from kvcore.flags import Flag, Kind, LaunchRule, LinkRule, fields_of
-from kvcore.model.config import ModelConfig
 from kvcore.model.quantization.modelslim import METHOD as MODELSLIM
 from kvcore.model.rope import read_yarn
 from kvcore.planning import Plan
-from kvcore.scenario import AUTO, KEPT_AS_JSON, PARALLEL, Runner, Scenario, nested, value_of
+from kvcore.scenario import (
+    AUTO,
+    KEPT_AS_JSON,
+    Runner,
+    Scenario,
+    nested,
+    set_fields,
+    unset_scenario,
+    value_of,
+)
 from kvcore.wire.request import UNNAMED_MODEL
 
 RESOLVED: Final = (
     "dtype", "gpu_memory_utilization", "max_model_len", "max_num_seqs", "max_num_batched_tokens",
 )  # fmt: skip
 """Resolved values that a command with every flag names."""
-SET: Final = tuple(name for name in Scenario.__struct_fields__ if name not in ("model", "config", "parallel"))
-"""Fields of a scenario in which flags are set."""
-_set_in: Final = attrgetter(*SET)
-_cut_in: Final = attrgetter(*PARALLEL)
 MODEL_PLACE: Final = "/path/to/your/model"
 MODELSCOPE: Final = "VLLM_USE_MODELSCOPE"
 """Set, checkpoints come from ModelScope. Source: vllm/envs.py (0.8.5, 0.33.0)."""
@@ -62,13 +65,12 @@ def launch_arguments(plan: Plan, *, every_flag: bool = False) -> dict[str, Any]:
     """
     chosen: dict[str, Any] = {}
     scenario = plan.scenario
-    rows = zip((*SET, *PARALLEL), _flags_of(scenario), _flags_of(_unset()), strict=True)
-    said = {name for name, value, default in rows if value != default}
+    said = set_fields(scenario)
     # Source: vllm-ascend's docs/source/quick_start.md (0.23.0): Atlas 300I Duo is started with float16.
     takes_float16 = scenario.dtype == AUTO and view_of(plan.accelerator).is_310p
     if takes_float16:
-        said.add("dtype")
-    for name, flag, arguments in _arguments(frozenset(said), every_flag):
+        said |= {"dtype"}
+    for name, flag, arguments in _arguments(said, every_flag):
         if flag.launch is LaunchRule.OWN:
             chosen |= _OWN[name](plan)
         else:
@@ -81,17 +83,6 @@ def launch_arguments(plan: Plan, *, every_flag: bool = False) -> dict[str, Any]:
     return {name: value for name, value in chosen.items() if value is not None}
 
 
-def _flags_of(scenario: Scenario) -> tuple[Any, ...]:
-    """The values of SET and PARALLEL."""
-    return *_set_in(scenario), *_cut_in(scenario.parallel)
-
-
-@cache
-def _unset() -> Scenario:
-    """A scenario with nothing set."""
-    return Scenario(model="", config=ModelConfig.from_mapping({}))
-
-
 @lru_cache(maxsize=512)
 def _arguments(said: frozenset[str], every_flag: bool) -> tuple[tuple[str, Flag, dict[str, Any] | None], ...]:
     """The flags of a start whose fields `said` are set, with their arguments where these do not depend on a value."""
@@ -100,7 +91,7 @@ def _arguments(said: frozenset[str], every_flag: bool) -> tuple[tuple[str, Flag,
         if flag.launch is LaunchRule.OWN:
             found += [(name, flag, None)] if name in _OWN else []
         elif flag.cli and name != "model":
-            unset = _by_kind(flag, _unset())
+            unset = _by_kind(flag, unset_scenario())
             if name in said or flag.needs in said:
                 found.append((name, flag, None))
             elif every_flag or any(value is not None for value in unset.values()):

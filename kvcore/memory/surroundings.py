@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import cache, cached_property
 from typing import Any, NamedTuple
 
+from msgspec import Struct, convert
 from msgspec.structs import replace
 
+from kvcore.base.errors import KvPlannerError
+from kvcore.base.parts import KV_CACHE
 from kvcore.base.quantity import Quantity
+from kvcore.catalogue.accelerators import Accelerator
 from kvcore.engine.overheads import OverheadRow, SamplerRow
-from kvcore.engine.protocol import Setting
+from kvcore.engine.protocol import Resolved, Setting
 from kvcore.engine.rank_memory import RankMemory, given_kv
-from kvcore.engine.setting import links_of
+from kvcore.engine.setting import links_of, setting_of
+from kvcore.flags import fields_of
 from kvcore.memory.activations import sampler_rows
 from kvcore.memory.budget import available_of, measured_activations, measured_framework
 from kvcore.memory.framework import overhead_rows
+from kvcore.model.architecture import Architecture
+from kvcore.scenario import Origin, Scenario, Surroundings
 
 
 class Framework(NamedTuple):
@@ -40,21 +50,83 @@ def _framework_terms(setting: Setting) -> Framework:
     return Framework(setting.links, tuple(tuple(of_link.values()) for of_link in rows))
 
 
-class OtherSurroundings:
-    """KV memory of one rank under other surroundings; each case of the same terms is worked out once."""
+class OtherSurroundings(Struct, frozen=True, kw_only=True, dict=True):
+    """The KV memory of a rank of one stage under other surroundings than those of its `memory`."""
+
+    scenario: Scenario
+    architecture: Architecture
+    resolved: Resolved
+    accelerator: Accelerator
+    stage: int
+    memory: RankMemory
+    """With a KV memory that may have been given."""
+
+    @cached_property
+    def assumed(self) -> Mapping[str, str]:
+        """The unknown surroundings that change the KV memory, each with the case that the figure assumes.
+
+        Empty where everything that matters is given, and without a card.
+
+        Example:
+            >>> from kvcore.planning import plan
+            >>> from kvcore.wire.request import scenario_from_request
+            >>> request = {"model": "Qwen/Qwen3-8B", "accelerator": "RTX-3090-24GB", "tensor_parallel_size": 2}
+            >>> plan(scenario_from_request(request)).surroundings.assumed["link"]
+            'pcie'
+        """
+        if self.scenario.accelerator is None or self._is_settled:
+            return {}
+        setting, now = self._setting, self.memory.available_kv
+        known = _Known(setting, self.memory)
+        found: dict[str, str] = {}
+        for key, values in _cases().items():
+            if getattr(self.scenario.surroundings, key) is not None:
+                continue
+            cases: dict[str, Quantity] = {}
+            for case, value in values.items():
+                with suppress(KvPlannerError):
+                    cases[case] = known.kv(key, value)
+            if any((kv.value, kv.interval) != (now.value, now.interval) for kv in cases.values()):
+                likely = setting.links[:1]
+                found[key] = min(cases, key=lambda case: (abs(cases[case].value - now.value), case not in likely))
+        return found
+
+    @property
+    def _is_settled(self) -> bool:
+        """Whether surroundings cannot change the KV memory: it was measured, or variables declare it."""
+        measured, resolved = self.scenario.measured, self.resolved
+        is_given = measured.available_kv_gib is not None
+        is_measured = is_given and measured.origin(KV_CACHE.field) is Origin.MEASURED
+        return is_measured or not resolved.engine.measures_memory_in(resolved.version)
+
+    @property
+    def _setting(self) -> Setting:
+        return setting_of(self.scenario, self.architecture, self.resolved, self.accelerator, self.stage)
+
+
+@cache
+def _cases() -> Mapping[str, Mapping[str, Any]]:
+    """The cases of each field of the surroundings that has some, by their spelling in a request."""
+    return {
+        key: {case: getattr(convert({key: case}, Surroundings), key) for case in flag.choices}
+        for key, flag in fields_of("surroundings").items()
+        if flag.choices
+    }
+
+
+class _Known:
+    """The memory that is known of a rank already; each case of the same terms is worked out once."""
 
     def __init__(self, setting: Setting, memory: RankMemory) -> None:
-        """`memory` is that of `setting`, whose KV memory may have been given."""
         self.setting, self.memory = setting, memory
         self._now = surrounding_terms(setting)
         self._framework = {self._now.framework: memory.framework}
         self._activations = {self._now.sampler: memory.activations}
         self._kv = {self._now: memory.available_kv}
-        self._is_joined = setting.ranks > 1
 
     def kv(self, field: str, case: Any) -> Quantity:
         """KV memory with one field of the surroundings known to be `case`, in bytes."""
-        if field == "link" and not self._is_joined:
+        if field == "link" and self.setting.ranks == 1:
             return self.memory.available_kv
         scenario, now = self.setting.scenario, self.setting
         scenario = replace(scenario, surroundings=replace(scenario.surroundings, **{field: case}))

@@ -28,6 +28,7 @@ from kvcore.engines.registry import card_of, engine_of, planned_release, view_of
 from kvcore.memory.budget import memory_flags, rank_memories
 from kvcore.memory.loaded import checkpoint_notices, loaded_bytes, uncounted_bytes
 from kvcore.memory.shares import check_weight_shapes
+from kvcore.memory.surroundings import OtherSurroundings
 from kvcore.memory.weights import WeightBytes
 from kvcore.model.architecture import Architecture
 from kvcore.model.config import ModelConfig
@@ -100,6 +101,8 @@ class Plan(Struct, frozen=True, kw_only=True):
     """The worst rank's."""
     loaded_weights: Quantity
     """The figure that "Model loading took" prints on the worst rank; known without a card."""
+    surroundings: OtherSurroundings
+    """The worst rank's memory in other surroundings."""
     stage: int
     """The pipeline stage that the worst rank belongs to: the one that decides how many blocks there are, without a
     cache the one with the least memory for it. All that is said of a rank is said of it."""
@@ -127,13 +130,12 @@ class Plan(Struct, frozen=True, kw_only=True):
 
 
 class Loaded(NamedTuple):
-    """A model on its ranks, before its KV cache is cut into blocks."""
+    """A model on its ranks, before its KV cache is cut into blocks; all but the layout for a rank of each stage."""
 
     layout: Layout
     weights: tuple[WeightBytes, ...]
-    """For a rank of each pipeline stage."""
     memories: tuple[RankMemory, ...]
-    """For a rank of each pipeline stage."""
+    surroundings: tuple[OtherSurroundings, ...]
 
 
 class Batch:
@@ -192,9 +194,22 @@ def plan(scenario: Scenario, batch: Batch | None = None) -> Plan:
     def load() -> Loaded:
         layout = lay_out(scenario, begun, resolved)
         weights = load_weights(scenario, begun, layout, card)
-        return Loaded(layout, weights, plan_memory(scenario, begun, layout.resolved, accelerator, weights))
+        memories = plan_memory(scenario, begun, layout.resolved, accelerator, weights)
+        others = (
+            OtherSurroundings(
+                scenario=scenario,
+                architecture=begun.architecture,
+                resolved=layout.resolved,
+                accelerator=accelerator,
+                stage=stage,
+                memory=memory,
+            )
+            for stage, memory in enumerate(memories)
+        )
+        return Loaded(layout, weights, memories, tuple(others))
 
-    layout, weights, memories = load() if batch is None else batch.loaded(scenario, begun, resolved, load)
+    loaded = load() if batch is None else batch.loaded(scenario, begun, resolved, load)
+    layout, weights, memories, surroundings = loaded
     layout = replace(layout, resolved=replace(resolved, block_size=layout.resolved.block_size))
     cache = plan_pool(layout, scenario.parallel, memories)
     resolved = layout.resolved
@@ -228,6 +243,7 @@ def plan(scenario: Scenario, batch: Batch | None = None) -> Plan:
         stage_kv=stage_kv if is_known else (),
         weights=weights[worst],
         loaded_weights=memory.weights,
+        surroundings=surroundings[worst],
         stage=worst,
         specs=layout.specs,
         notices=tuple(_notices(scenario, begun, resolved, memory, layout.draft)),

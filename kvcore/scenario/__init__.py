@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
-from functools import wraps
+from functools import cache, wraps
 from hashlib import blake2b
+from operator import attrgetter
 from typing import Any, Final, TypeVar
 
 from msgspec import Struct, field, msgpack
@@ -294,6 +295,9 @@ KEPT_AS_JSON: Final = ("kv_transfer_config", "additional_config")
 """Objects that a scenario has as JSON text."""
 PARALLEL: Final = frozenset(Parallel.__struct_fields__)
 """Fields of a scenario's `parallel`."""
+_SET: Final = tuple(name for name in Scenario.__struct_fields__ if name not in ("model", "config", "parallel"))
+_set_in: Final = attrgetter(*_SET)
+_cut_in: Final = attrgetter(*Parallel.__struct_fields__)
 
 _OWN: Final = frozenset({*Scenario.__struct_fields__, *Parallel.__struct_fields__}) - {"parallel"}
 _RECORDS: Final[Mapping[str, frozenset[str]]] = {
@@ -323,6 +327,29 @@ def require_rows(names: Iterable[str]) -> None:
 
 
 require_rows(name for name, flag in FLAGS.items() if flag.kind is not Kind.ANY)
+
+
+@cache
+def unset_scenario() -> Scenario:
+    """A scenario in which no flag is set, of no model."""
+    return Scenario(model="", config=ModelConfig.from_mapping({}))
+
+
+def set_fields(scenario: Scenario) -> frozenset[str]:
+    """The fields that are set, those of `parallel` by their own names.
+
+    Example:
+        >>> from kvcore.wire.request import scenario_from_request
+        >>> asked = {"model": "Qwen/Qwen3-8B", "tensor_parallel_size": 2, "max_num_seqs": 64, "enable_lora": False}
+        >>> sorted(set_fields(scenario_from_request(asked)))
+        ['checkpoint', 'max_num_seqs', 'tensor_parallel_size']
+    """
+    rows = zip((*_SET, *Parallel.__struct_fields__), _flags_of(scenario), _flags_of(unset_scenario()), strict=True)
+    return frozenset([name for name, value, default in rows if value != default])
+
+
+def _flags_of(scenario: Scenario) -> tuple[Any, ...]:
+    return *_set_in(scenario), *_cut_in(scenario.parallel)
 
 
 def value_of(scenario: Scenario, field: str) -> Any:

@@ -13,7 +13,7 @@ from packaging.version import Version
 from kvcore.base.errors import EngineRefusalError
 from kvcore.engine.records import FormerFlag, LoadGenerator, Metric
 from kvcore.flags import FLAGS, Flag, check_fields
-from kvcore.scenario import NEEDED_DRAFTS, Scenario, value_of
+from kvcore.scenario import NEEDED_DRAFTS, Scenario, set_fields, value_of
 from kvcore.tables import Record, Reviewed, Source, TableFile
 
 
@@ -110,9 +110,9 @@ def former_flag(flag: str) -> FormerFlag | None:
 
 def _asked(scenario: Scenario) -> dict[str, str]:
     """The flags of `scenario` that some release does not have, where they are set, as text."""
-    asked = {}
+    asked, said = {}, set_fields(scenario)
     for flag in _changing_flags():
-        value = value_of(scenario, flag.name)
+        value = value_of(scenario, flag.name) if flag.name.partition(".")[0] in said else None
         if value is not None and value != flag.default:
             asked[flag.name] = "auto" if flag.auto is not None and value == flag.auto else str(value)
     return asked
