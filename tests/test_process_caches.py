@@ -68,7 +68,6 @@ OWN_NAMES = {
     "kvcore.catalogue.search": {"_accelerators", "_models"},
     "kvcore.deploy.templates": {"templates"},
     "kvcore.engines.registry": {"_engine", "format_refusals"},
-    "kvcore.engines.vllm.availability": {"_changing_flags"},
     "kvcore.engines.vllm.versions": {"releases_of"},
     "kvcore.evidence.accuracy": {"load_accuracy"},
     "kvcore.evidence.log.line_formats": {"compile_format"},

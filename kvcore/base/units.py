@@ -18,13 +18,18 @@ def gib(size_bytes: float) -> float:
     return size_bytes / GIB
 
 
-def rounded_gib(size_bytes: float) -> float:
-    """`size_bytes` in GiB, as JSON writes it: six decimals, a KiB; more would be the noise of a division.
+def rounded(figure: float) -> float:
+    """A figure as JSON writes it: six decimals, a KiB of a GiB; more would be the noise of a division.
 
     Example:
-        >>> rounded_gib(32_840_690_892)
+        >>> rounded(30.58527660369873)
         30.585277
     """
+    return round(figure, 6)
+
+
+def rounded_gib(size_bytes: float) -> float:
+    """`size_bytes` in GiB, as JSON writes it."""
     return round(size_bytes / GIB, 6)
 
 

@@ -22,7 +22,11 @@ MAX_INTEGER_DIGITS: Final = 40
 MAX_PACKED_CHARACTERS: Final = 32 << 10
 """Longest text that is unpacked at all."""
 MAX_UNPACKED_BYTES: Final = 1 << 20
+_MANY_DIGITS: Final = re.compile(rf"[-0-9][0-9]{{{MAX_INTEGER_DIGITS}}}")
 _BASE64: Final = re.compile(r"[A-Za-z0-9_-]*")
+
+
+_as_strict_json: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 
 
 class _TooLong:
@@ -70,7 +74,8 @@ def parse_json_object(
         return _TooLong()
 
     try:
-        parsed = json.loads(text, parse_int=integer)
+        # A parser with a reader of its own for numbers is made anew each time.
+        parsed = json.loads(text, parse_int=integer) if _MANY_DIGITS.search(text) else json.loads(text)
     except ValueError as error:
         raise ScenarioError("invalid-json", field=field, reason=str(error)) from None
     if too_long:
@@ -112,7 +117,7 @@ def is_json(value: object) -> bool:
         (True, False, False)
     """
     try:
-        json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
+        _as_strict_json(value).encode()
     except ValueError:
         return False
     return True

@@ -95,11 +95,11 @@ class Trace(Struct, frozen=True, kw_only=True):
         if self.resolved.is_v0:
             return Counter([(self.resolved.block_size, 1)])
         ranks = self.demand.context_ranks
-        return Counter(
-            (group.block_size, 1 if group.kind is CacheKind.MAMBA else ranks)
-            for group in self.groups
-            if self.grows(group.members)
-        )
+        found: Counter[tuple[int, int]] = Counter()
+        for group in self.groups:
+            if self.grows(group.members):
+                found[group.block_size, 1 if group.kind is CacheKind.MAMBA else ranks] += 1
+        return found
 
     @property
     def reported_block_size(self) -> int:

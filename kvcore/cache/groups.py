@@ -12,7 +12,8 @@ from msgspec.structs import replace
 
 from kvcore.base.errors import EngineRefusalError
 from kvcore.base.kept import bounded
-from kvcore.base.quantity import Quantity
+from kvcore.base.quantity import Quantity, Unit, explained, given
+from kvcore.base.term import sum_of_products
 from kvcore.base.units import ceil_div
 from kvcore.cache.packing import (
     FULL_FIRST,
@@ -25,10 +26,11 @@ from kvcore.cache.packing import (
     pages_bytes,
 )
 from kvcore.cache.rules import PackedGroups, PageUnification, PlannerRules
-from kvcore.cache.spec import FULL_KINDS, CacheKind, LayerSpec
+from kvcore.cache.spec import FULL_KINDS, CacheKind, LayerSpec, page_of
 
 StageSpecs = tuple[tuple[LayerSpec, ...], ...]
 
+_PAGES: Final = "vllm/v1/core/kv_cache_planning.py:get_kv_cache_config_from_groups (0.33.0)"
 GROUPINGS_BYTES: Final = 24 << 20
 """Bound for the whole process. Groupings are numbers of layers and hold nothing of a visitor."""
 
@@ -60,11 +62,31 @@ class Grouping(Struct, frozen=True, kw_only=True, dict=True):
     """The pages of one block on each stage: those of the widest group, since groups overlay each other."""
     checked_pages: tuple[BlockPages, ...]
     """The pages that the start-up check counts for a block; they differ for packed groups to 0.28."""
+    is_v0: bool = False
+    """Whether a block stores all layers, whatever their group."""
 
     @cached_property
     def bytes_per_block(self) -> tuple[int, ...]:
         """Bytes of `block_pages`."""
         return tuple(map(pages_bytes, self.block_pages))
+
+    @cached_property
+    def blocks(self) -> tuple[Quantity, ...]:
+        """A block of `block_pages`, explained."""
+        return tuple(self.block(pages, stage) for stage, pages in enumerate(self.block_pages))
+
+    def block(self, pages: BlockPages, stage: int) -> Quantity:
+        """A block of `pages`, a page of each layer of a group on `stage`."""
+        name = "layers" if self.is_v0 or len(self.stages[stage]) == 1 else "group_layers"
+        layers = tuple((given(name, layers), self._page(size)) for layers, size in pages if layers)
+        return explained("bytes_per_block", sum_of_products, layers, source=_PAGES)
+
+    def _page(self, page_bytes: int) -> Quantity:
+        """A page of that size as a spec stores it, one that keeps every token if there is one."""
+        specs = (spec for groups in self.stages for group in groups for spec in group.members)
+        found = [spec for spec in specs if spec.page_size_bytes == page_bytes]
+        spec = next((spec for spec in found if spec.kind in FULL_KINDS), found[0] if found else None)
+        return given("page_size_bytes", page_bytes, Unit.BYTES) if spec is None else page_of(spec)
 
     @cached_property
     def checked_bytes_per_block(self) -> tuple[int, ...]:
@@ -111,7 +133,7 @@ def v0_grouping(stage_specs: StageSpecs) -> Grouping:
     )
     pages = tuple(tuple(page for group in groups for page in group.pages) for groups in stages)
     whole = next(filter(None, stages), ())
-    return Grouping(whole=whole, stages=stages, block_pages=pages, checked_pages=pages)
+    return Grouping(whole=whole, stages=stages, block_pages=pages, checked_pages=pages, is_v0=True)
 
 
 def _overlaid(whole: tuple[StageGroup, ...], stages: tuple[tuple[StageGroup, ...], ...]) -> Grouping:

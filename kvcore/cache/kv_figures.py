@@ -173,7 +173,7 @@ class KvFigures:
     @cached_property
     def bytes_per_block(self) -> Quantity:
         """A page of each layer of the widest group, on a rank of the stage that is shown."""
-        return self._block(self._pages, "bytes_per_block")
+        return self._trace.grouping.blocks[self._trace.stage]
 
     @cached_property
     def blocks(self) -> Quantity:
@@ -346,18 +346,9 @@ class KvFigures:
 
     def _block_of(self, pages: BlockPages, name: str) -> Quantity:
         """A block of `pages`, as `name` where it is not the largest one."""
-        return self.bytes_per_block if pages == self._pages else self._block(pages, name)
-
-    def _block(self, pages: BlockPages, name: str) -> Quantity:
-        layers = tuple((given(self._layers, layers), self._page(size)) for layers, size in pages if layers)
-        return explained(name, sum_of_products, layers, source=_PAGES)
-
-    def _page(self, page_bytes: int) -> Quantity:
-        """A page of that size, as one of the specs stores it."""
-        groups = (*self._growing, *(group for stage in self._trace.grouping.stages for group in stage))
-        specs = (spec for group in groups for spec in group.members if spec.page_size_bytes == page_bytes)
-        spec = next(specs, None)
-        return given("page_size_bytes", page_bytes, Unit.BYTES) if spec is None else page_of(spec)
+        if pages == self._pages:
+            return self.bytes_per_block
+        return replace(self._trace.grouping.block(pages, self._trace.stage), name=name)
 
     def _group_blocks(self, members: _Members, length: Quantity) -> Quantity:
         """Blocks of one group, by the rule of the member that takes the most."""

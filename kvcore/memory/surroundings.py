@@ -88,7 +88,9 @@ class OtherSurroundings(Struct, frozen=True, kw_only=True, dict=True):
                     cases[case] = known.kv(key, value)
             if any((kv.value, kv.interval) != (now.value, now.interval) for kv in cases.values()):
                 likely = setting.links[:1]
-                found[key] = min(cases, key=lambda case: (abs(cases[case].value - now.value), case not in likely))
+                found[key] = min(
+                    cases, key=lambda case: (abs(cases[case].value - now.value), case not in likely)
+                )
         return found
 
     @property

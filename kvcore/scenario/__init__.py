@@ -295,7 +295,9 @@ KEPT_AS_JSON: Final = ("kv_transfer_config", "additional_config")
 """Objects that a scenario has as JSON text."""
 PARALLEL: Final = frozenset(Parallel.__struct_fields__)
 """Fields of a scenario's `parallel`."""
-_SET: Final = tuple(name for name in Scenario.__struct_fields__ if name not in ("model", "config", "parallel"))
+_SET: Final = tuple(
+    name for name in Scenario.__struct_fields__ if name not in ("model", "config", "parallel")
+)
 _set_in: Final = attrgetter(*_SET)
 _cut_in: Final = attrgetter(*Parallel.__struct_fields__)
 
@@ -344,8 +346,10 @@ def set_fields(scenario: Scenario) -> frozenset[str]:
         >>> sorted(set_fields(scenario_from_request(asked)))
         ['checkpoint', 'max_num_seqs', 'tensor_parallel_size']
     """
-    rows = zip((*_SET, *Parallel.__struct_fields__), _flags_of(scenario), _flags_of(unset_scenario()), strict=True)
-    return frozenset([name for name, value, default in rows if value != default])
+    rows = zip(
+        (*_SET, *Parallel.__struct_fields__), _flags_of(scenario), _flags_of(unset_scenario()), strict=True
+    )
+    return frozenset([name for name, value, default in rows if value is not default and value != default])
 
 
 def _flags_of(scenario: Scenario) -> tuple[Any, ...]:

@@ -5,7 +5,7 @@ What older guides name and no release has today is in `former_flags.toml`.
 """
 
 from collections.abc import Mapping
-from functools import cache, lru_cache
+from functools import cached_property, lru_cache
 from typing import Final
 
 from packaging.version import Version
@@ -29,7 +29,7 @@ def values_of(field: str) -> tuple[str, ...]:
     return (*flag.choices, *(("auto",) if flag.auto is not None else ()), *methods)
 
 
-class Availability(Record, frozen=True, kw_only=True):
+class Availability(Record, frozen=True, kw_only=True, dict=True):
     """From which release on a flag takes a value, or does no more; `value` is a prefix, "" for the flag itself."""
 
     field: str
@@ -44,6 +44,11 @@ class Availability(Record, frozen=True, kw_only=True):
         known = values_of(self.field)
         if self.value and not any(name.startswith(self.value) for name in known):
             raise ValueError(f"value {self.value!r} begins none of {', '.join(known)}")
+
+    @cached_property
+    def set_in(self) -> str:
+        """The field of a scenario that sets it."""
+        return self.field.partition(".")[0]
 
     def refuses(self, value: str, version: Version) -> bool:
         """Whether `version` does not take that value."""
@@ -71,9 +76,9 @@ FORMER_FLAGS: Final = TableFile("kvcore.engines.vllm", "former_flags.toml", Form
 def check_availability(scenario: Scenario, version: Version) -> None:
     """Raises EngineRefusalError `flag-not-in-release` for a flag or value that the release does not have yet,
     `flag-gone-from-release` for one that it has no more."""
-    asked = _asked(scenario)
-    for known in AVAILABILITY.load().value if asked else ():
-        given = asked.get(known.field)
+    said = set_fields(scenario)
+    for known in AVAILABILITY.load().value:
+        given = _asked(scenario, FLAGS[known.field]) if known.set_in in said else None
         if given is not None and known.refuses(given, version):
             raise EngineRefusalError(
                 "flag-gone-from-release" if known.is_gone else "flag-not-in-release",
@@ -108,19 +113,12 @@ def former_flag(flag: str) -> FormerFlag | None:
     return next((former for former in FORMER_FLAGS.load().flags if former.flag == flag), None)
 
 
-def _asked(scenario: Scenario) -> dict[str, str]:
-    """The flags of `scenario` that some release does not have, where they are set, as text."""
-    asked, said = {}, set_fields(scenario)
-    for flag in _changing_flags():
-        value = value_of(scenario, flag.name) if flag.name.partition(".")[0] in said else None
-        if value is not None and value != flag.default:
-            asked[flag.name] = "auto" if flag.auto is not None and value == flag.auto else str(value)
-    return asked
-
-
-@cache
-def _changing_flags() -> tuple[Flag, ...]:
-    return tuple(FLAGS[field] for field in dict.fromkeys(known.field for known in AVAILABILITY.load().value))
+def _asked(scenario: Scenario, flag: Flag) -> str | None:
+    """The value of a flag as text, None where it is not set."""
+    value = value_of(scenario, flag.name)
+    if value is None or value == flag.default:
+        return None
+    return "auto" if flag.auto is not None and value == flag.auto else str(value)
 
 
 class MetricTables(Reviewed, frozen=True, kw_only=True):
