@@ -11,7 +11,7 @@ from kvcore.catalogue.accelerators import (
     load_accelerators,
     with_interconnect,
 )
-from kvcore.catalogue.models import bundled_model, find_model, load_models, model_ids
+from kvcore.catalogue.models import bundled_model, find_model, known_ids, load_models, model_ids
 
 __all__ = [
     "accelerator_from_facts",
@@ -20,6 +20,7 @@ __all__ = [
     "checked_name",
     "find_accelerator",
     "find_model",
+    "known_ids",
     "license_of",
     "load_accelerators",
     "load_models",

@@ -6,6 +6,7 @@ checked = 2026-11-21
 total_size = 65524246528          # optional: bytes of the checkpoint's tensors
 total_parameters = 32762123264    # optional
 sentence_transformers = true      # optional: whether the repository ships modules.json
+rank = "stub"                     # optional: how good the source is (Rank); a copy of the Hub's file unless given
 nulls = ["sliding_window"]        # optional: keys that the config states as null, which TOML cannot
 [config]                          # keys of config.json that a reader may need
 [hf_quant_config]                 # optional: the side file of ModelOpt checkpoints
@@ -15,6 +16,7 @@ import datetime
 import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from enum import StrEnum
 from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -31,6 +33,29 @@ FOLDER: Final = Path(__file__).parent / "models"
 _QUANTIZATION: Final = frozenset(("quantization_config", "compression_config"))
 Id = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*$")]
 Stored = Annotated[int, Meta(ge=1, le=1 << 60)]
+
+
+class Rank(StrEnum):
+    """How good the source of an entry's config is, best first."""
+
+    HUB = "hub"
+    """The Hub's own file."""
+    COPIES = "copies"
+    """The same file, kept by two projects."""
+    COPY = "copy"
+    """The Hub's file, as one project keeps it."""
+    VALUES = "values"
+    """The config of another model of the family, with the values that another list states for this one."""
+    STUB = "stub"
+    """What another tool wrote for its own use: keys may be missing or simplified."""
+    SHAPE = "shape"
+    """The config of another model, of which this one is said to be a release."""
+    FORMAT = "format-by-name"
+    """The config of the base, stored as the name of the repository says."""
+
+
+BY_NAME: Final = (Rank.SHAPE, Rank.FORMAT)
+"""Ranks of models whose own config nobody has read: the Hub's file is better wherever it can be had."""
 
 
 class Checkpoint(Struct, frozen=True, kw_only=True):
@@ -51,34 +76,52 @@ class ModelEntry(Struct, frozen=True, kw_only=True):
     checkpoint: Checkpoint
     source: str
     checked: str
+    rank: Rank = Rank.COPY
+    base: str = ""
+    """The model whose config it is, for a row of siblings.toml."""
+    format: str = ""
+    """The storage format that its name says, in a few words."""
 
 
 @cache
 def model_ids() -> tuple[str, ...]:
-    """Ids of all bundled models, in alphabetical order; reads no file."""
+    """Ids of the bundled models that have a config of their own, in alphabetical order; reads no file."""
     names = (path.stem.replace("__", "/", 1) for path in FOLDER.glob("*.toml"))
     return tuple(sorted(names, key=str.lower))
 
 
+@cache
+def known_ids() -> tuple[str, ...]:
+    """Ids of all bundled models, with those of siblings.toml, in alphabetical order."""
+    from kvcore.catalogue.siblings import sibling_ids
+
+    return tuple(sorted((*model_ids(), *sibling_ids()), key=str.lower))
+
+
 def load_models() -> tuple[ModelEntry, ...]:
-    """All bundled models."""
+    """The bundled models that have a config of their own."""
     return tuple(find_model(model) for model in model_ids())
 
 
 def find_model(model: str) -> ModelEntry:
-    """The model with this id, in any case.
+    """The model with this id, in any case, or that a path or a name means (kvcore/catalogue/names.py).
 
-    Raises CatalogueError `unknown-model` with near matches.
+    Raises CatalogueError `unknown-model` with near matches, `ambiguous-model` for a name of several.
 
     Example:
-        >>> find_model("qwen/qwen3-32b").id
-        'Qwen/Qwen3-32B'
+        >>> find_model("qwen/qwen3-32b").id, find_model("/models/Qwen3-32B").id
+        ('Qwen/Qwen3-32B', 'Qwen/Qwen3-32B')
     """
     known = bundled_model(model)
     if known is None:
         from difflib import get_close_matches
 
-        near = get_close_matches(model[:200], model_ids(), n=3, cutoff=0.5)
+        from kvcore.catalogue.names import recognized
+
+        named = recognized(model)
+        known = None if named is None else bundled_model(named.model)
+    if known is None:
+        near = get_close_matches(model[:200], known_ids(), n=3, cutoff=0.5)
         raise CatalogueError(
             "unknown-model", field="model", value=model, near=", ".join(near) or msg("a bundled model")
         )
@@ -87,8 +130,15 @@ def find_model(model: str) -> ModelEntry:
 
 def bundled_model(model: str) -> ModelEntry | None:
     """The model with this id in any case; None for any other name, without a search for near ones."""
-    known = _by_lower_id().get(model.strip().lower())
-    return None if known is None else _load(known)
+    lower = model.strip().lower()
+    known = _by_lower_id().get(lower)
+    if known is not None:
+        return _load(known)
+    if "/" not in lower:
+        return None
+    from kvcore.catalogue.siblings import sibling
+
+    return sibling(lower)
 
 
 @cache
@@ -122,6 +172,7 @@ class EntryRow(Record, frozen=True, kw_only=True):
     total_size: Stored | None = None
     total_parameters: Stored | None = None
     sentence_transformers: bool | None = None
+    rank: Rank = Rank.COPY
     nulls: tuple[str, ...] = ()
     hf_quant_config: Mapping[str, object] | None = None
 
@@ -148,6 +199,7 @@ class EntryRow(Record, frozen=True, kw_only=True):
             ),
             source=self.source,
             checked=self.checked.isoformat(),
+            rank=self.rank,
         )
 
 

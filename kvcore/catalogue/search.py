@@ -14,7 +14,8 @@ from typing import Final, TypeVar
 from msgspec import Struct
 
 from kvcore.catalogue.accelerators import Accelerator, load_accelerators
-from kvcore.catalogue.models import model_ids
+from kvcore.catalogue.models import known_ids, model_ids
+from kvcore.catalogue.names import candidates
 
 T = TypeVar("T")
 
@@ -31,6 +32,8 @@ OWNER_SHARE: Final = 0.7
 """Factor for a word that is found in the owner's name only."""
 COST_OF_A_REST: Final = 0.004
 """Deducted for each letter of the id that no word asks for, so that the plainest of like names comes first."""
+COST_OF_A_SIBLING: Final = 0.1
+"""Deducted for a model of which only the name is known: those with a config of their own come first."""
 LEAST: Final = 0.01
 """Lowest score of a name with every word."""
 
@@ -43,15 +46,18 @@ SPELLINGS: Final[Mapping[str, str]] = {
 
 
 def search_models(text: str, limit: int = 8) -> tuple[str, ...]:
-    """The bundled models that `text` names, best first.
+    """The bundled models that `text` names, best first: by words, or by a path or a name that people have for one.
 
     Example:
+        >>> search_models("/models/models--Qwen--Qwen3-32B/snapshots/9216db57")
+        ('Qwen/Qwen3-32B',)
         >>> search_models("70b llama 3.3")[0], search_models("depseek v3")[0]
         ('meta-llama/Llama-3.3-70B-Instruct', 'deepseek-ai/DeepSeek-V3')
         >>> search_models("no such thing")
         ()
     """
-    return _best(text, _models(), limit)
+    named = candidates(text)
+    return tuple(dict.fromkeys((*named, *_best(text, _models(), limit))))[:limit]
 
 
 def search_accelerators(text: str, limit: int = 8) -> tuple[Accelerator, ...]:
@@ -84,9 +90,10 @@ class _Name(Struct, frozen=True):
     text: str
     starts: tuple[int, ...]
     owner_ends: int
+    cost: float = 0.0
 
     @classmethod
-    def of(cls, spelt: str) -> _Name:
+    def of(cls, spelt: str, cost: float = 0.0) -> _Name:
         owner, slash, _ = spelt.lower().rpartition("/")
         text, starts, owner_ends = "", [], 0
         for piece in re.split(r"[^\w]+|_", spelt.lower()):
@@ -95,7 +102,7 @@ class _Name(Struct, frozen=True):
                 text += part
         if slash:
             owner_ends = len("".join(_PART.findall(re.sub(r"[^\w]+|_", " ", owner))))
-        return cls(text, tuple(starts), owner_ends)
+        return cls(text, tuple(starts), owner_ends, cost)
 
     def worth(self, word: str, *, forgives: bool) -> float:
         """The score of `word` in this name; 0 if it is not there."""
@@ -153,12 +160,14 @@ def _score(words: Sequence[str], name: _Name, letters: int, *, forgives: bool) -
     if not all(worths):
         return 0.0
     rest = max(letters - sum(map(len, words)), 0)
-    return max(sum(worths) / len(worths) - COST_OF_A_REST * rest, LEAST)
+    return max(sum(worths) / len(worths) - COST_OF_A_REST * rest - name.cost, LEAST)
 
 
 @cache
 def _models() -> tuple[tuple[str, tuple[_Name, ...]], ...]:
-    return tuple((model, (_Name.of(model),)) for model in model_ids())
+    own = frozenset(model_ids())
+    costs = ((model, 0.0 if model in own else COST_OF_A_SIBLING) for model in known_ids())
+    return tuple((model, (_Name.of(model, cost),)) for model, cost in costs)
 
 
 @cache

@@ -17,6 +17,7 @@ from msgspec import Struct, field
 from kvcore.base.errors import ScenarioError
 from kvcore.base.units import ceil_div
 from kvcore.catalogue.documented import modelslim_repository
+from kvcore.catalogue.names import Recognition
 from kvcore.engine.facts import RankTable
 from kvcore.engine.switches import GraphSizeFlag
 from kvcore.engines.registry import view_of
@@ -24,6 +25,7 @@ from kvcore.flags import Flag, Kind, LaunchRule, LinkRule, fields_of
 from kvcore.model.quantization.modelslim import METHOD as MODELSLIM
 from kvcore.model.rope import read_yarn
 from kvcore.planning import Plan
+from kvcore.planning.origin import origin_of
 from kvcore.scenario import (
     AUTO,
     KEPT_AS_JSON,
@@ -235,6 +237,8 @@ def served_model(plan: Plan) -> str:
         return MODEL_PLACE
     if other := modelslim_name(plan.scenario):
         return other
+    if (origin := origin_of(plan.scenario)) is not None and origin.how is Recognition.NAME:
+        return origin.entry.id
     # A name that begins with a dash would be read as a flag.
     return f"./{name}" if name.startswith("-") else name
 

@@ -14,6 +14,7 @@ from kvcore.base.errors import CatalogueError, KvPlannerError, Notice, ScenarioE
 from kvcore.base.quantity import Grade
 from kvcore.catalogue.accelerators import Accelerator
 from kvcore.catalogue.models import ModelEntry
+from kvcore.catalogue.names import recognized
 from kvcore.engine.overheads import written_gb
 from kvcore.engine.switches import V1Engine
 from kvcore.engines.registry import engine_of, find_engine
@@ -191,15 +192,14 @@ def scenario_from_log(log: StartupLog, current: Scenario | None = None) -> Recog
 
 
 def find_logged_model(name: str | None) -> ModelEntry | None:
-    """The catalogue's model with that id, or the only one whose name ends that path."""
+    """The catalogue's model that a log names: by its id, or by a path or name that means one model alone."""
     if name is None:
         return None
     try:
-        return catalogue.find_model(name)
+        named = recognized(name, any_owner=True)
     except CatalogueError:
-        last = name.rstrip("/").rsplit("/", 1)[-1].lower()
-        same = [known for known in catalogue.model_ids() if known.rsplit("/", 1)[-1].lower() == last]
-        return catalogue.find_model(same[0]) if len(same) == 1 else None
+        return None
+    return None if named is None else catalogue.bundled_model(named.model)
 
 
 def _card(log: StartupLog, read: Accelerator | None, current: Accelerator | None) -> Accelerator | None:

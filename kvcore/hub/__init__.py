@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from cachetools import TLRUCache
+from cachetools import TLRUCache, TTLCache
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -31,6 +31,7 @@ from kvcore.hub.requests import (
     TIME_LIMIT_SECONDS,
     Lookup,
     check_owner,
+    is_off,
     is_offline,
     malformed,
     parsed,
@@ -293,3 +294,35 @@ class Lookups:
 
 LOOKUPS: Final = Lookups()
 """The cache of this process."""
+
+
+# -- models that the catalogue has by their name alone --------------------------------------------------------------
+
+ASKED_SECONDS: Final = 3600.0
+"""How long the answer for such a model is kept, and nobody is asked after the Hub could not be reached."""
+_UNREACHED: Final = ""
+_asked: Final[TTLCache[tuple[str, object], HubModel | None]] = TTLCache(256, ASKED_SECONDS)
+_asked_lock: Final = threading.Lock()
+
+
+def better_than_by_name(model: str, fetch: Callable[[str], HubModel]) -> HubModel | None:
+    """The Hub's own facts of a model of which the catalogue knows no more than the name; None where none can be had.
+
+    A Hub that is not reached is left alone for an hour: such a model can be planned without.
+    """
+    if is_off():
+        return None
+    with _asked_lock:
+        for key in ((model, fetch), (_UNREACHED, fetch)):
+            if key in _asked:
+                return _asked[key]
+    found: HubModel | None = None
+    key = model, fetch
+    try:
+        found = fetch(model)
+    except HubError as error:
+        if error.code in UNREACHED:
+            key = _UNREACHED, fetch
+    with _asked_lock:
+        _asked[key] = found
+    return found

@@ -268,8 +268,14 @@ def catalogue_rows() -> dict[str, list[dict[str, Any]]]:
 
     return {
         "models": [
-            {"id": entry.id, "source": entry.source, "checked": entry.checked}
-            for entry in catalogue.load_models()
+            {
+                "id": entry.id,
+                "source": entry.source,
+                "checked": entry.checked,
+                "rank": entry.rank.value,
+                **({"base": entry.base} if entry.base else {}),
+            }
+            for entry in map(catalogue.find_model, catalogue.known_ids())
         ],
         "accelerators": [
             {

@@ -36,6 +36,7 @@ from kvcore.model.families import read_architecture
 from kvcore.model.families.drafts import Draft
 from kvcore.model.quantization import NOT_QUANTIZED, Quantization
 from kvcore.model.rope import read_yarn
+from kvcore.planning.origin import as_known, origin_notices
 from kvcore.planning.verdict import (
     HIGH,
     LOW,
@@ -282,7 +283,7 @@ def begin(scenario: Scenario) -> Begun:
     """
     engine = engine_of(scenario)
     architecture = engine.stored_architecture(scenario, read_architecture(config_in_force(scenario)))
-    quantization = engine.storage(scenario)
+    quantization = as_known(scenario, engine.storage(scenario))
     heads_per_rank(architecture.num_attention_heads, scenario.parallel.tensor_parallel_size)
     return Begun(architecture=architecture, quantization=quantization)
 
@@ -412,6 +413,7 @@ def _notices(
 ) -> Iterator[Notice]:
     """Everything a person should know of the plan, in the order of its stages."""
     architecture, quantization = begun.architecture, begun.quantization
+    yield from origin_notices(scenario)
     yield from architecture.notices
     yield from resolved.notices
     yield from memory.notices

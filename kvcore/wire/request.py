@@ -18,7 +18,8 @@ from kvcore import catalogue
 from kvcore.base.errors import CatalogueError, KvPlannerError, ScenarioError, invalid, shorten
 from kvcore.base.untrusted import is_json, parse_json_object
 from kvcore.catalogue.accelerators import Accelerator, Interconnect
-from kvcore.catalogue.models import Checkpoint
+from kvcore.catalogue.models import BY_NAME, Checkpoint, ModelEntry
+from kvcore.catalogue.names import Recognition, recognized
 from kvcore.engines.registry import engine_for, find_engine
 from kvcore.flags import ENVIRONMENT_NAME, FLAGS, Kind
 from kvcore.model.config import ModelConfig
@@ -165,14 +166,30 @@ def _model(
         return name, own, known_checkpoint(name, own, facts)
     if label is None:
         raise ScenarioError("missing-field", field="model")
-    try:
+    meant = recognized(label)
+    entry = None if meant is None else catalogue.bundled_model(meant.model)
+    if entry is None or entry.rank in BY_NAME:
+        fetched = _fetched(label if meant is None else meant.model, fetch, entry)
+        if fetched is not None:
+            return label, fetched.config, _filled(facts, fetched.checkpoint)
+    if entry is None or meant is None:
         entry = catalogue.find_model(label)
-    except KvPlannerError:
-        if fetch is None:
-            raise
-        fetched = fetch(label)
-        return label, fetched.config, _filled(facts, fetched.checkpoint)
-    return entry.id, entry.config, _filled(facts, entry.checkpoint)
+    name = entry.id if meant is not None and meant.how is Recognition.ID else label
+    return name, entry.config, _filled(facts, entry.checkpoint)
+
+
+def _fetched(model: str, fetch: FetchModel | None, entry: ModelEntry | None) -> HubModel | None:
+    """The Hub's own facts of a model; None where there is no way to ask, or with `entry` where none can be had.
+
+    Raises HubError for a model that the catalogue does not have.
+    """
+    if fetch is None:
+        return None
+    if entry is None:
+        return fetch(model)
+    from kvcore.hub import better_than_by_name
+
+    return better_than_by_name(model, fetch)
 
 
 def known_checkpoint(model: str, config: ModelConfig, facts: Checkpoint) -> Checkpoint:

@@ -7,6 +7,7 @@ formats that `--quantization` makes of 16-bit weights while loading them.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from kvcore.base.errors import EngineRefusalError, ModelError
@@ -254,9 +255,14 @@ def read_fbgemm(section: Section) -> Quantization:
     return all_but_listed("fbgemm_fp8", "one scale per row", weights, ignored, kinds=(Kind.LINEAR,))
 
 
-def read_mxfp8(_section: Section) -> Quantization:
-    """MXFP8 experts."""
-    return all_but_listed("mxfp8", "groups of 32", Mxfp8(), kinds=EXPERTS_ALONE)
+def read_mxfp8(section: Section) -> Quantization:
+    """MXFP8 as MiniMax publishes it: ModelOpt's, of all modules but those that `ignored_layers` lists.
+
+    Source: vllm/model_executor/layers/quantization/modelopt.py:ModelOptMxFp8Config.from_config (0.25, 0.33).
+    """
+    excluded = list(section.strings("ignored_layers") or ())
+    written = Section({"quant_algo": "MXFP8", "exclude_modules": excluded}, section.path)
+    return replace(read_modelopt(written, None), method="mxfp8", detail="groups of 32")
 
 
 def read_mxfp4(config: ModelConfig) -> Quantization:

@@ -69,7 +69,7 @@ def _named(rows: Sequence[ModelRow], search: str) -> list[ModelRow]:
     if not search.strip():
         return list(rows)
     by_model = {row.model: row for row in rows}
-    names = catalogue.search_models(search, limit=len(catalogue.model_ids()))
+    names = catalogue.search_models(search, limit=len(catalogue.known_ids()))
     return [by_model[name] for name in names if name in by_model]
 
 

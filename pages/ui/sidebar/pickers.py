@@ -196,7 +196,7 @@ def _ask_for_card() -> None:
 
 
 def _all_models(t: Words, shown: str) -> None:
-    now, ids = state.scenario().model, catalogue.model_ids()
+    now, ids = state.scenario().model, catalogue.known_ids()
     options = ids if now in ids else (now, *ids)
     st.selectbox(
         t("All bundled models"),

@@ -1,0 +1,180 @@
+"""Siblings: checkpoints of a bundled model in another storage format, a row each, made of its config and the format
+that the repository's name says. Nobody has read their own config: their entries say so (`Rank`), and the Hub's wins.
+
+    [source.recipes]                   # where the name was found
+    text = "github.com/vllm-project/recipes models/"
+    checked = 2026-11-26
+
+    [format.fp8-rows]                  # how the makers of a name store it
+    says = "fp8, a scale a row"
+    source = "where the list of modules left alone was read"
+    quantization_config = {...}        # lists of names as patterns, as in models/
+
+    [[siblings]]                       # of the same format and source
+    format = "fp8-rows"                # of a table above, or as that bundled model is; "none": in the model's dtype;
+                                       # not given: as the base is
+    source = "recipes"
+    changes = {max_position_embeddings = 262144}      # optional: keys that differ from the base's, dotted
+    [siblings.of]
+    "RedHatAI/Qwen3-8B-FP8-dynamic" = "Qwen/Qwen3-8B"
+"""
+
+import datetime
+from collections.abc import Mapping
+from functools import cache, lru_cache
+from typing import Any, Final, NamedTuple
+
+from kvcore.catalogue.models import Checkpoint, Id, ModelEntry, Rank, bundled_model, unfold
+from kvcore.model.config import LANGUAGE_SECTIONS, ModelConfig
+from kvcore.tables import Record, Source, TableFile
+
+QUANTIZATION: Final = ("quantization_config", "compression_config")
+NONE: Final = "none"
+"""The format of a sibling in the model's own dtype."""
+
+
+class Origin(Record, frozen=True, kw_only=True):
+    """A place that names siblings."""
+
+    text: Source
+    checked: datetime.date
+
+
+class FormatRow(Record, frozen=True, kw_only=True):
+    """A storage format as its makers write it."""
+
+    says: Source
+    source: Source
+    quantization_config: Mapping[str, object]
+
+
+class Group(Record, frozen=True, kw_only=True):
+    """Siblings of one format and source, each with its base."""
+
+    source: str
+    of: Mapping[Id, Id]
+    format: str = ""
+    changes: Mapping[str, object] = {}
+
+
+class Siblings(Record, frozen=True, kw_only=True):
+    """siblings.toml."""
+
+    source: Mapping[str, Origin]
+    format: Mapping[str, FormatRow]
+    siblings: tuple[Group, ...]
+
+    def __post_init__(self) -> None:
+        seen: set[str] = set()
+        for group in self.siblings:
+            if group.source not in self.source:
+                raise ValueError(f"no source is named {group.source}")
+            if group.format not in ("", NONE, *self.format) and "/" not in group.format:
+                raise ValueError(f"no format is named {group.format}")
+            for name in map(str.lower, group.of):
+                if name in seen:
+                    raise ValueError(f"{name} is named twice")
+                seen.add(name)
+
+
+SIBLINGS: Final = TableFile("kvcore.catalogue", "siblings.toml", Siblings)
+
+
+class _Row(NamedTuple):
+    id: str
+    base: str
+    group: Group
+
+
+@cache
+def _rows() -> Mapping[str, _Row]:
+    return {
+        name.lower(): _Row(name, base, group)
+        for group in SIBLINGS.load().siblings
+        for name, base in group.of.items()
+    }
+
+
+def sibling_ids() -> tuple[str, ...]:
+    """Ids of all siblings, in the order of the file."""
+    return tuple(row.id for row in _rows().values())
+
+
+@lru_cache(maxsize=512)
+def sibling(lower_id: str) -> ModelEntry | None:
+    """The sibling with that id, given in lower case; None for any other.
+
+    Example:
+        >>> entry = sibling("redhatai/qwen3-8b-fp8-dynamic")
+        >>> entry.base, entry.rank.value
+        ('Qwen/Qwen3-8B', 'format-by-name')
+    """
+    row = _rows().get(lower_id)
+    base = None if row is None else bundled_model(row.base)
+    if row is None or base is None:
+        return None
+    table, group = SIBLINGS.load(), row.group
+    written, side_file, says = _storage(group.format)
+    raw: dict[str, Any] = dict(base.config.raw)
+    hf_quant_config = base.config.hf_quant_config
+    if written is not None or side_file is not None:
+        raw = _without_quantization(raw)
+        hf_quant_config = side_file
+        if written is not None:
+            raw["quantization_config"] = written
+    elif group.format == NONE:
+        raw, hf_quant_config = _without_quantization(raw), None
+    for dotted, value in group.changes.items():
+        raw = _changed(raw, dotted.split("."), value)
+    origin = table.source[group.source]
+    is_stored_so = bool(group.format) and group.format != NONE
+    how = f"stored as its name says: {says}" if is_stored_so else "as the same model's release"
+    return ModelEntry(
+        id=row.id,
+        config=ModelConfig.from_mapping(raw, hf_quant_config),
+        checkpoint=Checkpoint(),
+        source=f"config of {base.id}, {how}; named in {origin.text}",
+        checked=origin.checked.isoformat(),
+        rank=Rank.FORMAT if is_stored_so else Rank.SHAPE,
+        base=base.id,
+        format=says,
+    )
+
+
+def _storage(name: str) -> tuple[Mapping[str, Any] | None, Mapping[str, Any] | None, str]:
+    """`quantization_config`, side file and words of a format: of the table, or of the bundled model of that name."""
+    if "/" not in name:
+        row = SIBLINGS.load().format.get(name)
+        return (None, None, "") if row is None else (unfold(row.quantization_config), None, row.says)
+    like = bundled_model(name)
+    if like is None:
+        raise ValueError(f"siblings.toml: no model is named {name}")
+    language = like.config.language.raw
+    written = next(
+        (
+            found
+            for section in (like.config.raw, language)
+            for key in QUANTIZATION
+            if (found := section.get(key))
+        ),
+        None,
+    )
+    return written, like.config.hf_quant_config, f"as {like.id}"
+
+
+def _without_quantization(section: Mapping[str, Any]) -> dict[str, Any]:
+    """`section` without what it says of its quantization, in the language model's part too."""
+    return {
+        key: _without_quantization(value) if key in LANGUAGE_SECTIONS and isinstance(value, dict) else value
+        for key, value in section.items()
+        if key not in QUANTIZATION
+    }
+
+
+def _changed(section: Mapping[str, Any], path: list[str], value: object) -> dict[str, Any]:
+    key, *rest = path
+    inner = section.get(key)
+    return {
+        **section,
+        key: _changed(inner if isinstance(inner, dict) else {}, rest, value) if rest else value,
+    }
