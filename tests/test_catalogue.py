@@ -61,6 +61,26 @@ class TestAccelerators:
         assert marketed is not None
         assert 0.78 * int(marketed[1]) <= card.memory_gib < int(marketed[1])
 
+    @pytest.mark.parametrize(
+        ("driver", "card", "gib"),
+        [
+            ("NVIDIA H200 MIG 2g.35gb", "H200-MIG-35GB", 32.5),
+            ("NVIDIA H200 MIG 1g.18gb", "H200-MIG-18GB", 16.0),
+            ("NVIDIA H100 80GB HBM3 MIG 3g.40gb", "H100-MIG-40GB", 39.5),
+            ("NVIDIA B200 MIG 2g.45gb", "B200-MIG-45GB", 44.25),
+            ("MI355X DPX", "MI355X-DPX-144GB", 143.99),
+            ("NVIDIA H20-3e", "H20-141GB", 139.81),
+            ("NVIDIA RTX PRO 5000 72GB Blackwell", "RTX-PRO-5000-72GB", 71.16),
+            ("Intel(R) Arc(TM) Pro B70 Graphics", "Arc-Pro-B70-32GB", 31.89),
+            ("Ascend950PR_9589", "Ascend-950PR-128GB", 119.04),
+            ("DGX Station GB300", "DGX-Station-GB300-252GB", 249.84),
+        ],
+    )
+    def test_what_drivers_call_it(self, driver: str, card: str, gib: float) -> None:
+        found = catalogue.find_accelerator(driver)
+        assert (found.id, found.memory_gib) == (card, gib)
+        assert found.is_part is ("-MIG-" in card or "-DPX-" in card)
+
     def test_there_are_enough_of_each_vendor(self) -> None:
         cards = catalogue.load_accelerators()
         assert len(cards) >= 100

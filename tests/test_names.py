@@ -55,7 +55,9 @@ def test_what_a_name_means(text: str, model: str, how: str) -> None:
     [
         "", "/", "...",
         "somebody/Qwen3-8B", "Qwen/Qwen3-9B", "/models/my-own", "ZhipuAI/Qwen3-8B", "config.json",
-        "a/b/c/d", "unsloth/Qwen3.6-35B-A3B-NVFP4", "/kaggle/input/1", "\x00", "models--", "x" * 100_000, "/" * 50_000, "models--a--" + "b" * 100_000,
+        "a/b/c/d",
+        "unsloth/Qwen3.6-35B-A3B-NVFP4", "/kaggle/input/1", "\x00", "models--", "x" * 100_000,
+        "/" * 50_000, "models--a--" + "b" * 100_000,
     ],
 )  # fmt: skip
 def test_what_means_no_bundled_model(text: str) -> None:

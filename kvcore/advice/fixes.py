@@ -18,6 +18,7 @@ from kvcore import catalogue
 from kvcore.advice.sweep_cell import STARTS
 from kvcore.advice.target import Served, served, served_by
 from kvcore.base.errors import EngineRefusalError, KvPlannerError
+from kvcore.base.quantity import Grade
 from kvcore.base.units import ceil_div, gib
 from kvcore.catalogue.accelerators import Accelerator, Interconnect
 from kvcore.engines.registry import engine_of, find_engine
@@ -395,10 +396,10 @@ def _larger_cards(broken: Plan) -> Iterable[Value]:
 
 
 def _cards_like(now: Accelerator, least_gib: float) -> list[Accelerator]:
-    """Cards of the same vendor with at least so much memory, the smallest first."""
-    cards = (card for card in catalogue.load_accelerators() if card.vendor is now.vendor)
+    """Whole cards of the same vendor with at least so much memory, the smallest and best known first."""
+    cards = (card for card in catalogue.load_accelerators() if card.vendor is now.vendor and not card.is_part)
     found = (card for card in cards if not card.is_integrated and card.memory_gib >= least_gib)
-    return sorted(found, key=lambda card: (card.memory_gib, card.id))
+    return sorted(found, key=lambda card: (card.memory_gib, card.memory_grade is not Grade.EXACT, card.id))
 
 
 _VALUES: Final[Mapping[str, Callable[[Plan], Tried | Iterable[Value]]]] = {

@@ -51,6 +51,8 @@ class Accelerator(Keeper):
     """CUDA cards only; None if unknown."""
     is_integrated: bool = False
     """Shares its memory with the processor (GB10, Jetson)."""
+    is_part: bool = False
+    """A slice or a partition of a card, which nobody buys."""
     memory_bandwidth_gb_s: float | None = None
     dense_tflops: float | None = None
     """10^12 operations a second with 16 bits, without sparsity."""
@@ -88,6 +90,7 @@ class CardRow(Record, frozen=True, kw_only=True):
     aliases: tuple[Name, ...] = ()
     compute_capability: tuple[Part, Part] | None = None
     is_integrated: bool = False
+    is_part: bool = False
     memory_bandwidth_gb_s: Annotated[float, Meta(ge=0.01, le=100_000.0)] | None = None
     dense_tflops: Annotated[float, Meta(ge=0.1, le=100_000.0)] | None = None
     fp8_dense_tflops: Annotated[float, Meta(ge=0.1, le=100_000.0)] | None = None

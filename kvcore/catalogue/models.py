@@ -95,7 +95,7 @@ def known_ids() -> tuple[str, ...]:
     """Ids of all bundled models, with those of siblings.toml, in alphabetical order."""
     from kvcore.catalogue.siblings import sibling_ids
 
-    return tuple(sorted((*model_ids(), *sibling_ids()), key=str.lower))
+    return tuple(sorted({*model_ids(), *sibling_ids()}, key=str.lower))
 
 
 def load_models() -> tuple[ModelEntry, ...]:

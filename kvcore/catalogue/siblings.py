@@ -24,7 +24,7 @@ from collections.abc import Mapping
 from functools import cache, lru_cache
 from typing import Any, Final, NamedTuple
 
-from kvcore.catalogue.models import Checkpoint, Id, ModelEntry, Rank, bundled_model, unfold
+from kvcore.catalogue.models import Checkpoint, Id, ModelEntry, Rank, bundled_model, model_ids, unfold
 from kvcore.model.config import LANGUAGE_SECTIONS, ModelConfig
 from kvcore.tables import Record, Source, TableFile
 
@@ -96,8 +96,9 @@ def _rows() -> Mapping[str, _Row]:
 
 
 def sibling_ids() -> tuple[str, ...]:
-    """Ids of all siblings, in the order of the file."""
-    return tuple(row.id for row in _rows().values())
+    """Ids of the siblings that have no config of their own by now, in the order of the file."""
+    own = {model.lower() for model in model_ids()}
+    return tuple(row.id for lower, row in _rows().items() if lower not in own)
 
 
 @lru_cache(maxsize=512)
