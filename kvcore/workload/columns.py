@@ -102,6 +102,9 @@ def columns_of(line: str, reading: Reading = READING) -> Columns | None:
         *known.seconds,
         *known.status,
         *known.error,
+        *known.sums,
+        *known.kind,
+        *known.path,
         *tables().plus["inputtokens"],
     }
     return Columns(
@@ -127,6 +130,8 @@ def row_request(cells: Sequence[str], columns: Columns, reading: Reading = READI
         )
     record: Mapping[str, Any] = {name: cell for name, cell in zip(columns.names, cells, strict=False) if cell}
     request = next(record_requests(record, reading))
+    if isinstance(request, Unusable):
+        raise UnusableLineError(request)
     if request.completion_tokens == 0 and any(plain_name(name) == _RESPONSE_TOKENS for name in record):
         raise UnusableLineError(Unusable.FAILED)
     return request

@@ -37,6 +37,7 @@ MAX_SESSION_CHARACTERS: Final = 200
 MAX_BLOCKS: Final = 1 << 16
 """Blocks of one prompt: a million tokens in blocks of 16."""
 _FAILURES: Final = frozenset(("failure", "failed", "error", "cancelled", "statuscodeerror"))
+LONGEST_PATH: Final = 400
 MAX_SECONDS: Final = 1e11
 """A larger time is not in seconds but in a smaller unit."""
 _UNITS: Final = ((1e17, 1e9), (1e14, 1e6), (MAX_SECONDS, 1e3))
@@ -49,12 +50,20 @@ _PLAIN: Final = frozenset(
 _SCAN: Final = make_scanner(cast(Any, json.JSONDecoder()))
 WHOLE: Final = ("conversations", "conversation", "resourcespans", "inputlens", "outputlens")
 Layer = Mapping[str, Any]
+Layers = tuple[list[Layer], list[Layer]]
+"""Objects of a record, with plain names: those with counts, and all others."""
 
 
-def json_requests(line: bytes, reading: Reading = READING) -> Iterator[Request]:
+MAX_INNER_DEPTH: Final = 6
+"""Lists of records in lists of records."""
+Found = Request | Unusable
+"""A request, or why one of several records is none."""
+
+
+def json_requests(line: bytes, reading: Reading = READING) -> Iterator[Found]:
     """The requests of one line: one record, a list of records, or an export with many of them.
 
-    Raises UnusableLineError.
+    Raises UnusableLineError where the line has none.
 
     Example:
         >>> next(json_requests(b'{"usage": {"prompt_tokens": 900, "completion_tokens": 80}}')).completion_tokens
@@ -69,8 +78,17 @@ def json_requests(line: bytes, reading: Reading = READING) -> Iterator[Request]:
     if isinstance(parsed, dict):
         return record_requests(parsed, reading)
     if isinstance(parsed, list) and parsed and all(isinstance(record, dict) for record in parsed):
-        return (request for record in parsed for request in record_requests(record, reading))
+        return _each(parsed, reading) if len(parsed) > 1 else record_requests(parsed[0], reading)
     raise UnusableLineError(Unusable.NOT_A_RECORD)
+
+
+def _each(records: Iterable[Mapping[str, Any]], reading: Reading, depth: int = 0) -> Iterator[Found]:
+    """The requests of several records: one without a length ends nothing."""
+    for record in records:
+        try:
+            yield from record_requests(record, reading, depth)
+        except UnusableLineError as error:
+            yield error.reason
 
 
 def parsed_json(text: str) -> Any:
@@ -90,7 +108,7 @@ def parsed_json(text: str) -> Any:
     return found
 
 
-def record_requests(record: Mapping[str, Any], reading: Reading = READING) -> Iterator[Request]:
+def record_requests(record: Mapping[str, Any], reading: Reading = READING, depth: int = 0) -> Iterator[Found]:
     """The requests of one record. Raises UnusableLineError.
 
     Example:
@@ -106,8 +124,7 @@ def record_requests(record: Mapping[str, Any], reading: Reading = READING) -> It
     prompts, answers = record.get("input_lens"), record.get("output_lens")
     if isinstance(prompts, list) and isinstance(answers, list) and len(prompts) == len(answers) > 0:
         # Source: vllm/benchmarks/serve.py (0.33.0), `--save-detailed`.
-        for prompt, answer in zip(prompts, answers, strict=True):
-            yield Request(checked_tokens(prompt, 1), checked_tokens(answer))
+        yield from _benchmark(prompts, answers, record)
     elif "resourceSpans" in record:
         yield from _spans(record, reading)
     elif "conversations" in record or "conversation" in record:
@@ -120,7 +137,83 @@ def record_requests(record: Mapping[str, Any], reading: Reading = READING) -> It
             raise UnusableLineError(Unusable.NO_LENGTH)
         yield from turns
     else:
-        yield _request(record, reading)
+        layers = _layers(record)
+        inner = _inner_records(layers, reading) if depth < MAX_INNER_DEPTH else []
+        number = 0
+        for found in _of_inner(inner, layers, reading, depth):
+            number += 1
+            yield found
+        if not number:
+            yield _request(record, layers, reading)
+
+
+def _benchmark(prompts: list[Any], answers: list[Any], record: Mapping[str, Any]) -> Iterator[Found]:
+    """Requests of a benchmark whose lengths are lists. Source: vllm/benchmarks/serve.py (0.33.0), `--save-detailed`."""
+    columns = []
+    for name in ("errors", "start_times"):
+        column = record.get(name)
+        fits = isinstance(column, list) and len(column) == len(prompts)
+        columns.append(cast(list[Any], column) if fits else [None] * len(prompts))
+    for prompt, answer, error, start in zip(prompts, answers, *columns, strict=True):
+        if error:
+            yield Unusable.FAILED
+            continue
+        yield Request(checked_tokens(prompt, 1), checked_tokens(answer), seconds=seconds_of(start))
+
+
+def _inner_records(layers: Layers, reading: Reading) -> list[Unusable | Mapping[str, Any]]:
+    """The records in lists of a record that has no counts of its own, and one failure for each failed request there."""
+    inside, (usages, others) = tables().inside, layers
+    lists = [
+        (name, value)
+        for layer in others
+        for name in (*inside.many, *inside.failed)
+        if isinstance(value := layer.get(name), list)
+    ]
+    if not lists or any(name in layer for layer in (*usages, *others) for name in reading.names.prompt):
+        return []
+    found: list[Unusable | Mapping[str, Any]] = []
+    for name, value in lists:
+        if name in inside.failed:
+            found += [Unusable.FAILED] * len(value)
+        else:
+            found += [one for one in map(_as_record, value) if one is not None]
+    return found if any(map(_may_count, found)) else []
+
+
+def _as_record(value: object) -> Mapping[str, Any] | None:
+    """A record of a list: an object, or Loki's pair of a time and a line."""
+    if isinstance(value, dict):
+        return value
+    if isinstance(value, list) and len(value) >= 2 and isinstance(value[1], str) and value[1][:1] == "{":
+        return {"timestamp": value[0], "message": value[1]}
+    return None
+
+
+def _may_count(one: Unusable | Mapping[str, Any]) -> bool:
+    """Whether a record has counts in it, or lists of further records."""
+    if isinstance(one, Unusable):
+        return True
+    usages, others = _layers(one)
+    found = tables()
+    counts = {*found.names.prompt, *found.inside.many}
+    return any(not counts.isdisjoint(layer) for layer in (*usages, *others)) or any(
+        "input" in layer for layer in usages
+    )
+
+
+def _of_inner(
+    inner: Iterable[Unusable | Mapping[str, Any]], layers: Layers, reading: Reading, depth: int
+) -> Iterator[Found]:
+    """The requests of inner records, with the outer one's session. A user's message is none."""
+    session = _session(layers[1], reading.names.session) if inner else None
+    for one in inner:
+        for found in [one] if isinstance(one, Unusable) else _each([one], reading, depth + 1):
+            if isinstance(found, Request):
+                if not found.by_text:
+                    yield found if found.session is not None else found._replace(session=session)
+            elif found in (Unusable.FAILED, Unusable.SUM):
+                yield found
 
 
 def _plain_request(record: Mapping[str, Any], reading: Reading) -> Request | None:
@@ -152,6 +245,7 @@ def _says_something(key: str) -> bool:
         *(getattr(found.names, one) for one in found.names.__struct_fields__),
         found.inside.usage,
         found.inside.other,
+        found.inside.counts,
     )
     return name in (*names, *WHOLE)
 
@@ -163,18 +257,19 @@ def forget_names() -> None:
     _says_something.cache_clear()
 
 
-def _spans(record: Mapping[str, Any], reading: Reading) -> Iterator[Request]:
+def _spans(record: Mapping[str, Any], reading: Reading) -> Iterator[Found]:
     """Source: opentelemetry-proto, opentelemetry/proto/trace/v1/trace.proto (1.5.0), as JSON."""
     inside: list[Any] = [record]
     for name in ("resourceSpans", "scopeSpans", "spans"):
         lists = [one.get(name) for one in inside if isinstance(one, dict)]
         inside = [one for many in lists if isinstance(many, list) for one in many]
     number = 0
+    counts = {*reading.names.prompt, *reading.names.completion}
     for span in inside:
         attributes = span.get("attributes") if isinstance(span, dict) else None
-        if any(str(key).startswith("gen_ai.usage.") for key in _attributes(attributes)):
+        if not counts.isdisjoint(map(plain_name, _attributes(attributes))):
             number += 1
-            yield _request(span, reading)
+            yield from _each([span], reading, MAX_INNER_DEPTH)
     if not number:
         raise UnusableLineError(Unusable.NO_LENGTH)
 
@@ -190,23 +285,33 @@ def _attributes(value: object) -> dict[str, Any]:
     return found
 
 
-def _layers(record: Mapping[str, Any]) -> tuple[list[Layer], list[Layer]]:
+def _layers(record: Mapping[str, Any]) -> Layers:
     """Objects of a record, with plain names: those with counts, and all others; outer before inner."""
     inside = tables().inside
     usages: list[Layer] = []
     others: list[Layer] = []
-    queue: list[tuple[bool, Mapping[str, Any]]] = [(False, record)]
-    for is_usage, one in queue:
+    queue: list[tuple[bool, str, Mapping[str, Any]]] = [(False, "", record)]
+    for is_usage, place, one in queue:
         found: dict[str, Any] = {}
+        renamed = tables().within.get(place, {})
         for key, value in one.items():
             name = plain_name(key)
+            name = renamed.get(name, name)
             found.setdefault(name, value)
-            if (within := name in inside.usage) or name in inside.other:
+            if (within := name in inside.usage) or name in inside.other or holds_records(name, value):
                 inner = _opened(value)
                 if inner and len(queue) < MAX_LAYERS:
-                    queue.append((within or is_usage, inner))
+                    queue.append((within or is_usage, name, inner))
         (usages if is_usage else others).append(found)
     return usages, others
+
+
+def holds_records(name: str, value: object) -> bool:
+    """Whether a field that mostly holds a list or texts is an object with lists or counts: Bedrock's `input`."""
+    found = tables()
+    if not isinstance(value, dict) or name not in found.inside.counts:
+        return isinstance(value, dict) and name in found.inside.many
+    return not {*found.names.prompt, *found.names.completion}.isdisjoint(map(plain_name, value))
 
 
 def _opened(value: object) -> dict[str, Any]:
@@ -218,13 +323,17 @@ def _opened(value: object) -> dict[str, Any]:
     return _attributes(value)
 
 
-def _request(record: Mapping[str, Any], reading: Reading) -> Request:
+def _request(record: Mapping[str, Any], layers: Layers, reading: Reading) -> Request:
     names, texts, counter = reading.names, tables().texts, reading.counter
-    usages, others = _layers(record)
+    usages, others = layers
     counted = [*usages, *others]
     reading.note(counted)
+    if _is_other(others, names):
+        raise UnusableLineError(Unusable.OTHER_KIND)
     if _has_failed(others, names):
         raise UnusableLineError(Unusable.FAILED)
+    if any((_number(layer.get(name)) or 0) > 1 for layer in others for name in names.sums):
+        raise UnusableLineError(Unusable.SUM)
     prompt = _count(counted, names.prompt, least=1)
     answer = _count(counted, names.completion)
     if prompt is None:
@@ -249,7 +358,35 @@ def _request(record: Mapping[str, Any], reading: Reading) -> Request:
         blocks=_blocks(others, names.blocks),
         not_counted=said.not_counted if said is not None else 0,
         by_text=said is not None,
+        call=call_of(record) if usages else "",
     )
+
+
+def call_of(record: Mapping[str, Any]) -> str:
+    """The id of a message with usage, which each of its parts has a line of; empty for other records.
+
+    Source: Claude Code's session files: a line for each block of an answer, with one message id.
+    """
+    message = record.get("message")
+    if isinstance(message, dict) and isinstance(message.get("usage"), dict):
+        found = message.get("id")
+        return found[:MAX_SESSION_CHARACTERS] if isinstance(found, str) else ""
+    return ""
+
+
+def _is_other(layers: Iterable[Layer], names: Names) -> bool:
+    """Whether a record is of a kind that is no request, or has the path of one that does not generate."""
+    other = tables().other
+    for layer in layers:
+        for name in names.kind:
+            value = layer.get(name)
+            if isinstance(value, str) and plain_name(value) in other.kinds:
+                return True
+        for name in names.path:
+            value = layer.get(name)
+            if isinstance(value, str) and any(part in value[:LONGEST_PATH] for part in other.paths):
+                return True
+    return False
 
 
 def _first(layers: Iterable[Layer], read: Callable[[Layer], Any]) -> Any:
@@ -353,7 +490,7 @@ def seconds_of(value: object) -> float | None:
 
 def _blocks(layers: Iterable[Layer], names: tuple[str, ...]) -> tuple[str, ...]:
     for layer in layers:
-        value = layer.get(names[0], layer.get(names[1]))
+        value = next((layer[name] for name in names if name in layer), None)
         if isinstance(value, list):
             if len(value) > MAX_BLOCKS:
                 raise UnusableLineError(Unusable.ABSURD_LENGTH)

@@ -22,13 +22,15 @@ from kvcore.workload.fields import (
     MAX_LAYERS,
     MAX_SECONDS,
     MAX_SESSION_CHARACTERS,
+    holds_records,
     parsed_json,
     record_requests,
     seconds_of,
 )
 from kvcore.workload.histogram import MAX_TOKENS
 from kvcore.workload.opening import Lines
-from kvcore.workload.requests import Reading, Request, Rows, UnusableLineError, plain_name
+from kvcore.workload.requests import Reading, Request, Rows, UnusableLineError, plain_name, tables
+from kvcore.workload.streams import json_at
 from kvcore.workload.value_types import Kind, NoLayoutError, Roles, Value, any_value, depth_of, nothing_inside
 
 MAX_LAYOUTS: Final = 8
@@ -305,6 +307,8 @@ class JsonForm:
         """The part of a line to decode. Raises ValueError for a line that is left to the general reader."""
         if len(line) > MAX_LINE_BYTES:
             raise ValueError
+        if line[:1].isdigit() and (at := json_at(line.rstrip())) > 0:
+            line = line[at:]
         if line.endswith((b"}\n", b"}")):
             return line
         text = line.strip()
@@ -324,7 +328,7 @@ class JsonForm:
     def request(self, record: Any) -> Request:
         """The one request of a record by the general reader. Raises UnusableLineError, NoLayoutError."""
         found = list(record_requests(record, self._reading))
-        if len(found) != 1:
+        if len(found) != 1 or not isinstance(found[0], Request) or found[0].call:
             raise NoLayoutError
         return found[0]
 
@@ -338,19 +342,27 @@ class JsonForm:
         return self._object(record, (), "", is_usage=False)
 
     def _object(
-        self, record: Mapping[str, Any], path: tuple[str, ...], within: str, *, is_usage: bool
+        self,
+        record: Mapping[str, Any],
+        path: tuple[str, ...],
+        within: str,
+        *,
+        is_usage: bool,
+        place: str = "",
     ) -> Fields:
         fields: Fields = {}
+        renamed = tables().within.get(place, {})
         self._objects += 1
         if self._objects > MAX_LAYERS:
             raise NoLayoutError
         for number, (key, value) in enumerate(record.items()):
             name, attribute, here = plain_name(key), f"f{number}", (*path, key)
+            name = renamed.get(name, name)
             kind = self._roles.kind(name, is_usage)
             inner: Any
-            if name in self._roles.inside and isinstance(value, dict):
+            if isinstance(value, dict) and (name in self._roles.inside or holds_records(name, value)):
                 is_inner = is_usage or name in self._roles.usage
-                inner = self._object(value, here, f"{within}{attribute}.", is_usage=is_inner)
+                inner = self._object(value, here, f"{within}{attribute}.", is_usage=is_inner, place=name)
             elif name in self._roles.inside:
                 inner = nothing_inside(value)
             elif kind is not None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
 
+from kvcore.base.errors import Notice
 from kvcore.base.kept import Keeper, kept
 from kvcore.base.units import round_up
 from kvcore.workload.histogram import JointHistogram, LengthHistogram
@@ -148,7 +149,19 @@ def workload_report(log: RequestLog, max_tokens: int | None = None) -> dict[str,
         "without_max_tokens": traffic.without_max_tokens,
         "recommended_max_model_len": recommended_tokens(traffic, max_tokens),
         "p99_total": traffic.taken.percentile_tokens(PERCENT),
+        "failed": log.failed,
+        "other_kinds": log.other_kinds,
+        "warnings": [
+            {"code": one.code, "message": one.message, "next_step": one.next_step} for one in notices_of(log)
+        ],
     }
+
+
+def notices_of(log: RequestLog) -> tuple[Notice, ...]:
+    """Doubts about the lengths of a log."""
+    if not log.cut_tokens:
+        return ()
+    return (Notice(code="request-log-cut", params={"tokens": str(log.cut_tokens)}),)
 
 
 def length_statistics(histogram: LengthHistogram) -> dict[str, int] | None:
@@ -190,6 +203,11 @@ def workload_table(report: dict[str, Any], log: RequestLog) -> str:
         reasons = ", ".join(f"{reason.value} {count:,}" for reason, count in log.reasons)
         first = ", ".join(map(str, log.unusable_lines))
         lines.append(f"{log.unusable:,} lines could not be used ({reasons}), the first: {first}")
+    lines += [f"{one.message}; {one.next_step}" for one in notices_of(log)]
+    if log.other_kinds:
+        lines.append(
+            f"{log.other_kinds:,} records are of embeddings, tools, agents or chains and are in no figure"
+        )
     if log.failed:
         lines.append(f"{log.failed:,} requests failed and are in no figure")
     if log.not_counted:

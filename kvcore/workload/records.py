@@ -7,7 +7,8 @@ kept; each line is either counted or reported as unusable.
 from __future__ import annotations
 
 import csv
-from collections import Counter
+import re
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain
@@ -32,13 +33,15 @@ from kvcore.workload.histogram import MAX_TOKENS
 from kvcore.workload.layouts import JsonForm, Layouts, RowForm
 from kvcore.workload.opening import MAX_LINE_BYTES, Lines, is_parquet, parquet_rows, slices_of
 from kvcore.workload.requests import Reading, Request, Rows, Unusable, UnusableLineError, tables
-from kvcore.workload.streams import EngineLines, Records, Streams
+from kvcore.workload.streams import MAX_PENDING, EngineLines, Records, Streams, json_at
 from kvcore.workload.traffic import MARK, Traffic, read_traffic
 
 SHOWN_BAD_LINES: Final = 5
 SHOWN_COLUMNS: Final = 8
 PROGRESS_BYTES: Final = 1 << 20
 
+_LIST: Final = re.compile(rb"\[\s{0,80}(?:[{\]]|$)")
+"""The beginning of a list of records; a date may begin with a bracket too."""
 Progress = Callable[[int], None]
 """Called with the number of bytes read."""
 
@@ -58,6 +61,10 @@ class RequestLog(Struct, frozen=True, kw_only=True):
     """Lines of an engine's log that are not about a request."""
     failed: int = 0
     """Requests that failed; they are in none of the counts."""
+    other_kinds: int = 0
+    """Records of embeddings, tools and the like, and of agents and chains that sum up their calls: in no count."""
+    cut_tokens: int = 0
+    """The length at which the log may have cut prompts and answers; 0 where nothing looks like it."""
     not_counted: int = 0
     """Images and audio of prompts, which are in none of the counts."""
     by_text: int = 0
@@ -94,6 +101,7 @@ def read_logs_here(
                 _read_parquet(cast(Any, source), tally)
             else:
                 _read_file(meter.slices(slices_of(source)), tally)
+        tally.finish()
         if not tally.collector.requests:
             raise tally.refusal()
         return tally.log()
@@ -142,8 +150,12 @@ class _Tally:
     estimated: int = 0
     other_lines: int = 0
     failed: int = 0
+    other_kinds: int = 0
+    cut_tokens: int = 0
     not_counted: int = 0
     by_text: int = 0
+    calls: OrderedDict[str, Request] = field(default_factory=OrderedDict)
+    """The last line of each call that several lines may be about."""
     defects: int = 0
     """Records that the reader failed on by a fault of its own; the first one is in the server's log."""
 
@@ -157,6 +169,24 @@ class _Tally:
             self.estimated += request.estimated
             self.not_counted += request.not_counted
 
+    def take(self, found: Request | Unusable, number: int) -> None:
+        """Counts a request, or why there is none; requests of calls that go on wait for their last line."""
+        if isinstance(found, Unusable):
+            self.drop(found, number)
+        elif found.call:
+            self.calls.pop(found.call, None)
+            self.calls[found.call] = found
+            if len(self.calls) > MAX_PENDING:
+                self.add(self.calls.pop(next(iter(self.calls))))
+        else:
+            self.add(found)
+
+    def finish(self) -> None:
+        """Counts the calls whose last line has come."""
+        for request in self.calls.values():
+            self.add(request)
+        self.calls.clear()
+
     def add_rows(self, rows: Rows) -> None:
         most = self.reading.max_requests
         if most is not None and self.collector.requests + len(rows.prompts) > most:
@@ -166,6 +196,9 @@ class _Tally:
     def drop(self, reason: Unusable, line: int, lines: int = 1) -> None:
         if reason is Unusable.FAILED:
             self.failed += lines
+            return
+        if reason is Unusable.OTHER_KIND:
+            self.other_kinds += lines
             return
         self.reasons[reason] += lines
         if len(self.bad_lines) < SHOWN_BAD_LINES:
@@ -185,6 +218,8 @@ class _Tally:
 
     def refusal(self) -> WorkloadError:
         lines = self.reasons.total()
+        if self.reasons[Unusable.SUM] * 2 > lines:
+            return WorkloadError("request-log-sums", lines=self.reasons[Unusable.SUM])
         if self.reasons[Unusable.ABSURD_LENGTH] * 2 > lines:
             return WorkloadError("request-log-absurd", lines=lines, limit=f"{MAX_TOKENS:,}")
         if self.reasons[Unusable.NO_LENGTH] * 2 > lines:
@@ -202,6 +237,8 @@ class _Tally:
             reasons=tuple(self.reasons.items()),
             other_lines=self.other_lines,
             failed=self.failed,
+            other_kinds=self.other_kinds,
+            cut_tokens=self.cut_tokens,
             not_counted=self.not_counted,
             by_text=self.by_text,
             unseen=self.reading.unseen,
@@ -247,6 +284,8 @@ def _read_parquet(source: Any, tally: _Tally) -> None:
             *(getattr(names, one) for one in names.__struct_fields__),
             found.inside.usage,
             found.inside.other,
+            found.inside.counts,
+            found.inside.many,
             found.texts.prompt,
             found.texts.answer,
             *found.plus.values(),
@@ -257,7 +296,7 @@ def _read_parquet(source: Any, tally: _Tally) -> None:
     for number, row in enumerate(rows, start=1):
         try:
             for request in record_requests(row, tally.reading):
-                tally.add(request)
+                tally.take(request, number)
         except Exception as error:
             tally.lose(error, number)
 
@@ -321,6 +360,7 @@ class _Log:
             self._take(number, text)
         for request in self._engine.rest():
             tally.add(request)
+        tally.cut_tokens = self._engine.cut_tokens or tally.cut_tokens
         if self._engine.without_length:
             tally.drop(Unusable.NO_LENGTH, self._first, self._engine.without_length)
         if self._engine.spoke or self._streams.spoke:
@@ -343,10 +383,10 @@ class _Log:
         known = tally.collector.requests
         if len(text) > MAX_LINE_BYTES:
             tally.drop(Unusable.NOT_A_RECORD, number)
-        elif text.startswith((b"{", b"[", b"\xef\xbb\xbf")):
+        elif text.startswith((b"{", b"\xef\xbb\xbf")) or _LIST.match(text):
             try:
                 for request in json_requests(text, tally.reading):
-                    tally.add(request)
+                    tally.take(request, number)
             except Exception as error:
                 tally.lose(error, number)
             else:
@@ -355,12 +395,14 @@ class _Log:
             for record in events:
                 try:
                     for request in record_requests(record, tally.reading):
-                        tally.add(request)
+                        tally.take(request, number)
                 except Exception as error:
                     tally.lose(error, number)
         elif self._engine.take(text.decode("utf-8", "replace")):
             for request in self._engine.overflow():
                 tally.add(request)
+        elif (at := json_at(text)) >= 0:
+            return self._take(number, text[at:])
         else:
             self._other_count += 1
             if len(self._others) < SHOWN_BAD_LINES:

@@ -31,7 +31,7 @@ _NOISE: Final = 1e-9
 _BLANK: Final = b" " * len(_ASCII) + bytes(range(len(_ASCII), 256))
 LONGEST_NAME: Final = 60
 _NUMBERS: Final = (int, float)
-_NOT_IN_A_NAME: Final = re.compile(r"[\s_\-.()（）#]+")
+_NOT_IN_A_NAME: Final = re.compile(r"[\s_\-.()（）#@]+")
 
 Error = Annotated[float, Meta(ge=-1.0, le=10.0)]
 Name = Annotated[str, Meta(pattern=r"^\w{1,60}$")]
@@ -49,6 +49,9 @@ class Names(Record, frozen=True, kw_only=True):
     blocks: tuple[Name, ...]
     error: tuple[Name, ...]
     status: tuple[Name, ...]
+    sums: tuple[Name, ...]
+    kind: tuple[Name, ...]
+    path: tuple[Name, ...]
 
 
 class Inside(Record, frozen=True, kw_only=True):
@@ -56,6 +59,19 @@ class Inside(Record, frozen=True, kw_only=True):
 
     usage: tuple[Name, ...]
     other: tuple[Name, ...]
+    counts: tuple[Name, ...]
+    """With counts where it has any."""
+    many: tuple[Name, ...]
+    """A list of further records."""
+    failed: tuple[Name, ...]
+    """A list of requests that failed."""
+
+
+class Other(Record, frozen=True, kw_only=True):
+    """Records that are no request: their kinds, and parts of the paths of their requests."""
+
+    kinds: tuple[Name, ...]
+    paths: tuple[Annotated[str, Meta(pattern=r"^/[a-z/]{1,40}$")], ...]
 
 
 class Texts(Record, frozen=True, kw_only=True):
@@ -88,6 +104,9 @@ class RequestTables(Record, frozen=True, kw_only=True):
     names: Names
     plus: Mapping[str, tuple[Name, ...]]
     inside: Inside
+    within: Mapping[Name, Mapping[Name, Name]]
+    """By the name of a field that holds others: what those are called elsewhere."""
+    other: Other
     texts: Texts
     estimate: Estimate
 
@@ -149,6 +168,10 @@ class Unusable(StrEnum):
     ABSURD_LENGTH = "absurd-length"
     FAILED = "failed"
     """The request itself failed: not a fault of the log."""
+    OTHER_KIND = "other-kind"
+    """Not about a request that generates, or the sum of those below it: not a fault of the log."""
+    SUM = "sum"
+    """The sum of several requests."""
 
 
 class UnusableLineError(Exception):
@@ -178,6 +201,8 @@ class Request(NamedTuple):
     """Images and audio of the prompt, which no count includes."""
     by_text: bool = False
     """Whether the prompt was counted from its text, by a tokenizer or by the approximation."""
+    call: str = ""
+    """The call that other lines may be about too, of which the last counts; empty where a line is a request."""
 
 
 class Rows(NamedTuple):

@@ -116,20 +116,45 @@ HEAD_CHARACTERS: Final = 1024
 PARAMETER_CHARACTERS: Final = 1 << 16
 _RECEIVED: Final = re.compile(r"Received request (\S{1,200}): ")
 _DETAILS: Final = re.compile(r"Request (\S{1,200}) details: ")
-_GENERATED: Final = re.compile(r"Generated response (\S{1,200}?)(?: \(streaming (complete|delta)\))?: ")
+_GENERATED: Final = re.compile(
+    r"Generated response (\S{1,200}?)(?: \(streaming (complete|delta)\))?(?: details)?: "
+)
 _MAX_TOKENS: Final = re.compile(r"\bmax_tokens=(\d{1,9})\b")
+_FINISHED: Final = re.compile(r"Finish: obj=")
+_META: Final = "'meta_info': {"
+_META_COUNTS: Final = tuple(
+    re.compile(rf"'{name}': (\d{{1,9}})\b") for name in ("prompt_tokens", "completion_tokens")
+)
+_MAX_NEW_TOKENS: Final = re.compile(r"'max_new_tokens': (\d{1,9})\b")
+FEWEST_CUT: Final = 10
+"""Fewest prompts with ids from which a common length is taken for a limit of the log."""
+PREFIX_BYTES: Final = 512
+"""Most bytes before the JSON of a line: a date, a stream, a pod."""
 _PROMPT_IDS: Final = "prompt_token_ids: ["
 _OUTPUT_IDS: Final = "output_token_ids: ["
 
 
+def json_at(line: bytes) -> int:
+    """Where the JSON of a line begins that a container or a collector put something before; -1 without one.
+
+    Example:
+        >>> json_at(b'2026-11-24T10:00:00.1Z stdout F {"usage": {}}'), json_at(b"INFO {x}"), json_at(b"one")
+        (32, -1, -1)
+    """
+    return line.find(b'{"', 1, PREFIX_BYTES) if line.endswith(b"}") else -1
+
+
 class EngineLines:
-    """Requests from vLLM's own lines: `--enable-log-requests` and `--enable-log-outputs`.
+    """Requests from vLLM's own lines: `--enable-log-requests` and `--enable-log-outputs`; and from SGLang's
+    `--log-requests`, which ends a request with its counts.
 
     They print token ids: the INFO line up to 0.11, later only the DEBUG line. A prompt is printed inside the line, so
     the fields behind it are searched from the end.
 
+    `--max-log-len` cuts both lists of ids: many prompts of exactly the longest length look like it.
+
     Source: vllm/entrypoints/logger.py:RequestLogger (0.11.0, 0.19.0), vllm/entrypoints/serve/utils/request_logger.py
-    (0.33.0).
+    (0.33.0); SGLang, python/sglang/srt/managers/tokenizer_manager.py: "Finish: obj=..., out=...".
 
     Example:
         >>> lines = EngineLines()
@@ -149,6 +174,12 @@ class EngineLines:
         """Requests without a length on any line."""
         self.spoke = False
         """Whether any line was about a request."""
+        self._lists = self._longest = self._at_longest = self._finished = 0
+
+    @property
+    def cut_tokens(self) -> int:
+        """The length that at least half of the prompts have exactly, and none is above; 0 where there is none."""
+        return self._longest if self._lists >= FEWEST_CUT and 2 * self._at_longest >= self._lists else 0
 
     def take(self, line: str) -> bool:
         """Whether the line is about a request; its counts are merged until `rest`."""
@@ -160,6 +191,9 @@ class EngineLines:
             self._merge(received[1], (_ids(tail, _PROMPT_IDS), None, int(wanted[1]) if wanted else None))
         elif (details := _DETAILS.search(head)) is not None:
             self._merge(details[1], (_ids(line, _PROMPT_IDS), None, None))
+        elif (finished := _FINISHED.search(head)) is not None:
+            self._finished += 1
+            self._merge(f"{_SGLANG}{self._finished}", _sglang(line[finished.end() :]))
         elif (generated := _GENERATED.search(head)) is None:
             return False
         elif generated[2] != "delta":
@@ -186,10 +220,28 @@ class EngineLines:
 
     def _finish(self, request_id: str) -> Iterator[Request]:
         prompt, answer, wanted = self._pending.pop(request_id)
+        if prompt and not request_id.startswith(_SGLANG):
+            self._lists += 1
+            self._at_longest = 0 if prompt > self._longest else self._at_longest
+            self._longest = max(self._longest, prompt)
+            self._at_longest += prompt == self._longest
         if not prompt:
             self.without_length += 1
             return
         yield Request(prompt_tokens=prompt, completion_tokens=answer, max_tokens=wanted)
+
+
+_SGLANG: Final = "sglang "
+"""Before the number of a request whose one line has all that is known of it."""
+
+
+def _sglang(line: str) -> tuple[int | None, int | None, int | None]:
+    """Prompt, answer and max_new_tokens of SGLang's line about a finished request, which has Python's dictionaries."""
+    at = line.rfind(_META)
+    part = line[at : at + PARAMETER_CHARACTERS] if at >= 0 else ""
+    prompt, answer = (None if (found := one.search(part)) is None else int(found[1]) for one in _META_COUNTS)
+    wanted = _MAX_NEW_TOKENS.search(line[:PARAMETER_CHARACTERS])
+    return prompt, answer, None if wanted is None else int(wanted[1])
 
 
 def _ids(text: str, name: str) -> int | None:

@@ -149,7 +149,7 @@ class Roles:
             (Kind.SESSION, {*names.session}),
             (Kind.SECONDS, {*names.seconds}),
             (Kind.BLOCKS, {*names.blocks}),
-            (Kind.STATE, {*names.error, *names.status}),
+            (Kind.STATE, {*names.error, *names.status, *names.sums, *names.kind, *names.path}),
         )
         self.usage, self.inside = {*found.inside.usage}, {*found.inside.usage, *found.inside.other}
 
@@ -166,6 +166,8 @@ def nothing_inside(value: Any) -> Any:
     """The type of a value that could be an object with counts, or a text of one, and is neither."""
     if value is None:
         return None
+    if isinstance(value, bool | int | float):
+        return type(value)
     if value == []:
         return _EMPTY
     if isinstance(value, str) and not value.startswith("{"):

@@ -15,7 +15,7 @@ from kvcore.base.words import Words, listed, msg
 from kvcore.charts.workload_summary import REASONS
 from kvcore.workload.histogram import MAX_TOKENS
 from kvcore.workload.logs import read_request_log, read_request_logs
-from kvcore.workload.mix import Mix
+from kvcore.workload.mix import Mix, notices_of
 from kvcore.workload.prometheus import read_metrics
 from kvcore.workload.requests import MAX_LOG_BYTES, Reading, tables
 from kvcore.workload.traffic import Percentiles, typed_quantiles
@@ -358,6 +358,14 @@ def _read_notes(kept: workload_source.KeptLog, t: Words) -> None:
         lines.append(
             t("Requests that failed, in none of the figures: {requests}.", requests=count(log.failed))
         )
+    if log.other_kinds:
+        lines.append(
+            t(
+                "Records of embeddings, tools, agents and chains, in none of the figures: {records}.",
+                records=count(log.other_kinds),
+            )
+        )
+    lines += [f"{t.error(one)}. {t.next_step(one)}." for one in notices_of(log)]
     if log.not_counted:
         lines.append(
             t(
