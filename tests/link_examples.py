@@ -31,6 +31,8 @@ USUAL: Mapping[str, tuple[str, ...]] = {
     "pipeline_parallel_size": ("2", "3"),
     "data_parallel_size": ("2", "8"),
     "decode_context_parallel_size": ("2", "8"),
+    "prefill_context_parallel_size": ("2", "4"),
+    "kv_offloading_size": ("64", "1000.5"),
     "engine_version": (*(str(version) for version in vllm_releases()), "0.19.1rc1.dev5"),
     "quantization": ("fp8", "bitsandbytes", "awq", "gptq_marlin", "gguf", "no_such_format", "<b>x</b>"),
     "gpu_memory_utilization": ("0.3", "0.75", "0.905", "0.9234567", "0.98"),

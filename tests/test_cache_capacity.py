@@ -60,6 +60,13 @@ def test_slope_of_latent_vectors_shared_by_context_ranks() -> None:
     assert plan.request_fixed_bytes == 0
 
 
+@pytest.mark.parametrize(("version", "shares"), [("0.12.0", 2), ("0.26.0", 2), ("0.27.1", 1), ("0.33.0", 1)])
+def test_ranks_that_share_a_prompt_share_the_cache_before_0_27(version: str, shares: int) -> None:
+    parallel = Parallel(tensor_parallel_size=8, prefill_context_parallel_size=2)
+    plan = plan_cache(((latent(61),),), (20 * GIB,), flags(version, block_size=64), parallel)
+    assert plan.bytes_per_token == 61 * 1152 / shares
+
+
 def test_a_pure_state_model_takes_no_more_for_longer_requests() -> None:
     specs = ((recurrent(64, page=2**20, block_size=131_072),),)
     plan = plan_cache(specs, (20 * GIB,), flags(), Parallel())

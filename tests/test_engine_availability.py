@@ -55,6 +55,37 @@ def test_decode_context_parallel_came_with_0_10_2() -> None:
     plan(scenario_from_request({**request, "engine_version": "0.11.0"}))
 
 
+@pytest.mark.parametrize(
+    ("model", "version", "code"),
+    [
+        ("deepseek-ai/DeepSeek-V2-Lite", "0.11.0", "flag-not-in-release"),
+        ("deepseek-ai/DeepSeek-V2-Lite", "0.25.1", "prefill-context-unsupported"),
+        ("deepseek-ai/DeepSeek-V2-Lite", "0.26.0", ""),
+        ("Qwen/Qwen3-8B", "0.33.0", "prefill-context-unsupported"),
+    ],
+)
+def test_prefill_context_parallelism_is_for_latent_attention_from_0_26_on(
+    model: str, version: str, code: str
+) -> None:
+    request = {**LLAMA, "model": model, "engine_version": version, "prefill_context_parallel_size": 2}
+    if not code:
+        plan(scenario_from_request(request))
+        return
+    with pytest.raises(EngineRefusalError) as caught:
+        plan(scenario_from_request(request))
+    assert caught.value.code == code
+
+
+def test_ranks_of_a_prompt_have_whole_layers_and_a_part_of_the_experts() -> None:
+    """DeepSeek-V2-Lite: 26 layers of 64 experts, three matrices of 2048 × 1408 in 16 bits."""
+    request = {**LLAMA, "model": "deepseek-ai/DeepSeek-V2-Lite", "enable_expert_parallel": True}
+    alone = plan(scenario_from_request(request))
+    two = plan(scenario_from_request({**request, "prefill_context_parallel_size": 2}))
+    assert two.scenario.parallel.ranks == 2
+    saved = 26 * (32 * 3 * 2048 * 1408 * 2 - 64 * 4)  # less a map of 64 experts a layer
+    assert alone.loaded_weights.value - two.loaded_weights.value == saved
+
+
 def test_mode_all_went_with_0_32_0() -> None:
     request = {**LLAMA, "mamba_cache_mode": "all"}
     plan(scenario_from_request({**request, "engine_version": "0.31.0"}))

@@ -80,6 +80,22 @@ def test_a_connector_without_groups_keeps_every_layer_whole(
 
 
 @pytest.mark.parametrize(
+    ("version", "fields", "is_joined"),
+    [
+        ("0.20.0", {}, True),
+        ("0.23.0", {}, False),
+        ("0.23.0", {"kv_offloading_backend": "lmcache"}, False),
+        ("0.33.0", {"env": {"VLLM_USE_SIMPLE_KV_OFFLOAD": "1"}}, False),
+    ],
+)
+def test_offloading_is_a_connector_too(version: str, fields: dict[str, Any], is_joined: bool) -> None:
+    alone = tokens(engine_version=version)
+    assert tokens(engine_version=version, kv_offloading_size=64, **fields) == (
+        WHOLE_TOKENS if is_joined else alone
+    )
+
+
+@pytest.mark.parametrize(
     ("version", "config", "refused"),
     [
         ("0.23.0", LMCACHE, "LMCacheConnectorV1"),

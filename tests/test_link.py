@@ -126,6 +126,8 @@ def scenarios(draw: st.DrawFn) -> Scenario:
         ),
         cpu_offload_gb=draw(gib),
         kv_transfer_config=draw(st.none() | st.builds(transfer_text, names, st.sampled_from(ROLES), counts(65535))),
+        kv_offloading_size=draw(st.none() | gib),
+        kv_offloading_backend=draw(st.sampled_from(FLAGS["kv_offloading_backend"].choices)),
         additional_config=draw(st.none() | st.builds(additional_text, st.booleans(), counts(4096), names)),
         hf_overrides=draw(st.none() | st.builds(yarn_text, st.floats(1, 64), counts(1 << 20))),
         kv_cache_memory_bytes=draw(st.none() | counts(1 << 40)),
@@ -195,7 +197,7 @@ def test_every_field_of_a_scenario_is_generated() -> None:
         "max_lora_rank", "fully_sharded_loras", "limit_mm_per_prompt", "language_model_only", "cpu_offload_gb",
         "kv_cache_memory_bytes", "num_gpu_blocks_override", "env", "measured", "hf_overrides",
         "mm_processor_kwargs", "surroundings", "disable_custom_all_reduce", "fuse_allreduce_rms", "skip_mm_profiling",
-        "mm_encoder_tp_mode", "additional_config", "kv_transfer_config",
+        "mm_encoder_tp_mode", "additional_config", "kv_transfer_config", "kv_offloading_size", "kv_offloading_backend",
     }  # fmt: skip
     assert set(Scenario.__struct_fields__) == generated
 
@@ -594,12 +596,13 @@ def test_defaults_of_absent_fields_are_frozen() -> None:
         "fully_sharded_loras": False, "language_model_only": False,
         "cpu_offload_gb": 0.0, "kv_cache_memory_bytes": None, "num_gpu_blocks_override": None,
         "disable_custom_all_reduce": False, "fuse_allreduce_rms": None, "skip_mm_profiling": False,
-        "mm_encoder_tp_mode": "weights",
+        "mm_encoder_tp_mode": "weights", "kv_offloading_size": None, "kv_offloading_backend": "native",
     }  # fmt: skip
     assert (link.START["model"], link.START["accelerator"]) == ("Qwen/Qwen3-32B", "H100-80GB")
     assert Parallel() == Parallel(
         tensor_parallel_size=1, pipeline_parallel_size=1, data_parallel_size=1,
-        decode_context_parallel_size=1, enable_expert_parallel=False, all2all_backend=None, num_redundant_experts=0,
+        decode_context_parallel_size=1, prefill_context_parallel_size=1, enable_expert_parallel=False,
+        all2all_backend=None, num_redundant_experts=0,
     )  # fmt: skip
 
 

@@ -202,7 +202,7 @@ def test_shell_command_out_of_a_word_processor() -> None:
         ("vllm serve m --gpu-memory-utilization 1.5", "--gpu-memory-utilization 1.5", ""),
         ("vllm serve m --max-num-seqs --dtype half", "--max-num-seqs", ""),
         ("vllm serve m --foo bar --swap-space 16 -O3", "", "--foo bar, --swap-space 16, -O3"),
-        ("vllm serve m --api-key sk-123 --no-log-requests", "", "--api-key, --no-log-requests"),
+        ("vllm serve m --api-key2 sk-123 --no-log-replies", "", "--api-key2, --no-log-replies"),
         ("vllm serve m --max-model-len auto --quantization None --max-model-len -1 -tp 4", "", ""),
         ("vllm serve m --cudagraph-capture-sizes 1 2 4 --fully-sharded-loras --language-model-only", "", ""),
     ],
@@ -212,6 +212,47 @@ def test_ignored_flags_of_a_command_are_reported(command: str, unusable: str, un
     found = {notice.code: dict(notice.params) for notice in read_flags(log, 0, len(log.text)).notices}
     expected = {"log-flags-unusable": unusable, "log-flags-unused": unused}
     assert found == {code: {"line": "1", "flags": flags} for code, flags in expected.items() if flags}
+
+
+def test_flags_without_a_field_are_told_apart_by_their_effect() -> None:
+    log = clean_log(
+        "$ vllm serve m --port 8888 --trust-remote-code --moe-backend triton --stream-interval 20 --no-such 1 "
+        "--attention-config.backend FLASHINFER --compilation-config '{\"mode\": 3}' --api-key sk-123"
+    )
+    found = {notice.code: notice.params["flags"] for notice in read_flags(log, 0, len(log.text)).notices}
+    assert found == {
+        "log-flags-without-effect": "--port 8888, --trust-remote-code, --stream-interval 20, --api-key",
+        "log-flags-not-planned": "--moe-backend triton, --attention-config.backend FLASHINFER, "
+        '--compilation-config {"mode":3}',
+        "log-flags-unused": "--no-such 1",
+    }
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        '--eplb-config \'{"window_size":1000,"num_redundant_experts":32}\'',
+        "--eplb-config.num_redundant_experts 32",
+        "--num-redundant-experts 32",
+    ],
+)
+def test_redundant_experts_in_every_spelling(written: str) -> None:
+    assert flags_of(f"vllm serve m --enable-eplb {written} --max-num-seqs 8").num_redundant_experts == 32
+
+
+def test_redundant_experts_in_an_argument_line() -> None:
+    line = "non-default args: {'model': 'm', 'eplb_config': EPLBConfig(window_size=1000, num_redundant_experts=16)}"
+    assert flags_of(line).num_redundant_experts == 16
+
+
+def test_a_draft_by_flags_of_its_own() -> None:
+    flags = flags_of("vllm serve m --spec-method mtp --spec-tokens 3")
+    assert flags.speculative_config == SpeculativeConfig(method="mtp", num_speculative_tokens=3)
+    flags = flags_of("vllm serve m --spec-model Qwen/Qwen3-0.6B --spec-tokens 2")
+    assert flags.speculative_config == SpeculativeConfig(
+        method="draft_model", model="Qwen/Qwen3-0.6B", num_speculative_tokens=2
+    )
+    assert flags_of("vllm serve m --spec-tokens 3").speculative_config is None
 
 
 def test_truncated_arguments_give_their_complete_fields() -> None:

@@ -23,7 +23,8 @@ from kvcore.engines.vllm.classes import CLASSES
 from kvcore.engines.vllm_ascend.npu import NpuFacts
 from kvcore.engines.vllm_mindspore.engine import BLOCK_VARIABLE
 from kvcore.evidence.log.line_formats import FORMATS
-from kvcore.flags import BOUNDED, FLAGS, Flag
+from kvcore.flags import BOUNDED, FLAGS, Flag, fields_of
+from kvcore.flags.other import OTHER_FLAGS
 from kvcore.memory.activations import ACTIVATIONS
 from kvcore.model.families import readers
 from tests.serve_parsers import ROWS
@@ -41,6 +42,18 @@ def argument(flag: Flag, arguments: dict[str, Any]) -> Any:
     """How a release takes a flag; None where it has no such flag."""
     words = (word.partition(".")[0] for word in flag.cli)
     return next((arguments[word] for word in words if word in arguments), None)
+
+
+BETWEEN: Final = {"disable_flashinfer_autotune", "log_requests", "log_stats"}
+"""Flags of releases whose arguments are not kept, and what is left of a flag without its `no-`."""
+
+
+def test_flags_without_a_field_are_arguments_of_the_server() -> None:
+    known = {word.lstrip("-").replace("-", "_") for word in chain.from_iterable(ARGUMENTS.values())}
+    rows = [row for _, row in OTHER_FLAGS.load().groups()]
+    written = {name for row in rows for name in (*row.names, *row.objects)}
+    assert written - known == BETWEEN
+    assert not written & set(fields_of())
 
 
 LISTED: Final = [

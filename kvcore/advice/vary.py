@@ -240,6 +240,7 @@ def splits(parallel: Parallel, architecture: arch.Architecture) -> tuple[Paralle
             tensor_parallel_size=size,
             data_parallel_size=data,
             decode_context_parallel_size=1,
+            prefill_context_parallel_size=1,
             enable_expert_parallel=shares_experts or parallel.enable_expert_parallel,
         )
         found.append(one)

@@ -123,6 +123,8 @@ class PlannerRules(Record, frozen=True, kw_only=True):
     """One group: tokens are printed in the flag's block size, not the group's."""
     in_flight_batches: bool
     context_parallel_divides: bool
+    prefill_context_divides: bool
+    """Ranks of prefill context parallelism share the tokens in the cache; else each keeps them all."""
     encoder_tokens: EncoderTokens
     mamba_blocks: MambaBlocks
     mamba2_checkpoint_blocks: Annotated[int, Meta(ge=0, le=16)]

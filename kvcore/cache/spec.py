@@ -117,9 +117,15 @@ def demand_of(resolved: Resolved, parallel: Parallel) -> Demand:
         rules=rules,
         in_flight_tokens=resolved.max_num_batched_tokens * batches,
         batch_tokens=resolved.max_num_batched_tokens,
-        context_ranks=parallel.decode_context_parallel_size if rules.context_parallel_divides else 1,
+        context_ranks=context_ranks(parallel, rules),
         mamba_cache_mode=resolved.mamba_cache_mode,
     )
+
+
+def context_ranks(parallel: Parallel, rules: PlannerRules) -> int:
+    """Ranks that share the tokens of one sequence in the cache."""
+    ranks = parallel.decode_context_parallel_size if rules.context_parallel_divides else 1
+    return ranks * parallel.prefill_context_parallel_size if rules.prefill_context_divides else ranks
 
 
 def grows_with_length(spec: LayerSpec, demand: Demand) -> bool:

@@ -385,11 +385,11 @@ def counted_vectors(
 
 
 def _check_context_parallel(architecture: Architecture, parallel: Parallel) -> None:
-    """Source: vllm/config/model.py:verify_with_parallel_config (0.32.0)."""
-    size = parallel.decode_context_parallel_size
-    if size == 1:
-        return
+    """Source: vllm/config/model.py:verify_with_parallel_config (0.32.0), parallel.py:ParallelConfig (0.33.0)."""
+    size, prefill = parallel.decode_context_parallel_size, parallel.prefill_context_parallel_size
     ranks, heads = parallel.tensor_parallel_size, architecture.num_kv_heads
+    if size == 1 or (prefill > 1 and size in (prefill, ranks * prefill)):
+        return
     code, maximum = "", 0
     if ranks % size:
         code = "context-parallel-division"

@@ -288,6 +288,8 @@ def split_name(parallel: Parallel) -> str:
         name += f" × PP {parallel.pipeline_parallel_size}"
     if parallel.decode_context_parallel_size > 1:
         name += f", DCP {parallel.decode_context_parallel_size}"
+    if parallel.prefill_context_parallel_size > 1:
+        name += f", PCP {parallel.prefill_context_parallel_size}"
     return name + (", EP" if parallel.enable_expert_parallel else "")
 
 

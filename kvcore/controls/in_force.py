@@ -100,7 +100,12 @@ def _memory_gib(scenario: Scenario) -> float | None:
 
 
 def _parallel(scenario: Scenario) -> Iterator[Setting]:
-    for field in ("pipeline_parallel_size", "decode_context_parallel_size", "enable_expert_parallel"):
+    for field in (
+        "pipeline_parallel_size",
+        "decode_context_parallel_size",
+        "prefill_context_parallel_size",
+        "enable_expert_parallel",
+    ):
         value, default = getattr(scenario.parallel, field), getattr(Parallel(), field)
         if value != default:
             yield Setting(field=field, text=_text(field, value), removal=((field, default),))

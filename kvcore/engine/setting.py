@@ -73,7 +73,8 @@ def joined_ranks(engine: Engine, scenario: Scenario, architecture: Architecture)
     """
     parallel = scenario.parallel
     is_apart = architecture.moe is None or engine.facts.overheads is not None
-    return parallel.tensor_parallel_size * (1 if is_apart else parallel.data_parallel_size)
+    groups = parallel.prefill_context_parallel_size if is_apart else parallel.expert_groups
+    return parallel.tensor_parallel_size * groups
 
 
 def links_of(scenario: Scenario, accelerator: Accelerator, ranks: int) -> tuple[str, ...]:

@@ -290,6 +290,8 @@ class Switches(Record, frozen=True, kw_only=True):
     sparse_fp8_layout: SparseFp8Layout
     fp8_kv_cache: Fp8Cards
     nvfp4_kv_cache: Nvfp4Cards
+    prefill_context: bool
+    """Latent attention takes prefill context parallelism; other attention of vLLM never does."""
     sparse_attention: frozenset[Annotated[int, Meta(ge=1, le=99)]]
     """Major compute capabilities with kernels for sparse latent attention."""
     block_sizes: tuple[Annotated[int, Meta(ge=1, le=1 << 20)], ...]

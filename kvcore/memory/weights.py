@@ -269,11 +269,11 @@ def expert_ranks(parallel: Parallel) -> int:
     """Ranks that whole experts are sharded over: 1 without expert parallelism."""
     if not parallel.enable_expert_parallel:
         return 1
-    return parallel.tensor_parallel_size * parallel.data_parallel_size
+    return parallel.tensor_parallel_size * parallel.expert_groups
 
 
 def expert_slices(parallel: Parallel) -> int:
-    """Slices that one expert is cut in: 1 under expert parallelism, else TP × DP, since replicas of a mixture run
+    """Slices that one expert is cut in: 1 under expert parallelism, else TP × DP × PCP, since replicas of a mixture run
     its experts together.
 
     Source: vllm/model_executor/layers/fused_moe/config.py:FusedMoEParallelConfig.make, flatten_tp_across_dp (0.9.2,
@@ -287,7 +287,7 @@ def expert_slices(parallel: Parallel) -> int:
     """
     if parallel.enable_expert_parallel:
         return 1
-    return parallel.tensor_parallel_size * parallel.data_parallel_size
+    return parallel.tensor_parallel_size * parallel.expert_groups
 
 
 def runs_sequence_parallel_experts(parallel: Parallel) -> bool:
@@ -328,7 +328,7 @@ class Rank(Struct, frozen=True, kw_only=True):
             return ceil_div(parameter.replicated * parameter.sharded * own, parameter.experts)
         if parameter.experts and parameter.sharded > 1:
             slices = expert_slices(self.parallel)
-            return parameter.replicated * divided(parameter.sharded, slices, self.parallel.data_parallel_size)
+            return parameter.replicated * divided(parameter.sharded, slices, self.parallel.expert_groups)
         sharded = divided(parameter.sharded, self._ranks) if parameter.sharded > 1 else 1
         return parameter.replicated * sharded
 
@@ -393,7 +393,7 @@ class Rank(Struct, frozen=True, kw_only=True):
         if self.parallel.enable_expert_parallel:
             stored = experts.num_experts + self.parallel.num_redundant_experts
             return ceil_div(stored, expert_ranks(self.parallel)), experts.intermediate_size, 1
-        slices, replicas = expert_slices(self.parallel), self.parallel.data_parallel_size
+        slices, replicas = expert_slices(self.parallel), self.parallel.expert_groups
         return experts.num_experts, divided(experts.intermediate_size, slices, replicas), slices
 
     def vocab_tensors(self, table: VocabEmbedding, name: str) -> tuple[int, ...]:

@@ -9,7 +9,8 @@ from packaging.version import Version
 
 from kvcore.base.errors import WorkloadError
 from kvcore.base.units import ceil_div
-from kvcore.cache.spec import FULL_KINDS, CacheKind
+from kvcore.cache.rules import rules_in_force
+from kvcore.cache.spec import FULL_KINDS, CacheKind, context_ranks
 from kvcore.planning import Plan
 from kvcore.tables import ByRelease, Record, Reviewed, TableFile
 
@@ -272,7 +273,7 @@ def settings_of(planned: Plan) -> Settings:
         group.num_checkpoint_blocks and group.block_tokens % written for group in cache.groups
     ):
         raise WorkloadError("replay-unsupported", field="kv_cache_groups")
-    ranks = parallel.decode_context_parallel_size
+    ranks = context_ranks(parallel, rules_in_force(resolved.engine, resolved.version))
     groups = checked_groups(
         tuple(
             Group(

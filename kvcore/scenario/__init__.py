@@ -57,6 +57,8 @@ class Parallel(Struct, frozen=True, kw_only=True):
     pipeline_parallel_size: int = 1
     data_parallel_size: int = 1
     decode_context_parallel_size: int = 1
+    prefill_context_parallel_size: int = 1
+    """Ranks that share the tokens of a prompt, each with all that a tensor parallel rank stores."""
     enable_expert_parallel: bool = False
     all2all_backend: str | None = None
     """Backend by which ranks exchange tokens with whole experts; None is the engine's default, gather and scatter."""
@@ -66,7 +68,16 @@ class Parallel(Struct, frozen=True, kw_only=True):
     @property
     def ranks_per_replica(self) -> int:
         """GPUs of one engine replica."""
-        return self.tensor_parallel_size * self.pipeline_parallel_size
+        return self.tensor_parallel_size * self.prefill_context_parallel_size * self.pipeline_parallel_size
+
+    @property
+    def expert_groups(self) -> int:
+        """Tensor parallel groups that one mixture's experts are divided over: data and prefill context parallel.
+
+        Source: vllm/model_executor/layers/fused_moe/config.py:FusedMoEParallelConfig.flatten_tp_across_dp_and_pcp
+        (0.33.0).
+        """
+        return self.data_parallel_size * self.prefill_context_parallel_size
 
     @property
     def ranks(self) -> int:
@@ -264,6 +275,9 @@ class Scenario(Struct, frozen=True, kw_only=True):
     kv_cache_memory_bytes: int | None = None
     num_gpu_blocks_override: int | None = None
     kv_transfer_config: str | None = None
+    kv_offloading_size: float | None = None
+    """GiB of the machine's memory for finished prefixes, over all ranks of a replica; a connector then moves them."""
+    kv_offloading_backend: str = "native"
     """JSON: the connector of KV caches, and the role of this server (`kvcore/engines/vllm/connectors.py`)."""
     additional_config: str | None = None
     """JSON: settings that only a plug-in reads (`kvcore/engines/vllm/additional.py`)."""

@@ -18,7 +18,8 @@ from msgspec.structs import replace
 from kvcore.base.errors import KvPlannerError
 from kvcore.base.units import ceil_div, round_up
 from kvcore.cache.capacity import max_concurrency_at
-from kvcore.cache.spec import FULL_KINDS
+from kvcore.cache.rules import rules_in_force
+from kvcore.cache.spec import FULL_KINDS, context_ranks
 from kvcore.catalogue.documented import documented_yarn
 from kvcore.engine.protocol import Resolved
 from kvcore.engine.switches import LongRequests
@@ -163,11 +164,17 @@ def steady_of(planned: Plan, mix: Mix, shared_tokens: int = 0) -> Steady | None:
     )  # fmt: skip
 
 
+def _context_ranks(planned: Plan) -> int:
+    """Ranks that share the tokens of one sequence."""
+    resolved = planned.resolved
+    return context_ranks(planned.scenario.parallel, rules_in_force(resolved.engine, resolved.version))
+
+
 def shared_blocks(planned: Plan, tokens: int) -> int:
     """Whole blocks of a prefix, of all groups of full attention: Σ ⌊tokens / block⌋."""
     if planned.cache is None:
         return 0
-    ranks = planned.scenario.parallel.decode_context_parallel_size
+    ranks = _context_ranks(planned)
     sizes = (group.block_tokens * ranks for group in planned.cache.groups if group.kind in FULL_KINDS)
     return sum(max(0, tokens) // size for size in sizes)
 
@@ -267,7 +274,7 @@ def prefix_sharing(planned: Plan, prefix_tokens: int, request_tokens: int) -> Pr
     if cache is None or cache.num_blocks <= 0 or not 0 < without < float("inf"):
         return None
     blocks = cache.num_blocks / without
-    ranks = planned.scenario.parallel.decode_context_parallel_size
+    ranks = _context_ranks(planned)
     usable = max(0, min(prefix_tokens, request_tokens - 1))
     sizes = [group.block_tokens * ranks for group in cache.groups if group.kind in FULL_KINDS]
     total = sum(usable // size for size in sizes)

@@ -20,12 +20,17 @@ from pathlib import Path
 from typing import Any, Final
 
 ENGINE: Final = "vllm/engine/arg_utils.py"
-FRONTEND: Final = "vllm/entrypoints/openai/cli_args.py"
+FRONTENDS: Final = ("vllm/entrypoints/openai/cli_args.py", "vllm/entrypoints/common/cli_args.py")
 SERVE: Final = "vllm/entrypoints/cli/serve.py"
 HUMAN: Final = ("max_model_len", "max_num_batched_tokens", "kv_cache_memory_bytes")
 UNIONS: Final = ("Optional", "Union", "Annotated", "SkipValidation")
 PLAIN: Final = ("int", "float", "str")
 TYPES_OF_JSON: Final = ("json.loads", "parse_type(json.loads)", "optional_type(json.loads)")
+
+
+def frontend(root: Path) -> str:
+    """The file with the flags of the server itself, which moved after 0.23."""
+    return next(name for name in FRONTENDS if (root / name).is_file())
 
 
 class Source:
@@ -35,7 +40,7 @@ class Source:
         self.classes: dict[str, ast.ClassDef] = {}
         self.aliases: dict[str, ast.expr] = {}
         self.takes_auto = "human_readable_int_or_auto" in (root / ENGINE).read_text("utf-8")
-        for file in (*sorted(root.glob("vllm/config/*.py")), root / ENGINE, root / FRONTEND):
+        for file in (*sorted(root.glob("vllm/config/*.py")), root / ENGINE, root / frontend(root)):
             for node in ast.parse(file.read_text("utf-8")).body:
                 self._add(node)
 
@@ -137,7 +142,7 @@ class Source:
 def flags_of(root: Path) -> dict[str, Any]:
     """Every spelling with its kind."""
     source, found = Source(root), dict[str, Any]()
-    trees = {name: ast.parse((root / name).read_text("utf-8")) for name in (ENGINE, FRONTEND, SERVE)}
+    trees = {name: ast.parse((root / name).read_text("utf-8")) for name in (ENGINE, frontend(root), SERVE)}
     tables: dict[str, str] = {}
     for node in ast.walk(trees[ENGINE]):
         if not (isinstance(node, ast.Assign) and isinstance(node.value, ast.Call)):
@@ -151,9 +156,9 @@ def flags_of(root: Path) -> dict[str, Any]:
                 spellings = [word for word in words if isinstance(word, str) and word.startswith("-")]
                 if spellings:
                     found |= dict.fromkeys(spellings, _kind(node, source, tables))
-    frontend = next((name for name in ("FrontendArgs",) if name in source.classes), "")
-    for field in dict.fromkeys(source.fields(frontend)):
-        annotation = source.annotation(frontend, field)
+    served = next((name for name in ("FrontendArgs",) if name in source.classes), "")
+    for field in dict.fromkeys(source.fields(served)):
+        annotation = source.annotation(served, field)
         if annotation is not None:
             found.setdefault(f"--{field.replace('_', '-')}", source.kind(annotation, field))
     return dict(sorted(found.items()))
@@ -188,7 +193,7 @@ def _kind(call: ast.Call, source: Source, tables: dict[str, str]) -> Any:
 if __name__ == "__main__":
     row = {
         "release": sys.argv[2],
-        "source": f"{ENGINE}:EngineArgs.add_cli_args, _compute_kwargs, {FRONTEND}:make_arg_parser",
+        "source": f"{ENGINE}:EngineArgs.add_cli_args, _compute_kwargs, {frontend(Path(sys.argv[1]))}:make_arg_parser",
         "flags": flags_of(Path(sys.argv[1])),
     }
     print(json.dumps(row))

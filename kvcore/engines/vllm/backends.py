@@ -195,6 +195,21 @@ def check_sparse_attention(start: Start) -> None:
         raise EngineRefusalError("sparse-attention-unsupported", field="accelerator", **card.words)
 
 
+def check_prefill_context(start: Start, backend: str) -> None:
+    """Refuses prefill context parallelism where the attention backend of vLLM itself does not take it.
+
+    Raises EngineRefusalError `prefill-context-unsupported`.
+
+    Source: vllm/v1/worker/cp_utils.py:check_attention_cp_compatibility (0.13.0, 0.26.0, 0.33.0).
+    """
+    size, kind = start.scenario.parallel.prefill_context_parallel_size, start.traits.attention
+    takes = kind in (AttentionKind.MLA, AttentionKind.SPARSE, AttentionKind.COMPRESSED)
+    if size > 1 and start.engine.attention is None and not (takes and start.switches.prefill_context):
+        raise EngineRefusalError(
+            "prefill-context-unsupported", "prefill_context_parallel_size", size, backend=backend
+        )
+
+
 def check_block_size(start: Start) -> None:
     """Refuses a block size that the release's parser or its attention kernels, where they run, do not take.
 

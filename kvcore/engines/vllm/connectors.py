@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 from packaging.version import Version
 
@@ -15,6 +15,17 @@ from kvcore.engine.records import Role, Transfer
 from kvcore.engine.switches import ConnectorGroups
 from kvcore.engines.vllm.start import Start
 from kvcore.scenario import Scenario
+
+SIMPLE_OFFLOAD: Final = "VLLM_USE_SIMPLE_KV_OFFLOAD"
+OFFLOADERS: Final = {
+    "native": ("OffloadingConnector", "SimpleCPUOffloadConnector"),
+    "lmcache": ("LMCacheMPConnector",) * 2,
+}
+"""Connectors of `--kv-offloading-backend`, the second with SIMPLE_OFFLOAD; before 0.22, when it was LMCacheConnectorV1,
+every connector joined the groups.
+
+Source: vllm/config/vllm.py:VllmConfig._post_init_kv_transfer_config (0.13.0, 0.20.0, 0.23.0, 0.33.0).
+"""
 
 
 def transfer_of(scenario: Scenario) -> Transfer:
@@ -28,10 +39,13 @@ def transfer_of(scenario: Scenario) -> Transfer:
         >>> transfer_of(scenario_from_request({"model": "Qwen/Qwen3-8B", "kv_transfer_config": said})).role.value
         'kv_consumer'
     """
-    text = scenario.kv_transfer_config
-    if text is None:
+    text, offloads = scenario.kv_transfer_config, scenario.kv_offloading_size is not None
+    if text is None and not offloads:
         return Transfer()
-    said: dict[str, Any] = json.loads(text)
+    said: dict[str, Any] = {} if text is None else json.loads(text)
+    if offloads:
+        is_simple = scenario.env.get(SIMPLE_OFFLOAD, "0") == "1"
+        return Transfer(connector=OFFLOADERS[scenario.kv_offloading_backend][is_simple], role=Role.BOTH)
     return Transfer(
         connector=said.get("kv_connector"),
         role=Role(said.get("kv_role", Role.BOTH)),

@@ -18,6 +18,7 @@ from kvcore.engines.vllm.availability import check_availability
 from kvcore.engines.vllm.backends import (
     backend_of,
     check_block_size,
+    check_prefill_context,
     check_sparse_attention,
     kv_storage_dtype,
 )
@@ -119,6 +120,7 @@ def resolve(engine: VllmPlatform, scenario: Scenario, architecture: Architecture
     row_dtype, state_dtype = state_dtypes(start, dtype)
     notices += state_notices(start, mode)
     backend, block_size = backend_of(start, kv_cache_dtype, fixed=prefix_caching or chunked)
+    check_prefill_context(start, backend)
     notices += _platform_notices(start, block_size)
     resolved = Resolved(
         engine=engine,

@@ -20,6 +20,7 @@ from kvcore.evidence.log.cleaned import LogText
 from kvcore.evidence.log.commands import SHOWN_VALUE_CHARACTERS, Command, find_commands
 from kvcore.evidence.log.values import (
     GraphValue,
+    config_values,
     cut_fields,
     field_name,
     graph_flags,
@@ -28,10 +29,12 @@ from kvcore.evidence.log.values import (
     read_text,
     read_value,
     read_word,
+    speculation_value,
     unknown_keys,
 )
 from kvcore.flags import FLAGS, LogRule
-from kvcore.scenario import CudagraphMode
+from kvcore.flags.other import Effect, effect_of
+from kvcore.scenario import CudagraphMode, SpeculativeConfig
 
 MAX_ARGUMENT_CHARACTERS: Final = 1 << 16
 MAX_ARGUMENT_LINES: Final = 32
@@ -39,7 +42,7 @@ MAX_ARGUMENT_LINES: Final = 32
 CHARACTERS_PER_STEP: Final = 8
 FIELD_STEPS: Final = 2
 MAX_UNUSED_FLAGS: Final = 24
-MAX_COMMAND_NOTICES: Final = 4
+MAX_COMMAND_NOTICES: Final = 8
 
 _MODELS: Final = ("model", "model_tag")
 _NO_VALUES: Final = ("", "none", "null", "auto")
@@ -54,6 +57,11 @@ _ENVIRONMENT: Final = re.compile(
 )
 
 
+_CODES: Final = {
+    Effect.NONE: "log-flags-without-effect",
+    Effect.NOT_PLANNED: "log-flags-not-planned",
+    Effect.UNKNOWN: "log-flags-unused",
+}
 _LOGGED: Final = tuple(name for name, flag in FLAGS.items() if flag.log is not LogRule.NEVER)
 
 
@@ -173,7 +181,7 @@ def read_flags(log: LogText, start: int, end: int) -> LoggedArguments:
     sizes, named = resolved.graphs.get("cudagraph_capture_sizes"), resolved.graphs.get("cudagraph_mode")
     mode = CudagraphMode(named) if isinstance(named, str) else None
     return LoggedArguments(
-        flags=LogFlags(**{**resolved.flags, **_fusion(resolved), **asked.flags, **asked.graphs}),
+        flags=LogFlags(**{**resolved.flags, **_fusion(resolved), **asked.all_flags, **asked.graphs}),
         flag_lines=tuple(lines),
         model=next(iter(asked.models + resolved.models), None),
         env=env,
@@ -191,6 +199,8 @@ class _Said:
     flags: dict[str, Any] = field(default_factory=dict)
     models: list[str] = field(default_factory=list)
     graphs: dict[str, GraphValue] = field(default_factory=dict)
+    speculation: dict[str, Any] = field(default_factory=dict)
+    """`--spec-method`, `--spec-model`, `--spec-tokens`."""
 
     def take(self, fields: Iterable[tuple[str, str]]) -> None:
         """Adds the fields whose value is of the flag's kind."""
@@ -203,6 +213,19 @@ class _Said:
                 self.flags[name] = read
             for head, inner in inner_value(name, value).items():
                 self.flags[head] = {**self.flags.get(head, {}), **inner}
+            self.flags |= config_values(raw, value)
+            self.speculation |= speculation_value(raw, value)
+
+    @property
+    def all_flags(self) -> dict[str, Any]:
+        """The flags, with a draft that its own flags describe where no object does."""
+        said = self.speculation
+        if not said or "speculative_config" in self.flags:
+            return self.flags
+        draft = SpeculativeConfig(**{"method": "draft_model", **said})
+        return (
+            {**self.flags, "speculative_config": draft} if said.keys() & {"method", "model"} else self.flags
+        )
 
 
 def _fusion(resolved: _Said) -> dict[str, GraphValue]:
@@ -212,14 +235,27 @@ def _fusion(resolved: _Said) -> dict[str, GraphValue]:
 
 
 def _not_taken(log: LogText, command: Command) -> Iterator[Notice]:
-    """Notices about a command: values that are no values of their flag, and flags that are not planned."""
-    refused: dict[str, dict[str, None]] = {"log-flags-unusable": {}, "log-flags-unused": {}}
+    """Notices about a command: values that are no values of their flag, flags that are not planned, flags that no
+    release has, and flags without effect on memory."""
+    refused: dict[str, dict[str, None]] = {
+        "log-flags-unusable": {},
+        "log-flags-not-planned": {},
+        "log-flags-unused": {},
+        "log-flags-without-effect": {},
+    }
     for flag in command.flags:
         name = field_name(flag.name)
-        is_nested = graph_flags(flag.name, flag.value) or inner_value(name, flag.value)
+        readings = (
+            graph_flags(flag.name, flag.value),
+            inner_value(name, flag.value),
+            config_values(flag.name, flag.value),
+            speculation_value(flag.name, flag.value),
+        )
+        is_nested = any(readings)
         is_read = is_nested or read_value(name, flag.value) is not None
         if flag.name not in _MODELS and not is_read and flag.value.lower() not in _NO_VALUES:
-            refused["log-flags-unusable" if is_planned(name) else "log-flags-unused"][flag.shown] = None
+            code = "log-flags-unusable" if is_planned(name) else _CODES[effect_of(flag.name)]
+            refused[code][flag.shown] = None
         elif unknown := unknown_keys(name, flag.value):
             refused["log-flags-unused"] |= {
                 shorten(f"{flag.word} {key}", SHOWN_VALUE_CHARACTERS): None for key in unknown

@@ -340,6 +340,47 @@ def inner_value(name: str, text: str) -> dict[str, dict[str, Any]]:
     return {} if read is None else {head: {key: read}}
 
 
+_BEHIND_DOTS: Final = {
+    tuple(word.lstrip("-").replace("-", "_").split(".")): flag.name
+    for flag in FLAGS.values()
+    for word in flag.cli
+    if word.count(".") == 1
+}
+"""Object and key of flags that are written as a key of another flag: `--eplb-config.num_redundant_experts`."""
+_SPECULATION: Final = {
+    "spec_method": "method",
+    "spec_model": "model",
+    "spec_tokens": "num_speculative_tokens",
+}
+"""Source: vllm/engine/arg_utils.py:EngineArgs.create_speculative_config (0.23.0, 0.33.0)."""
+
+
+def config_values(name: str, text: str) -> dict[str, Value]:
+    """The fields of a request that stand in the JSON of a flag without a field of its own.
+
+    Example:
+        >>> config_values("eplb_config", '{"window_size":1000,"num_redundant_experts":32}')
+        {'num_redundant_experts': 32}
+    """
+    if not any(name == parent for parent, _ in _BEHIND_DOTS) or len(text) > MAX_VALUE_CHARACTERS:
+        return {}
+    fields = ((_BEHIND_DOTS.get((name, key), ""), said) for key, said in pairs(unquoted(text)))
+    return {field: value for field, said in fields if (value := read_value(field, said)) is not None}
+
+
+def speculation_value(name: str, text: str) -> dict[str, Any]:
+    """The field of `--speculative-config` that a flag of its own gives.
+
+    Example:
+        >>> speculation_value("spec_tokens", "3"), speculation_value("spec", "3")
+        ({'num_speculative_tokens': 3}, {})
+    """
+    key = _SPECULATION.get(name, "")
+    flag = fields_of("speculative_config").get(key)
+    read = None if flag is None else _by_kind(flag)(text)
+    return {} if read is None else {key: read}
+
+
 def unknown_keys(name: str, text: str) -> tuple[str, ...]:
     """The keys of an object's value that the registry does not have: they are ignored.
 
