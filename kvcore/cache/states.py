@@ -29,6 +29,7 @@ from kvcore.cache.spec import CacheKind, LayerSpec
 from kvcore.engine import stage_layers, units_per_rank
 from kvcore.engine.protocol import Resolved
 from kvcore.engine.records import CompressedBlocks
+from kvcore.engine.switches import AttentionBackend
 from kvcore.model.architecture import Architecture, Layer, by_identity, layer_counts
 from kvcore.model.caches import (
     BlockIndexer,
@@ -76,6 +77,8 @@ class _Placement(Struct, frozen=True, kw_only=True):
     exports_states: bool
     has_plain_keys: bool
     """Keys of a sparse indexer are stored in the model's dtype."""
+    packs_mx: bool
+    """Packed latents are in the layout of Blackwell's own kernel."""
     compressed: CompressedBlocks | None
     """Blocks of compressed caches where they are counted in vectors."""
 
@@ -155,6 +158,7 @@ def _placement(architecture: Architecture, parallel: Parallel, resolved: Resolve
     return _Placement(
         rules=planner_rules(resolved.version),
         has_plain_keys=resolved.engine.plain_index_keys,
+        packs_mx=resolved.attention_backend == AttentionBackend.FLASHMLA_MEGA_ATTN_DSV41,
         compressed=resolved.engine.compressed_blocks(resolved.version),
         ranks=parallel.tensor_parallel_size,
         dtype=resolved.dtype,
@@ -226,21 +230,22 @@ def _layer_spec(state: CacheState, at: _Placement) -> LayerSpec:
                     "block-size-not-in-kernels", field="block_size", value=at.block_size,
                     multiple=state.tokens_per_state,
                 )  # fmt: skip
-            made = aligned_states(
-                at.block_size // state.tokens_per_state, state.state_bytes, state.page_alignment
-            )
+            size, alignment = _packed(state, at)
+            made = aligned_states(at.block_size // state.tokens_per_state, size, alignment)
             return dataclasses.replace(
-                _latent(state.state_bytes, made, "uint8", at), tokens_per_state=state.tokens_per_state
+                _latent(size, made, "uint8", at), tokens_per_state=state.tokens_per_state
             )
         case LatentWindow():
-            made = aligned_states(state.block_size, state.state_bytes, state.page_alignment)
+            size, alignment = _packed(state, at)
+            made = aligned_states(state.block_size, size, alignment)
             return _stored(
                 CacheKind.SLIDING_WINDOW_MLA,
                 made,
                 state.block_size,
                 num_kv_heads=1,
-                head_size=state.state_bytes,
+                head_size=size,
                 sliding_window=state.sliding_window,
+                stride_alignment=size if at.packs_mx and state.mx_bytes else 1,
             )
         case PooledKeys():
             made = aligned_states(at.block_size // state.tokens_per_state, state.key_bytes, 1)
@@ -257,6 +262,17 @@ def _layer_spec(state: CacheState, at: _Placement) -> LayerSpec:
             return _ring(state, at)
         case RecurrentState():
             return _recurrent(state, at)
+
+
+MX_ALIGNMENT: Final = 512
+"""Source: vllm/models/deepseek_v41/attention.py:DeepseekV4Attention.kv_page_alignment (0.33.0)."""
+
+
+def _packed(state: CompressedLatent | LatentWindow, at: _Placement) -> tuple[int, int]:
+    """Bytes of one stored vector, and what pages are aligned to."""
+    if at.packs_mx and state.mx_bytes:
+        return state.mx_bytes, MX_ALIGNMENT
+    return state.state_bytes, state.page_alignment
 
 
 def _stored(kind: CacheKind, made: Quantity, block_size: int, **fields: Any) -> LayerSpec:
@@ -325,6 +341,7 @@ def _ring(state: TokenRing, at: _Placement) -> LayerSpec:
         return dataclasses.replace(page, stride_alignment=state.row_bytes)
     groups = ceil_div(state.tokens_per_group + at.num_speculative_tokens, state.tokens_per_group)
     rows = state.tokens_per_group * (1 << (groups - 1).bit_length() if state.in_powers else groups)
+    rows = max(rows, state.least_rows)
     made = aligned_states(rows, state.row_bytes, 1)
     return _stored(CacheKind.CIRCULAR_BUFFER, made, rows, num_kv_heads=1, head_size=state.row_bytes)
 

@@ -20,6 +20,7 @@ from kvcore.model.caches import (
     RecurrentState,
     SlidingWindow,
     SparseIndexer,
+    TokenRing,
 )
 
 PREFIX_FAMILIES: Final = ("gemma3", "gemma4")
@@ -80,7 +81,7 @@ def traits_of(architecture: Architecture) -> Traits:
 def _attention_kind(architecture: Architecture, kinds: set[type]) -> AttentionKind:
     """The kind of attention in the table of backends."""
     if kinds & {CompressedLatent, LatentWindow}:
-        return AttentionKind.COMPRESSED
+        return AttentionKind.SHARED if TokenRing in kinds else AttentionKind.COMPRESSED
     if BlockIndexer in kinds:
         return AttentionKind.BLOCKS
     if SparseIndexer in kinds or (PooledKeys in kinds and architecture.is_mla):

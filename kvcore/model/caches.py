@@ -73,12 +73,13 @@ class TokenRing(Struct, frozen=True, kw_only=True):
     """The rows of tokens whose group is not whole yet, with those of the drafts that are not settled: whole groups in
     one block a request, however long it is.
 
-    `in_powers`: as many groups as the next power of two.
+    `in_powers`: as many groups as the next power of two; `least_rows` of one at least.
     """
 
     tokens_per_group: int
     row_bytes: int
     in_powers: bool = False
+    least_rows: int = 1
     fills_page_of: FullAttention | None = None
     """As many rows as a page of these keys and values has room for, whole rows in every block (Step 5)."""
 
@@ -151,6 +152,8 @@ class CompressedLatent(Struct, frozen=True, kw_only=True):
     page_alignment: int
     width: int = 0
     """Elements of a vector, for platforms that do not pack it."""
+    mx_bytes: int = 0
+    """One stored vector in the layout of Blackwell's own kernel, 0 where it has none."""
     is_index: bool = False
     """Keys by which an indexer picks tokens, and no latent vector."""
 
@@ -164,6 +167,8 @@ class LatentWindow(Struct, frozen=True, kw_only=True):
     block_size: int
     width: int = 0
     """Elements of a latent vector, for platforms that do not pack it; 0 for states."""
+    mx_bytes: int = 0
+    """One stored vector in the layout of Blackwell's own kernel, 0 where it has none."""
     overlaps: bool = False
     """The states of a compressor that looks at two windows."""
 

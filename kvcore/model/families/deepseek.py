@@ -243,28 +243,41 @@ SPARK_LAYERS: Final = 3
 
 
 def v4_spark(section: Section, layer: arch.Layer, mix: arch.Parameter) -> arch.SparkDraft | None:
-    """The DSpark stages under `mtp.` of a checkpoint that names the layers whose states they see.
+    """The DSpark stages under `mtp.` of a checkpoint, which have a window alone.
 
-    Layers with a window, a projection of the states and one to all layers' latents of the context (0.32), a bias of low
-    rank by the token before, and a head of confidence; all but the layers whole on every rank.
+    A projection to the latents of the context of all of them is theirs since 0.32.
 
     Source: vllm/models/deepseek_v4/nvidia/dspark.py:DSparkDeepseekV4Model (0.25.0, 0.32.0, 0.33.0).
     """
-    seen = section.integers("dspark_target_layer_ids")
-    if not seen:
+    modules = spark_modules(section)
+    if not modules:
         return None
-    hidden, count = section.integer("hidden_size"), section.integer("n_mtp_layers", 0, minimum=0, maximum=64)
-    count = count or SPARK_LAYERS
+    count = section.integer("n_mtp_layers", 0, minimum=0, maximum=64) or SPARK_LAYERS
+    latents = blocks.replicated(
+        "mtp.context_wkv_proj", section.integer("hidden_size"), count * section.integer("head_dim")
+    )
     return arch.SparkDraft(
         layers=(layer,) * count,
-        modules=(
-            blocks.replicated("mtp.0.main_proj", len(seen) * hidden, hidden),
-            blocks.replicated("mtp.context_wkv_proj", hidden, count * section.integer("head_dim")),
-            *blocks.norms(hidden, "mtp.0.main_norm", "mtp.norm"),
-            mix,
-            *sequential(section, rank_key="dspark_markov_rank", has_confidence=True),
-        ),
+        modules=(*modules, latents, mix),
         tokens=section.optional_integer("dspark_block_size", minimum=1),
+    )
+
+
+def spark_modules(section: Section) -> tuple[arch.Module, ...]:
+    """Modules next to DSpark stages, whole on every rank; () where the config names no layers for them to see.
+
+    A projection of the states that they see, norms, a bias of low rank by the token before, a head of confidence.
+
+    Source: vllm/models/deepseek_v4/nvidia/dspark.py, deepseek_v41/nvidia/dspark.py:DSparkDeepseekV4Model (0.33.0).
+    """
+    seen = section.integers("dspark_target_layer_ids")
+    if not seen:
+        return ()
+    hidden = section.integer("hidden_size")
+    return (
+        blocks.replicated("mtp.0.main_proj", len(seen) * hidden, hidden),
+        *blocks.norms(hidden, "mtp.0.main_norm", "mtp.norm"),
+        *sequential(section, rank_key="dspark_markov_rank", has_confidence=True),
     )
 
 

@@ -154,7 +154,7 @@ def read_checkpoint(config: ModelConfig) -> Quantization | None:
         return read_modelslim(config, method)
     if method.startswith("modelopt"):
         return read_modelopt(with_lists(section, side_file), side_file)
-    if method == "fp8" and config.model_type == "deepseek_v4":
+    if method == "fp8" and config.model_type in ("deepseek_v4", "deepseek_v41"):
         return read_deepseek_v4(section, config.language)
     if method == "mxfp4":
         return read_mxfp4(config)
@@ -274,16 +274,23 @@ def read_mxfp4(config: ModelConfig) -> Quantization:
     return all_but_listed("mxfp4", detail, weights, kinds=EXPERTS_ALONE)
 
 
+MX_BLOCK: Final = (32, 32)
+"""Blocks of a checkpoint whose linear layers run in MXFP8 (DeepSeek-V4.1)."""
+
+
 def read_deepseek_v4(section: Section, language: Section) -> Quantization:
     """DeepSeek-V4: fp8 blocks, and experts in MXFP4, NVFP4 or fp8 as `expert_dtype` and `moe_quant_algo` say.
 
-    Source: vllm/models/deepseek_v4/quant_config.py:DeepseekV4FP8Config (0.32).
+    Source: vllm/models/deepseek_v4/quant_config.py (0.32), deepseek_v41/quant_config.py:DeepseekV4FP8Config (0.33.0).
     """
     block = read_block(section, "weight_block_size") or (128, 128)
-    is_fp4 = language.string("expert_dtype", "fp4") == "fp4"
-    linears = formats.BlockScaled(
+    written = language if language.has("expert_dtype") else section
+    is_fp4 = written.string("expert_dtype", "fp4") == "fp4"
+    linears: formats.Format = formats.BlockScaled(
         rows=block[0], columns=block[1], scale_bytes=1 if is_fp4 else formats.FLOAT32_BYTES
     )
+    if is_fp4 and block == MX_BLOCK:
+        linears = Mxfp8()
     experts: formats.Format = linears
     if is_fp4:
         is_nvfp4 = section.string("moe_quant_algo", "").upper() == "NVFP4"
