@@ -32,7 +32,10 @@ from tests.serve_parsers import ROWS
 DATA: Final = Path(__file__).parent / "data"
 ARGUMENTS: Final = {Version(release): flags for release, flags in ROWS.items()}
 """The flags of `vllm serve` by release, each with its choices where it lists some."""
-NEWER: Final = {"deepep_v2", "moonep", "passthrough", "nvfp4_ds_mla", "int4_per_token_head"}
+NEWER: Final = {
+    "deepep_v2", "moonep", "passthrough", "nvfp4_ds_mla", "int4_per_token_head", "nvfp4_4over6", "octave_k3v3",
+    "octave_k3v3_compact", "octave_k3v4", "ultraquant_4bit",
+}  # fmt: skip
 """Values that came after the newest release whose arguments are kept."""
 UNUSED: Final = {"None", "draft"}
 """Values that change nothing that is planned, or that stand for no value."""
