@@ -116,6 +116,18 @@ def test_v0_runs_before_0_8_where_it_is_asked_for_and_on_old_cards(
     assert (resolved.max_num_batched_tokens, resolved.max_num_seqs) == (tokens, sequences)
 
 
+@pytest.mark.parametrize(
+    ("accelerator", "version", "tokens"),
+    [("A100-80GB", "0.8.5", 2048), ("MI300X-192GB", "0.8.5", 65536), ("MI300X-192GB", "0.7.3", 2048)],
+)
+def test_v0_cuts_long_prompts_by_itself_on_cuda_alone_since_0_8(
+    accelerator: str, version: str, tokens: int
+) -> None:
+    """What is not cut is profiled whole: 65,536 tokens at once."""
+    fields = {"engine_version": version, "max_model_len": 65536, "env": {"VLLM_USE_V1": "0"}}
+    assert resolved_of(accelerator=accelerator, **fields).max_num_batched_tokens == tokens
+
+
 def test_v0_takes_5120_tokens_of_a_multimodal_batch() -> None:
     resolved = resolved_of(GEMMA3_12B, engine_version="0.8.2", max_model_len=3072, env={"VLLM_USE_V1": "0"})
     assert resolved.max_num_batched_tokens == 5120

@@ -64,7 +64,7 @@ def test_layers_hold_three_hidden_and_three_intermediate_vectors_a_token() -> No
 
 
 def test_sampling_is_paid_by_the_last_stage_only() -> None:
-    fields = {"engine_version": "0.19.0", "pipeline_parallel_size": 2}
+    fields = {"engine_version": "0.19.0", "pipeline_parallel_size": 2, "kernels_compiled": True}
     first = peak_activation_bytes(setting_for(stage=0, **fields))
     last = peak_activation_bytes(setting_for(stage=1, **fields))
     assert first.value == body_bytes(setting_for(stage=0, **fields))
@@ -82,7 +82,8 @@ def test_sampling_grows_with_sequences_and_vocabulary() -> None:
 def test_eras_of_sampling() -> None:
     assert sampler_row(VLLM, "v1", Version("0.16.0")).bytes_per_logit == 38.0
     assert sampler_row(VLLM, "v1", Version("0.17.1")).bytes_per_logit == 14.0
-    assert sampler_row(VLLM, "v2", Version("0.27.1")).bytes_per_logit == 6.0
+    assert sampler_row(VLLM, "v2", Version("0.26.0")).bytes_per_logit == 6.0
+    assert sampler_row(VLLM, "v2", Version("0.27.0")).bytes_per_logit == 2.0
     assert sampler_row(VLLM, "v2", Version("0.29.0")).bytes_per_logit == 2.0
     assert sampler_row(VLLM, "v2", Version("0.33.0")).bytes_per_logit == 14.0
 
@@ -171,6 +172,20 @@ class TestCompiling:
         setting = setting_for(QWEN25_05B, engine_version="0.29.0", runner="pooling")
         assert peak_activation_bytes(setting).value >= compiling_bytes(setting) == 151936 * 896 * 2
 
+    def test_a_first_start_on_cuda_needs_the_copy_since_0_13(self) -> None:
+        """Two first starts of Qwen2.5-7B, on 0.13.0 and 0.19.1, die while they ask for 1.02 GiB more."""
+        for version in ("0.13.0", "0.19.1"):
+            copied = compiling_bytes(setting_for(QWEN25_7B, engine_version=version, accelerator=L40S))
+            assert round(gib(copied), 2) == 1.02
+        amd = {"engine_version": "0.19.1", "accelerator": "MI300X-192GB"}
+        assert compiling_bytes(setting_for(QWEN25_7B, **amd)) == 0
+
+    def test_the_interval_reaches_down_to_a_start_that_finds_compiled_kernels(self) -> None:
+        fields = {"engine_version": "0.23.0", "accelerator": L40S, "max_num_seqs": 32}
+        first = peak_activation_bytes(setting_for(QWEN25_7B, **fields))
+        again = peak_activation_bytes(setting_for(QWEN25_7B, kernels_compiled=True, **fields))
+        assert first.bounds[0] <= again.value < first.value < first.bounds[1]
+
     def test_not_for_a_class_that_a_release_does_not_compile(self) -> None:
         """DeepSeek-V3.2 is in the list of 0.29.0, not in that of 0.28.0."""
         config = catalogue.find_model("deepseek-ai/DeepSeek-V3.2").config.raw
@@ -181,7 +196,7 @@ class TestCompiling:
     @pytest.mark.parametrize(
         ("config", "fields"),
         [
-            (QWEN3_14B, {"engine_version": "0.19.0"}),
+            (QWEN3_14B, {"engine_version": "0.12.0"}),
             (QWEN3_14B, {"engine_version": "0.28.0", "enforce_eager": True}),
             (GEMMA3_12B, {"engine_version": "0.28.0"}),
         ],

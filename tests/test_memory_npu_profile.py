@@ -172,6 +172,17 @@ def test_which_releases_take_off_the_whole_device(version: str, budget: str) -> 
     assert budget_kind(ascend(engine_version=version)) == budget
 
 
+@pytest.mark.parametrize(
+    ("version", "estimates"),
+    [("0.20.2rc1", False), ("0.21.0rc1", True), ("0.22.1rc1", True), ("0.23.0rc1.dev40", True),
+     ("0.23.0rc1", False), ("0.23.0", False), ("0.25.1rc1", False), ("0.30.0rc2", False)],
+)  # fmt: skip
+def test_which_releases_estimate_their_graphs(version: str, estimates: bool) -> None:
+    """vllm-ascend pull request 9865, taken back by 11562 before 0.23.0rc1."""
+    setting = ascend(engine_version=version, enforce_eager=False)
+    assert setting.engine.estimates_graphs(setting) is estimates
+
+
 def test_what_others_hold_of_a_310p_is_taken_off_twice() -> None:
     """vllm-ascend issue 14004: 0.09 GiB with half of a card that another program holds 19 GB of."""
     found = plan(scenario_from_request({

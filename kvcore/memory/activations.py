@@ -77,11 +77,11 @@ class ExpertVectors(Record, frozen=True, kw_only=True):
     quantized: Annotated[str, Meta(pattern=r"^[a-z0-9_]{2,20}$")]
 
 
-class Compiling(Record, frozen=True, kw_only=True):
-    """From which version the profile run of a first start keeps a copy of the embedding table, but for some classes."""
+class CompilingRow(ReleaseRange, frozen=True, kw_only=True):
+    """Releases whose profile run of a first start keeps a copy of the embedding table, but for some classes."""
 
     source: Source
-    since: Version
+    vendor: Vendor | None = None
 
 
 class FlashInferRow(ReleaseRange, frozen=True, kw_only=True):
@@ -109,7 +109,7 @@ class ActivationTables(Reviewed, frozen=True, kw_only=True):
     flashinfer: tuple[FlashInferRow, ...]
     body: Body
     experts: ExpertVectors
-    compiling: Compiling
+    compiling: tuple[CompilingRow, ...]
     encoder: EncoderConstants
     audio: AudioConstants
     multiprocessors: Multiprocessors
@@ -214,6 +214,10 @@ def _interval(setting: Setting, phases: Phases, row: SamplerRow, sampler: int) -
         is_bounded = setting.scenario.mm_processor_kwargs is not None or not takes_pixel_bounds(setting)
         low = value - spread if is_bounded else others + kept - phases.outputs
         spread = max(spread, unexplained_share(setting, constants) * value)
+    if phases.compiling:
+        # Nothing says whether kernels are there already: a start that finds them does without the copy.
+        restart = max(phases.layers, sampler, encoder) + kept
+        low = min(low, restart - max(row.spread_gib * GIB, share * restart))
     return max(0.0, low), value + spread
 
 
@@ -279,8 +283,23 @@ def sampler_bytes(setting: Setting, row: SamplerRow) -> int:
     programs = filter_programs(multiprocessors(setting.accelerator), rows)
     top_k = row.vocabulary_rows_per_multiprocessor * programs * vocabulary * 4
     hidden = tokens * architecture.hidden_size * setting.element_bytes
-    per_logit = row.bytes_per_logit + (setting.element_bytes if vocabulary % VOCABULARY_MULTIPLE else 0)
+    per_logit = max(row.bytes_per_logit, logit_copies(setting) * setting.element_bytes)
+    per_logit += setting.element_bytes if vocabulary % VOCABULARY_MULTIPLE else 0
     return int(per_logit * rows * vocabulary + top_k + row.bytes_per_token * tokens) + hidden
+
+
+def logit_copies(setting: Setting) -> float:
+    """How many times the logits are there at once before anything is sampled: twice where they are capped, or gathered
+    from ranks and put in order next to the rank's own.
+
+    Source: vllm/model_executor/layers/logits_processor.py:LogitsProcessor.forward, _gather_logits,
+    vllm/distributed/device_communicators/base_device_communicator.py:all_gather (0.11.0, 0.27.1). Gemma-4-E4B on an RTX
+    3090, 0.27.1, prints 0.27 GiB: 256 × 262,144 × 2 × 2 bytes are 0.25.
+    """
+    ranks = setting.parallel.tensor_parallel_size
+    if ranks > 1:
+        return 2 + 1 / ranks
+    return 2 if setting.scenario.config.language.get("final_logit_softcapping") else 1
 
 
 def filter_programs(chip: int, rows: int) -> int:
@@ -317,8 +336,9 @@ def compiling_bytes(setting: Setting) -> int:
     architecture, resolved = setting.architecture, setting.resolved
     cold = not setting.scenario.kernels_compiled and not resolved.enforce_eager
     compiles = cold and setting.runner in ("v1", "v2") and setting.is_first
-    table = ACTIVATIONS.load().compiling
-    if not compiles or resolved.version < table.since:
+    vendors = (None, setting.accelerator.vendor)
+    rows = (row for row in ACTIVATIONS.load().compiling if row.vendor in vendors)
+    if not compiles or not any(row.covers(resolved.version) for row in rows):
         return 0
     if not resolved.engine.compiles(architecture, resolved.version):
         return 0

@@ -20,6 +20,7 @@ from kvcore.engine.switches import GraphEstimate as EstimateRule
 from kvcore.memory.activations import ACTIVATIONS, FLOAT32_BYTES, layer_elements
 from kvcore.model.architecture import Architecture, caches_of
 from kvcore.model.caches import ChunkedLocal, FullAttention, Mla, SlidingWindow
+from kvcore.scenario import Link
 from kvcore.tables import (
     Capability,
     CapabilityNumber,
@@ -47,12 +48,25 @@ class Driver(Record, frozen=True, kw_only=True):
 
 
 class UnknownDriver(ReleaseRange, frozen=True, kw_only=True):
-    """The same on hosts of cards of one compute capability whose driver is not known: likely, and at the most."""
+    """The same on hosts of cards of one compute capability or vendor whose driver is not known: likely, and at the most
+    and least."""
 
     source: Source
-    capability: Capability
     factor: Annotated[float, Meta(ge=0.1, le=100.0)]
     most: Annotated[float, Meta(ge=0.1, le=100.0)]
+    least: Annotated[float, Meta(ge=0.1, le=100.0)] | None = None
+    """None: the likely factor."""
+    capability: Capability | None = None
+    vendor: Vendor | None = None
+
+
+class Nccl(Record, frozen=True, kw_only=True):
+    """Bytes of each captured call of NCCL; `perhaps`: where the calls may be NCCL's or not, and how much more."""
+
+    source: Source
+    calls_per_layer: Count
+    bytes_per_call: Annotated[float, Meta(ge=0.0, le=1e8)]
+    perhaps: Annotated[float, Meta(ge=0.0, le=1e8)]
 
 
 class FlashInfer(Record, frozen=True, kw_only=True):
@@ -104,6 +118,7 @@ class GraphTables(Reviewed, frozen=True, kw_only=True):
     driver: Driver
     unknown_driver: tuple[UnknownDriver, ...]
     attention_splits: AttentionSplits
+    nccl: Nccl
     gemm_workspace: tuple[Workspace, ...]
     estimate: GraphEstimate
     flashinfer: FlashInfer
@@ -124,10 +139,11 @@ def graph_bytes(
     largest_batch: int,
     attention_splits: int,
     workspaces: int,
+    collectives: int,
 ) -> int:
-    """A rate for each graph and layer, and what all graphs share."""
+    """A rate for each graph and layer, what all graphs share, and the calls of NCCL in them."""
     own = math.trunc(graphs * layers * bytes_per_graph_and_layer)
-    return own + largest_batch + attention_splits + workspaces
+    return own + largest_batch + attention_splits + workspaces + collectives
 
 
 class CapturedGraphs(Struct, frozen=True, kw_only=True):
@@ -141,8 +157,13 @@ class CapturedGraphs(Struct, frozen=True, kw_only=True):
     """Workspaces of cuBLAS, and of an attention that allocates its own."""
     estimated_workspaces: int = 0
     """The part of them in the engine's own estimate: it runs first, and allots what the process shares."""
+    collectives: int = 0
+    """Calls of NCCL."""
     perhaps: int = 0
-    """Bytes that may come on top: an older driver's, a workspace of their own, piecewise graphs next to full ones."""
+    """Bytes that may come on top: an older driver's, a workspace of their own, piecewise graphs next to full ones, or
+    NCCL's."""
+    perhaps_less: int = 0
+    """Bytes that may not be there."""
 
     def bytes_of(self, layers: int) -> int:
         """count × layers × rate + what all graphs share."""
@@ -153,11 +174,13 @@ class CapturedGraphs(Struct, frozen=True, kw_only=True):
             self.largest_batch,
             self.attention_splits,
             self.workspaces,
+            self.collectives,
         )
 
     def quantity(self, name: str, layers: int, spread_share: float, source: str) -> Quantity:
         """`bytes_of` with what it is made of."""
         value, rate = self.bytes_of(layers), self.bytes_per_graph_and_layer
+        less = max(spread_share * value, self.perhaps_less)
         more = max(spread_share * value, self.perhaps)
         return explained(
             name,
@@ -168,9 +191,10 @@ class CapturedGraphs(Struct, frozen=True, kw_only=True):
             given("largest_batch", self.largest_batch, Unit.BYTES, Grade.FITTED),
             given("attention_splits", self.attention_splits, Unit.BYTES, Grade.DERIVED),
             given("workspaces", self.workspaces, Unit.BYTES, Grade.DERIVED),
+            given("collectives", self.collectives, Unit.BYTES, Grade.FITTED),
             grade=Grade.FITTED if self.count else Grade.EXACT,
             source=source,
-            interval=(value - spread_share * value, value + more),
+            interval=(value - less, value + more),
         )
 
 
@@ -205,7 +229,8 @@ def counted_graph_bytes(
     row = GRAPHS.load().estimate
     if not graph_count(setting) or not counts_estimate(setting):
         return figure("counted_graphs", 0, grade=Grade.EXACT, source=row.source, spread=0.0)
-    if setting.runner != "v2" and not attention_workspace_bytes(setting):
+    captured = captured or captured_graphs(setting)
+    if setting.runner != "v2" and not attention_workspace_bytes(setting) and not captured.collectives:
         spread = row.spread_share * actual.value
         interval = (actual.value - spread, actual.value + spread)
         return replace(actual, name="counted_graphs", source=row.source, interval=interval)
@@ -221,10 +246,11 @@ def captured_graphs(setting: Setting) -> CapturedGraphs:
         return CapturedGraphs(bytes_per_graph_and_layer=rate)
     own, shared = attention_workspace_bytes(setting), shared_workspace(setting)
     workspaces = gemm_workspace_bytes(setting) + wrapper_bytes(setting, own)
-    factor, most = driver_factors(setting)
+    factor, most, least = driver_factors(setting)
     apart = len(setting.resolved.cudagraph_modes) > 1 and not captures_piecewise(setting)
     graphs = count * (most - factor) + len(setting.resolved.cudagraph_capture_sizes) * apart
-    perhaps = int(graphs * setting.layers * rate) + own * (shared is not None and not shared.is_sure)
+    collectives, unsure = nccl_bytes(setting, count)
+    perhaps = int(graphs * setting.layers * rate) + own * (shared is not None and not shared.is_sure) + unsure
     return CapturedGraphs(
         count=count,
         bytes_per_graph_and_layer=rate * factor,
@@ -232,19 +258,44 @@ def captured_graphs(setting: Setting) -> CapturedGraphs:
         attention_splits=attention_split_bytes(setting),
         workspaces=workspaces + (own if shared is None else 0),
         estimated_workspaces=workspaces + own,
+        collectives=collectives,
         perhaps=perhaps,
+        perhaps_less=int(count * (factor - least) * setting.layers * rate) + collectives,
     )
 
 
+def nccl_bytes(setting: Setting, graphs: int) -> tuple[int, int]:
+    """Bytes of NCCL's calls in so many graphs, and how many more they may be.
+
+    They are NCCL's where vLLM's own all-reduce is off: without P2P, and for more than two ranks without NVLink. By P2P
+    NCCL keeps less, if anything.
+
+    Source: `nccl` of graphs.toml.
+    """
+    row, ranks = GRAPHS.load().nccl, setting.parallel.tensor_parallel_size
+    if setting.accelerator.vendor is not Vendor.NVIDIA or ranks == 1 or setting.runner == "v0":
+        return 0, 0
+    calls = graphs * setting.layers * row.calls_per_layer
+    perhaps = int(calls * row.perhaps)
+    if setting.links == (Link.PCIE,):
+        return int(calls * row.bytes_per_call), perhaps
+    joins_by_slots = setting.links[0] == Link.PCIE or (Link.PCIE_P2P in setting.links and ranks > 2)
+    return 0, perhaps if joins_by_slots else 0
+
+
 def estimated_graphs(setting: Setting, captured: CapturedGraphs | None = None) -> CapturedGraphs:
-    """The graphs in the engine's own estimate, whether or not it is taken off the budget."""
+    """The graphs in the engine's own estimate, whether or not it is taken off the budget: two of four published ones
+    with calls of NCCL have nothing of them.
+    """
     captured = captured or captured_graphs(setting)
     share = GRAPHS.load().estimate.v2_share if setting.runner == "v2" else 1.0
     return replace(
         captured,
         bytes_per_graph_and_layer=captured.bytes_per_graph_and_layer * share,
         workspaces=captured.estimated_workspaces,
-        perhaps=0,
+        collectives=0,
+        perhaps=captured.collectives,
+        perhaps_less=0,
     )
 
 
@@ -394,20 +445,21 @@ def graph_count(setting: Setting) -> int:
     return (pieces + full_count(setting)) * (2 if doubled else 1)
 
 
-def driver_factors(setting: Setting) -> tuple[float, float]:
-    """How many times as much each graph takes on this host, and at the most: older drivers keep more of a kernel."""
+def driver_factors(setting: Setting) -> tuple[float, float, float]:
+    """How many times as much each graph takes on this host, at the most and at the least: older drivers keep more of a
+    kernel, and AMD's."""
     table, version = GRAPHS.load(), setting.resolved.version
-    driver = setting.scenario.surroundings.driver
-    if driver is not None:
+    driver, vendor = setting.scenario.surroundings.driver, setting.accelerator.vendor
+    if driver is not None and vendor is Vendor.NVIDIA:
         major = driver.split(".")[0]
         is_old = major.isdecimal() and int(major) < table.driver.modern and setting.capability
         factor = table.driver.factor if is_old else 1.0
-        return factor, factor
-    capability = setting.capability
+        return factor, factor, factor
     for row in table.unknown_driver:
-        if row.capability == capability and row.covers(version):
-            return row.factor, row.most
-    return 1.0, 1.0
+        is_meant = row.vendor in (None, vendor) and row.capability in (None, setting.capability)
+        if is_meant and row.covers(version):
+            return row.factor, row.most, row.least or row.factor
+    return 1.0, 1.0, 1.0
 
 
 def graph_rate(setting: Setting) -> GraphRate:

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from packaging.version import Version
 
 from kvcore.base.errors import EngineRefusalError, Notice, notice, shorten
+from kvcore.catalogue.accelerators import Vendor
 from kvcore.engine.cards import CardView
 from kvcore.engine.facts import ADDITIONAL
 from kvcore.engine.protocol import Engine, Resolved
@@ -51,8 +52,9 @@ from kvcore.engines.vllm.runner import (
 )
 from kvcore.engines.vllm.start import Start, VllmPlatform
 from kvcore.engines.vllm.storage import check_quantization, storage_of
-from kvcore.engines.vllm.versions import planned_release
-from kvcore.model.architecture import Architecture
+from kvcore.engines.vllm.versions import planned_release, vllm_release
+from kvcore.model.architecture import Architecture, caches_of
+from kvcore.model.caches import SlidingWindow
 from kvcore.model.quantization.modelslim import METHOD as MODELSLIM
 from kvcore.model.rope import default_max_model_len, derived_max_model_len
 from kvcore.scenario import AUTO, Runner, Scenario
@@ -241,9 +243,10 @@ def _chunked_prefill(start: Start, max_model_len: int) -> bool:
 
     Before 0.8 latent attention was left out so late that the batch had already been made, and checked, as for cutting.
 
+    V0 cuts long prompts by itself on CUDA alone, before 0.8 on ROCm too, and not where a window holds for all layers.
     A plug-in's scheduler cuts prompts only where its own settings say so.
 
-    Source: vllm/engine/arg_utils.py:_set_default_args_v0 (0.8.5), _set_default_args_v1 (0.10.2),
+    Source: vllm/engine/arg_utils.py:_set_default_args_v0 (0.8.5, 0.9.2, 0.10.1.1), _set_default_args_v1 (0.10.2),
     vllm/config/model.py:ModelConfig.is_chunked_prefill_supported (0.32.0),
     vllm_ascend/core/schedule_config.py:AscendSchedulerConfig (0.7.3, 0.11.0).
     """
@@ -259,11 +262,19 @@ def _chunked_prefill(start: Start, max_model_len: int) -> bool:
     return (
         not start.is_pooling
         and max_model_len > V0_CHUNKED_LENGTH
+        and _cuts_long_prompts(start)
         and not architecture.is_multimodal
         and not (architecture.is_mla and not start.switches.latent_cuts_late)
         and not scenario.enable_lora
         and scenario.speculative_config is None
     )
+
+
+def _cuts_long_prompts(start: Start) -> bool:
+    """`is_gpu and not use_sliding_window`: the device type of ROCm was "cuda" as well before 0.8."""
+    vendors = (Vendor.NVIDIA, Vendor.AMD) if start.version < vllm_release("0.8.0") else (Vendor.NVIDIA,)
+    has_window = all(isinstance(cache, SlidingWindow) for cache in caches_of(start.architecture))
+    return start.card.vendor in vendors and not has_window
 
 
 def _cuts_prompts(start: Start) -> bool:

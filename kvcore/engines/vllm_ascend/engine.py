@@ -392,9 +392,14 @@ class AscendEngine(NpuEngine):
         return not vllm_release("0.9.1") <= version < vllm_release("0.13.0")
 
     def estimates_graphs(self, setting: Setting) -> bool:
-        """Source: vllm_ascend/worker/worker.py:determine_available_memory (0.21.0rc1, 0.22.1rc1; not in 0.20.2rc1,
-        0.23.0rc1), which leaves DeepSeek-V4 out."""
-        is_between = vllm_release("0.21.0") <= setting.resolved.version < vllm_release("0.23.0")
+        """Development versions of 0.23 do, whose text says "since v0.22.1": taken back on 8 July 2026 (pull request
+        11562), before 0.23.0rc1, and not there again in 0.30.0rc2.
+
+        Source: vllm_ascend/worker/worker.py:determine_available_memory (0.21.0rc1, 0.22.1rc1; not in 0.20.2rc1, 0.23.0,
+        0.24.0rc1, 0.25.1rc1, 0.26.0rc1, 0.27.1rc1, 0.30.0rc2), which leaves DeepSeek-V4 out."""
+        asked = setting.scenario.engine_version
+        planned = setting.resolved.version if asked is None else parse_version(asked)
+        is_between = vllm_release("0.21.0") <= setting.resolved.version and planned < Version("0.23.0rc1")
         return is_between and setting.scenario.config.model_type != "deepseek_v4"
 
     def taken_later(self, setting: Setting, pool_bytes: float) -> Iterator[TakenLater]:
