@@ -16,6 +16,7 @@ from kvcore.catalogue.models import Checkpoint
 from kvcore.engines.registry import engine_names
 from kvcore.flags import FLAGS, REGISTRY, Kind, fields_of, flags_of, read_whole
 from kvcore.scenario import (
+    PARALLEL,
     CudagraphMode,
     Host,
     Installation,
@@ -46,7 +47,7 @@ def test_every_field_of_an_object_has_a_row(parent: str, kind: type[Any]) -> Non
 
 
 def test_every_field_of_a_scenario_has_a_row() -> None:
-    own = {*Scenario.__struct_fields__, *Parallel.__struct_fields__} - {"parallel"}
+    own = {*Scenario.__struct_fields__, *PARALLEL} - {"parallel"}
     assert {name for name in PLANNED if "." not in name} == own | {"hf_quant_config", "headers"}
 
 

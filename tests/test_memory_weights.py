@@ -115,7 +115,7 @@ class TestPipelineStages:
 
     def test_embedding_first_norm_and_head_last(self):
         first, middle, last = (weigh(LLAMA, stage, pipeline_parallel_size=3).parameters for stage in range(3))
-        layers = [len(stage_layers(32, 3, stage)) for stage in range(3)]
+        layers = [len(stage_layers(32, Parallel(pipeline_parallel_size=3), stage)) for stage in range(3)]
         embedding = 2 * 128256 * 4096
         layer = middle // layers[1]
         assert first == layers[0] * layer + embedding

@@ -16,6 +16,7 @@ from kvcore.base.units import GIB
 from kvcore.cache.capacity import CachePlan, plan_cache
 from kvcore.engines.registry import find_engine
 from kvcore.planning import Plan, Tightness, Verdict, judged, leaves_none, plan
+from kvcore.planning.numbers import numbers
 from kvcore.wire.request import scenario_from_request
 
 PARTS = ("system", "framework", "weights", "activations", "cuda_graphs", "kv_cache", "unused")
@@ -242,6 +243,22 @@ def test_state_blocks_are_checked_in_a_given_kv_memory(given: dict[str, Any], bl
     with pytest.raises(EngineRefusalError) as caught:
         planned(**asked)
     assert (caught.value.code, caught.value.params["blocks"]) == ("state-blocks-too-few", blocks)
+
+
+def test_the_stage_with_the_most_layers_decides_the_blocks() -> None:
+    """64 layers as 40 and 24: 65,536 bytes a block and layer, of what the first stage has left."""
+    asked = {"model": "Qwen/Qwen3-32B", "accelerator": "L40S-48GB", "pipeline_parallel_size": 2}
+    even = planned(**asked)
+    uneven = planned(**asked, env={"VLLM_PP_LAYER_PARTITION": "40,24"})
+    assert even.cache is not None
+    assert uneven.cache is not None
+    assert [sum(spec.layers for spec in specs) for specs in uneven.specs] == [40, 24]
+    assert [(group.layers, uneven.stage) for group in uneven.cache.groups] == [(40, 0)]
+    assert uneven.cache.num_blocks == uneven.available_kv_bytes // (40 * 65_536)
+    assert uneven.cache.num_blocks < even.cache.num_blocks
+    assert numbers(uneven.scenario).pool.num_blocks == uneven.cache.num_blocks
+    with pytest.raises(EngineRefusalError, match=r"len\(partitions\)=2 does not match pp_size=1"):
+        numbers(scenario_from_request({**asked, "pipeline_parallel_size": 1, "env": uneven.scenario.env}))
 
 
 @pytest.mark.parametrize("engine", ["vllm", "vllm-ascend", "vllm-mindspore"])

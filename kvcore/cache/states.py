@@ -110,7 +110,7 @@ def rank_layer_specs(
     _check_context_parallel(architecture, parallel)
     engine = resolved.engine
     placement = _placement(architecture, parallel, resolved)
-    indices = stage_layers(architecture.num_layers, parallel.pipeline_parallel_size, stage)
+    indices = stage_layers(architecture.num_layers, parallel, stage)
     alike = _alike(architecture, indices, kv_format(placement.kv_cache_dtype).boundary_layers)
     is_last = stage == parallel.pipeline_parallel_size - 1
     drafts = by_identity(draft.layers) if draft is not None and is_last else ()

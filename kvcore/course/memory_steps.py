@@ -149,7 +149,7 @@ def _weights_points(lesson: Lesson, shares: WeightShares) -> Iterator[str]:
     elif shares.otherwise > MIB and 0 < architecture.num_kv_heads < ranks:
         yield say("weights-heads-copied", ranks=str(ranks), heads=str(architecture.num_kv_heads))
     if parallel.pipeline_parallel_size > 1:
-        layers = stage_layers(architecture.num_layers, parallel.pipeline_parallel_size, base.stage)
+        layers = stage_layers(architecture.num_layers, parallel, base.stage)
         yield say(
             "weights-stages",
             stage=str(base.stage + 1),

@@ -45,7 +45,7 @@ def setting_of(
         links=links_of(scenario, accelerator, ranks),
         element_bytes=DTYPE_BYTES[resolved.dtype],
         storage=f"{quantization.method} {quantization.detail}".lower(),
-        layers=len(stage_layers(architecture.num_layers, parallel.pipeline_parallel_size, stage)),
+        layers=len(stage_layers(architecture.num_layers, parallel, stage)),
         ranks=ranks,
     )
 

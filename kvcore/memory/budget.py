@@ -80,7 +80,7 @@ def rank_memories(
     found: dict[Hashable, RankMemory] = {}
 
     def memory(stage: int, stored: WeightBytes) -> RankMemory:
-        layers = len(stage_layers(architecture.num_layers, len(weights), stage))
+        layers = len(stage_layers(architecture.num_layers, scenario.parallel, stage))
         alike = stage == 0, stage == len(weights) - 1, layers, stored
         if alike not in found:
             found[alike] = rank_memory(

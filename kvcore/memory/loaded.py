@@ -290,7 +290,7 @@ def offloaded_bytes(
     modules: list[tuple[Module, str]] = []
     if engine.switches(version).offloads_encoders and architecture.is_multimodal:
         modules += ((module, module.name) for module in architecture.every)
-    for index in stage_layers(architecture.num_layers, parallel.pipeline_parallel_size, stage):
+    for index in stage_layers(architecture.num_layers, parallel, stage):
         prefix = f"{architecture.layer_prefix}.{index}."
         modules += ((module, prefix + module.name) for module in architecture.layers[index].modules)
     moved = 0

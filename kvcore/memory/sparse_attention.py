@@ -45,7 +45,7 @@ def choice_bytes(architecture: Architecture, parallel: Parallel, resolved: Resol
     rows = batch
     if choice.is_of_decodes:
         rows = min(batch, resolved.max_num_seqs * (1 + resolved.num_speculative_tokens))
-    layers = stage_layers(architecture.num_layers, parallel.pipeline_parallel_size, stage)
+    layers = stage_layers(architecture.num_layers, parallel, stage)
     begun = [choice.groups[index] for index in layers]
     groups = sum(begun) + (choice.is_of_decodes and not begun[0])
     return total + groups * allocated_bytes((rows + 1) * choice.topk * INDEX_BYTES, split)

@@ -183,7 +183,7 @@ def _weight_bytes(
 
 def stage_of(architecture: Architecture, parallel: Parallel, stage: int) -> tuple[Layer, ...]:
     """The decoder layers of a pipeline stage."""
-    indices = stage_layers(architecture.num_layers, parallel.pipeline_parallel_size, stage)
+    indices = stage_layers(architecture.num_layers, parallel, stage)
     return architecture.layers[indices.start : indices.stop]
 
 
@@ -210,7 +210,7 @@ def counted_layers(
     if not quantization.depends_on_layer:
         layers = stage_of(architecture, parallel, stage)
         return [(layer, f"{prefix}.0.", count) for layer, count in by_identity(layers)]
-    indices = stage_layers(architecture.num_layers, parallel.pipeline_parallel_size, stage)
+    indices = stage_layers(architecture.num_layers, parallel, stage)
     alike = _stored_alike(architecture, quantization, indices.start, indices.stop)
     return [(architecture.layers[index], f"{prefix}.{index}.", count) for index, count in alike]
 

@@ -20,7 +20,7 @@ from kvcore.cache.capacity import CachePlan, plan_cache
 from kvcore.cache.spec import LayerSpec
 from kvcore.cache.states import aligned_block_size, has_states, rank_layer_specs
 from kvcore.catalogue.accelerators import Accelerator, Vendor
-from kvcore.engine import heads_per_rank
+from kvcore.engine import heads_per_rank, partitioned
 from kvcore.engine.cards import CardView, without_card
 from kvcore.engine.protocol import Resolved
 from kvcore.engine.rank_memory import RankMemory
@@ -190,6 +190,7 @@ def plan(scenario: Scenario, batch: Batch | None = None) -> Plan:
     accelerator = card_of(scenario)
     card = view_of(accelerator, scenario.accelerator is None)
     begun = begin(scenario)
+    scenario = partitioned(scenario, begun.architecture.num_layers)
     resolved = resolve_flags(scenario, begun, card)
 
     def load() -> Loaded:
@@ -256,6 +257,7 @@ def check(scenario: Scenario) -> None:
     accelerator = card_of(scenario)
     card = view_of(accelerator, scenario.accelerator is None)
     begun = begin(scenario)
+    scenario = partitioned(scenario, begun.architecture.num_layers)
     load_weights(scenario, begun, lay_out(scenario, begun, resolve_flags(scenario, begun, card)), card)
 
 

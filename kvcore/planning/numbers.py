@@ -13,6 +13,7 @@ from kvcore.base.quantity import Quantity
 from kvcore.cache.capacity import Pool, pool_planner
 from kvcore.cache.spec import LayerSpec
 from kvcore.catalogue.accelerators import Accelerator
+from kvcore.engine import partitioned
 from kvcore.engine.cards import CardView, without_card
 from kvcore.engine.protocol import Resolved
 from kvcore.engine.setting import model_runner, setting_of
@@ -109,6 +110,7 @@ class OnCards:
         """The card of `scenario` does not count. Raises as `begin` does."""
         self.scenario = without_card(scenario)
         self._begun = begin(self.scenario)
+        self.scenario = partitioned(self.scenario, self._begun.architecture.num_layers)
         self._known: dict[Hashable, object] = {}
 
     def _once(self, key: Hashable, find: Callable[[], T]) -> T:

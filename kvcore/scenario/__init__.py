@@ -64,6 +64,8 @@ class Parallel(Struct, frozen=True, kw_only=True):
     """Backend by which ranks exchange tokens with whole experts; None is the engine's default, gather and scatter."""
     num_redundant_experts: int = 0
     """Copies of experts by which EPLB balances the load."""
+    layer_partition: tuple[int, ...] = ()
+    """Layers of each pipeline stage, where a variable states them: set by the plan, never by a request."""
 
     @property
     def ranks_per_replica(self) -> int:
@@ -307,15 +309,15 @@ def nested(values: Mapping[str, Any]) -> dict[str, Any]:
 
 KEPT_AS_JSON: Final = ("kv_transfer_config", "additional_config")
 """Objects that a scenario has as JSON text."""
-PARALLEL: Final = frozenset(Parallel.__struct_fields__)
-"""Fields of a scenario's `parallel`."""
+PARALLEL: Final = tuple(name for name in Parallel.__struct_fields__ if name != "layer_partition")
+"""Fields of a scenario's `parallel` that a request may set."""
 _SET: Final = tuple(
     name for name in Scenario.__struct_fields__ if name not in ("model", "config", "parallel")
 )
 _set_in: Final = attrgetter(*_SET)
-_cut_in: Final = attrgetter(*Parallel.__struct_fields__)
+_cut_in: Final = attrgetter(*PARALLEL)
 
-_OWN: Final = frozenset({*Scenario.__struct_fields__, *Parallel.__struct_fields__}) - {"parallel"}
+_OWN: Final = frozenset({*Scenario.__struct_fields__, *PARALLEL}) - {"parallel"}
 _RECORDS: Final[Mapping[str, frozenset[str]]] = {
     "": _OWN | {"hf_quant_config", "headers"},
     "checkpoint": frozenset(Checkpoint.__struct_fields__),
@@ -360,9 +362,7 @@ def set_fields(scenario: Scenario) -> frozenset[str]:
         >>> sorted(set_fields(scenario_from_request(asked)))
         ['checkpoint', 'max_num_seqs', 'tensor_parallel_size']
     """
-    rows = zip(
-        (*_SET, *Parallel.__struct_fields__), _flags_of(scenario), _flags_of(unset_scenario()), strict=True
-    )
+    rows = zip((*_SET, *PARALLEL), _flags_of(scenario), _flags_of(unset_scenario()), strict=True)
     return frozenset([name for name, value, default in rows if value is not default and value != default])
 
 

@@ -36,7 +36,7 @@ from kvcore.engines.registry import engine_of
 from kvcore.flags import FLAGS, Kind, LinkRule, fields_of, read_whole
 from kvcore.model.config import ModelConfig
 from kvcore.planning import Plan
-from kvcore.scenario import KEPT_AS_JSON, Parallel, Scenario, value_of
+from kvcore.scenario import KEPT_AS_JSON, PARALLEL, Scenario, value_of
 from kvcore.wire.fields import Fields
 from kvcore.wire.link_names import Repair, full_name, full_names, is_ours
 from kvcore.wire.request import scenario_from_request
@@ -72,7 +72,6 @@ _JSON_TEXTS: Final = tuple(name for name, flag in FLAGS.items() if flag.link is 
 _PACKED_TEXTS: Final = tuple(f"{name}{PACKED}" for name in _JSON_TEXTS)
 _LEFT_OUT: Final = tuple(f"{name}{LEFT_OUT}" for name in _JSON_TEXTS if FLAGS[name].key == "config")
 _CHECKPOINT: Final = tuple(fields_of("checkpoint"))
-_PARALLEL: Final = Parallel.__struct_fields__
 _PLAIN: Final = tuple(
     name
     for name in Scenario.__struct_fields__
@@ -103,7 +102,7 @@ def encode(scenario: Scenario) -> dict[str, str]:
     A config.json that is too long for a link is left out, and the link says so.
     """
     params = {"v": VERSION, **_encode_model(scenario), **_encode_accelerator(scenario.accelerator)}
-    for name in ("engine", "engine_version", *_PARALLEL, *_PLAIN):
+    for name in ("engine", "engine_version", *PARALLEL, *_PLAIN):
         params |= _encode_plain(name, value_of(scenario, name))
     for name in ("speculative_config", "surroundings", "measured"):
         part = getattr(scenario, name)

@@ -27,6 +27,7 @@ from kvcore.model.rope import read_yarn
 from kvcore.scenario import (
     DEFAULT_ENGINE,
     NEEDED_DRAFTS,
+    PARALLEL,
     CudagraphMode,
     Host,
     Installation,
@@ -82,7 +83,6 @@ def id_of(request: Json) -> object:
 
 _MEASURED: Final = Measured.__struct_fields__
 _CHECKPOINT: Final = Checkpoint.__struct_fields__
-_PARALLEL: Final = Parallel.__struct_fields__
 _READ_APART: Final = (
     "model", "config", "checkpoint", "accelerator", "engine", "engine_version", "parallel", "speculative_config",
     "limit_mm_per_prompt", "mm_processor_kwargs", "hf_overrides", "kv_transfer_config", "additional_config", "env",
@@ -127,7 +127,7 @@ def scenario_from_request(
         engine = DEFAULT_ENGINE if accelerator is None else engine_for(accelerator).name
     engine_version = asked.read("engine_version")
     find_engine(engine).release(engine_version)
-    parallel = Parallel(**asked.given(_PARALLEL))
+    parallel = Parallel(**asked.given(PARALLEL))
     overrides = request.get("hf_overrides")
     return Scenario(
         model=model,

@@ -56,7 +56,7 @@ def cards_drawing(plan: Plan, t: Words) -> Drawing:
 def _row(plan: Plan, replica: int, stage: int, t: Words) -> str:
     parallel = plan.scenario.parallel
     ranks = parallel.tensor_parallel_size
-    layers = stage_layers(plan.architecture.num_layers, parallel.pipeline_parallel_size, stage)
+    layers = stage_layers(plan.architecture.num_layers, parallel, stage)
     names = [t("layers {first} to {last}", first=str(layers.start + 1), last=str(layers.stop))]
     if parallel.pipeline_parallel_size > 1:
         names.insert(0, t("stage {number}", number=str(stage + 1)))
