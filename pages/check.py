@@ -4,6 +4,7 @@ import streamlit as st
 
 from kvcore.base.errors import KvPlannerError, LogError
 from kvcore.evidence.calibration import compare
+from kvcore.evidence.card_guess import guessed_cards
 from kvcore.evidence.recognized import scenario_from_log
 from kvcore.planning import plan
 from pages.ui.check import log as check_log
@@ -42,7 +43,8 @@ with log_tab:
                 result.headline(compared, log, planned, t, is_known=is_known)
             check_log.unknown_model(found, t)
             check_log.found(kept, log, t)
-            notes.notices(log.notices, t)
+            guess = guessed_cards(log, found.scenario)
+            notes.notices(log.notices if guess is None else (*log.notices, guess.notice), t)
             if not is_fixed:
                 result.recognized(found, planned, t)
             if log.failure is None:

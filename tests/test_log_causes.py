@@ -8,7 +8,8 @@ from kvcore.evidence.log.failures import Change
 from kvcore.evidence.log.phases import Phase
 from kvcore.evidence.log.reader import StartupLog, read_log
 from kvcore.evidence.log_report import log_report
-from kvcore.evidence.recognized import request_from
+from kvcore.evidence.recognized import request_from, scenario_from_log
+from kvcore.wire.request import scenario_from_request
 
 ENGINE = "(EngineCore pid=42) "
 FRAME = ENGINE + 'ERROR 04-26 12:05:05 [core.py:1108]   File "/x/vllm/v1/worker/{}.py", line 7, in {}'
@@ -329,3 +330,54 @@ def test_a_start_on_a_card_that_an_error_names_is_compared_with_that_card() -> N
     report = log_report(read(ARGS % 0.95, LOADED.format(13.0), AUTOTUNING.format(1.02)))
     assert report["request"]["accelerator"]["memory_gib"] == 14.56
     assert not [one for one in report["comparison"]["notices"] if one["code"] == "cause-unnamed-card"]
+
+
+def guess(*lines: str) -> list[str]:
+    found = log_report(read(*lines))["card_guess"]
+    return [] if found is None else found["cards"]
+
+
+KAGGLE = (
+    "INFO 06-04 05:33:46 [utils.py:278] non-default args: {'dtype': 'half', 'max_model_len': 8192, 'tensor_parallel_"
+    "size': 2, 'gpu_memory_utilization': 0.85, 'enforce_eager': True, 'model': 'Qwen/Qwen3-8B'}",
+    "(EngineCore pid=163) INFO 06-04 [core.py:112] Initializing a V1 LLM engine (v0.22.0) with config: model='x', ",
+    "(Worker_TP0 pid=189) INFO 06-04 05:35:13 [model_runner.py:295] Model loading took 7.71 GiB and 34.790847 seconds",
+    "(Worker_TP0 pid=189) INFO 06-04 05:35:33 [gpu_worker.py:466] Available KV cache memory: 3.92 GiB",
+)
+LLAMA = (
+    "vLLM API server version 0.11.0",
+    "non-default args: {'model': 'meta-llama/Llama-3.1-8B-Instruct', 'max_model_len': 32000, "
+    "'gpu_memory_utilization': 0.92, 'max_num_seqs': 128}",
+    "(EngineCore_DP0 pid=4671) INFO 10-14 19:25:01 [gpu_model_runner.py:2653] Model loading took 14.9889 GiB and 132 s",
+    "(EngineCore_DP0 pid=4671) INFO 10-14 19:25:50 [gpu_worker.py:298] Available KV cache memory: 4.75 GiB",
+)
+
+
+def test_cards_are_guessed_from_utilization_weights_and_pool() -> None:
+    """Two T4 at 0.85: 7.71 + 3.92 GiB and what a forward pass takes are 85 % of 14.6 GiB; 22 GiB at 0.92."""
+    assert set(guess(*KAGGLE)) == {"A16-16GB", "A2-16GB", "T4-16GB"}
+    without_ampere = "symm_mem.py: SymmMemCommunicator: Device capability 7.5 not supported, not available."
+    assert guess(*KAGGLE, without_ampere) == ["T4-16GB"]
+    assert set(guess(*LLAMA)) == {"A10-24GB", "A10G-24GB", "L4-24GB"}
+
+
+def test_a_guess_is_no_fact() -> None:
+    report = log_report(read(*LLAMA))
+    assert "accelerator" not in report["request"]
+    assert [one["code"] for one in report["comparison"]["notices"]] == ["cause-no-card"]
+    assert [part["part"] for part in report["comparison"]["parts"]] == ["weights"]
+    assert "this is a guess" in report["card_guess"]["next_step"]
+
+
+def test_no_card_is_guessed_for_one_that_the_log_names_or_that_none_fits() -> None:
+    assert guess(*LLAMA, "Your device 'NVIDIA L4' (with compute capability 8.9)") == []
+    assert guess(*LLAMA[:3]) == []
+    other = [line.replace("4.75", "9.50") for line in LLAMA]  # 27.4 GiB: no card has that
+    assert guess(*other) == []
+
+
+def test_an_ascend_log_is_never_compared_with_an_nvidia_card() -> None:
+    current = scenario_from_request({"model": "Qwen/Qwen3-8B", "accelerator": "H100-80GB"})
+    log = read(ARGS % 0.9, "NPUModelRunner init failed, error code is 207005")
+    found = scenario_from_log(log, current).scenario
+    assert (found.engine, found.accelerator and found.accelerator.vendor) == ("vllm-ascend", "huawei")

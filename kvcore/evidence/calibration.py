@@ -264,7 +264,9 @@ def _doubts(log: StartupLog, planned: Plan) -> Iterator[Notice]:
         yield Notice(code="cause-other-flags", params={"fields": ", ".join(flags)})
     total = log.worst_rank.total_gib
     if not _names_card(log):
-        yield Notice(code="cause-unnamed-card", params={"name": planned.accelerator.name})
+        name = {"name": planned.accelerator.name}
+        is_named = planned.memory is not None
+        yield Notice(code="cause-unnamed-card", params=name) if is_named else Notice(code="cause-no-card")
     with suppress(CatalogueError):
         known = catalogue.find_accelerator(planned.accelerator.id).memory_gib
         if total is not None and abs(total.value - known) > DRIVER_GIB:

@@ -11,25 +11,29 @@ from msgspec.structs import replace
 from kvcore.base.errors import KvPlannerError
 from kvcore.base.units import rounded
 from kvcore.evidence.calibration import Comparison, calibrated, compare, measured_values
+from kvcore.evidence.card_guess import guessed_cards
 from kvcore.evidence.log.failures import Failure
 from kvcore.evidence.log.phases import Phase
 from kvcore.evidence.log.reader import StartupLog, measured_from
 from kvcore.evidence.recognized import find_logged_model, request_from, scenario_from_log, with_logged_graphs
 from kvcore.planning import Plan, plan
+from kvcore.scenario import Scenario
 from kvcore.wire.request import scenario_from_request
 
 
 def log_report(log: StartupLog, config: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """`log_result` with `comparison` and `calibrated`, the values of `measured` to plan from this start.
 
-    The model's config is `config`, or the catalogue's. Where there is neither, or the flags cannot be planned, both are
-    null and `prediction_error` is set.
+    `card_guess` has the cards that may be meant where the log names none. The model's config is `config`, or the
+    catalogue's. Where there is neither, or the flags cannot be planned, the first two are null and `prediction_error`
+    is set.
     """
     result = log_result(log)
-    result |= {"comparison": None, "calibrated": None, "prediction_error": None}
+    result |= {"comparison": None, "calibrated": None, "prediction_error": None, "card_guess": None}
     try:
         planned = _planned(log, config)
     except KvPlannerError as error:
+        result["card_guess"] = _guess(log, None)
         result["prediction_error"] = {
             "code": error.code,
             "field": error.field,
@@ -38,9 +42,22 @@ def log_report(log: StartupLog, config: Mapping[str, Any] | None = None) -> dict
         }
         return result
     result["request"] = {**result["request"], "model": planned.scenario.model}
+    result["card_guess"] = _guess(log, planned.scenario)
     result["comparison"] = _comparison(compare(log, planned))
     result["calibrated"] = measured_values(calibrated(log, planned))
     return result
+
+
+def _guess(log: StartupLog, scenario: Scenario | None) -> dict[str, Any] | None:
+    guess = guessed_cards(log, scenario)
+    if guess is None:
+        return None
+    return {
+        "memory_gib": guess.memory_gib,
+        "cards": [card.id for card in guess.cards],
+        "by_budget": guess.by_budget,
+        **_fields(guess.notice, "message", "next_step"),
+    }
 
 
 def _planned(log: StartupLog, config: Mapping[str, Any] | None) -> Plan:
@@ -116,6 +133,8 @@ def log_table(report: Mapping[str, Any]) -> str:
         lines += ["", f"{what}: {failure['message']}", f"  {failure['next_step']}"]
         if failure["change"] is not None:
             lines.append(f"  {failure['change']['field']} = {failure['change']['value']}")
+    if report["card_guess"] is not None:
+        lines.append(f"  {report['card_guess']['message']}; {report['card_guess']['next_step']}")
     lines += [f"  {warning['message']}" for warning in report["warnings"]]
     return "\n".join(lines)
 

@@ -6,6 +6,8 @@ import re
 from itertools import islice
 from typing import Final
 
+from msgspec import Struct
+
 from kvcore.base.errors import shorten
 from kvcore.catalogue.accelerators import Vendor
 from kvcore.engine.protocol import Engine
@@ -20,6 +22,11 @@ _OWN_DEVICE: Final = "Yourdevice'"
 """Source: config/model.py:_resolve_auto_dtype, platforms/cuda.py:CudaPlatformBase.check_if_supports_dtype (0.8.5,
 0.33.0)."""
 _LISTED_DEVICE: Final = re.compile(r"GPU \d{1,3}: {1,4}([A-Za-z][\w .+-]{2,48}?)(?: \(UUID|$)")
+_CAPABILITIES: Final = ("Devicecapability", "(withcomputecapability")
+_CAPABILITY: Final = re.compile(r"(\d{1,2})\.(\d)(?=[a-z)])")
+_BEFORE_AMPERE: Final = "FA2isonlysupportedondeviceswithcomputecapability>=8"
+"""Source: distributed/device_communicators/symm_mem.py, config/model.py, v1/attention/backends/fa_utils.py (0.13.0,
+0.22.0)."""
 _PLATFORMS: Final = (
     ("Automaticallydetectedplatformrocm", Vendor.AMD), ("#rocmblocks:", Vendor.AMD),
     ("Automaticallydetectedplatformcuda", Vendor.NVIDIA), ("#cudablocks:", Vendor.NVIDIA),
@@ -57,6 +64,34 @@ def card_of(log: LogText) -> str | None:
         if name is not None:
             return name
     return None
+
+
+class Capabilities(Struct, frozen=True, kw_only=True):
+    """The compute capabilities that a log leaves possible, both ends included."""
+
+    least: tuple[int, int] = (0, 0)
+    most: tuple[int, int] = (99, 9)
+
+    def has(self, capability: tuple[int, int]) -> bool:
+        """Whether a card of this capability may be meant."""
+        return self.least <= capability <= self.most
+
+
+def capabilities_of(log: LogText) -> Capabilities:
+    """The compute capability that a line prints, or that one rules out.
+
+    Example:
+        >>> from kvcore.evidence.log.cleaned import clean_log
+        >>> capabilities_of(clean_log("SymmMemCommunicator: Device capability 12.0 not supported")).least
+        (12, 0)
+    """
+    for words in _CAPABILITIES:
+        for at in islice(log.occurrences(words), MAX_CARD_LINES):
+            match = _CAPABILITY.match(log.text, at + len(words))
+            if match is not None:
+                found = (int(match[1]), int(match[2]))
+                return Capabilities(least=found, most=found)
+    return Capabilities(most=(7, 9)) if log.has(_BEFORE_AMPERE) else Capabilities()
 
 
 def vendor_of(log: LogText, engine: Engine, card_name: str | None) -> Vendor | None:

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from itertools import islice
 from typing import Final
 
 from msgspec.structs import asdict, replace
 
-from kvcore.base.errors import LogError, Notice, shorten
+from kvcore.base.errors import CatalogueError, LogError, Notice, shorten
 from kvcore.base.units import GIB, ceil_div
 from kvcore.catalogue.accelerators import Vendor
 from kvcore.catalogue.models import bundled_model
+from kvcore.catalogue.names import recognized
 from kvcore.engine.protocol import Engine
 from kvcore.engines.registry import engines
 from kvcore.evidence.log.arguments import LoggedArguments, read_flags
-from kvcore.evidence.log.cards import card_of, vendor_of
+from kvcore.evidence.log.cards import Capabilities, capabilities_of, card_of, vendor_of
 from kvcore.evidence.log.cleaned import LINE_BEGINNING_CHARACTERS, LogText, clean_log
 from kvcore.evidence.log.failures import Failure, StartFacts, find_failures
 from kvcore.evidence.log.figures import Figures, Reading, Spread, engine_figures, find_readings, rank_figures
@@ -67,6 +69,7 @@ class StartupLog(LoggedArguments, frozen=True, kw_only=True):
     card_name: str | None
     vendor: Vendor | None
     """The card's, where the engine runs on one alone or a line tells it."""
+    capability: Capabilities
     figures: Figures
     ranks: tuple[Figures, ...]
     worst_rank: Figures
@@ -185,6 +188,7 @@ def _start(
         is_v0=v0,
         card_name=card_name,
         vendor=vendor_of(log, engine, card_name),
+        capability=capabilities_of(log),
         figures=figures,
         ranks=ranked.ranks,
         worst_rank=worst,
@@ -234,7 +238,10 @@ def _chips(log: LogText, found: tuple[Reading, ...], end: int) -> tuple[Chip, ..
 
 def _embedding_gib(model: str | None, ranks: int) -> float | None:
     """The embedding table of one rank in 16 bits; None for a model that is not in the catalogue."""
-    entry = None if model is None else bundled_model(model)
+    named = None
+    with suppress(CatalogueError):
+        named = None if model is None else recognized(model, any_owner=True)
+    entry = None if named is None else bundled_model(named.model)
     raw = {} if entry is None else entry.config.raw
     inner = raw.get("text_config")
     config = {**raw, **(inner if isinstance(inner, Mapping) else {})}
