@@ -10,13 +10,16 @@ from kvcore import catalogue
 from kvcore.base.errors import KvPlannerError
 from kvcore.base.words import Language, words
 from kvcore.catalogue.documented import DOCUMENTED, license_of
+from kvcore.catalogue.models import Rank
 from kvcore.charts.catalogue_rows import (
+    RANK_NAMES,
     accelerator_facts,
     accelerator_rows,
     bundled_facts,
     model_facts,
     model_rows,
     parameters,
+    sibling_rows,
     version_rows,
 )
 from kvcore.engines.vllm.versions import vllm_releases
@@ -29,6 +32,24 @@ def test_every_model_is_there_and_can_be_read() -> None:
     assert tuple(row.id for row in rows) == catalogue.model_ids()
     assert all(row.source and row.checked for row in rows)
     assert [row.id for row in rows if row.layers is None] == []
+
+
+def test_models_known_by_name_say_of_what_they_are_made() -> None:
+    rows = sibling_rows()
+    assert {row.id for row in rows} == set(catalogue.known_ids()) - set(catalogue.model_ids())
+    (row,) = [row for row in rows if row.id == "RedHatAI/Qwen3-8B-FP8-dynamic"]
+    assert (row.base, row.rank, row.format) == (
+        "Qwen/Qwen3-8B", Rank.FORMAT, "compressed-tensors, fp8 with a scale a row",
+    )  # fmt: skip
+    assert {row.rank for row in rows} <= RANK_NAMES.keys()
+
+
+def test_every_kind_of_source_has_a_name() -> None:
+    assert RANK_NAMES.keys() == set(Rank)
+    by_name = {row.id: row.rank for row in model_rows()}
+    assert by_name["Qwen/Qwen3-1.7B"] is Rank.COPIES
+    assert by_name["01-ai/Yi-1.5-9B-Chat"] is Rank.VALUES
+    assert by_name["nvidia/NVIDIA-Nemotron-3-Ultra-550B-A55B-FP8"] is Rank.STUB
 
 
 def test_a_model() -> None:

@@ -197,13 +197,14 @@ class TestGoingLive:
 
 
 class TestCatalogue:
-    def test_search_is_over_all_three(self) -> None:
+    def test_search_is_over_all_of_them(self) -> None:
         app = open_reference("catalogue")
-        assert len(app.dataframe) == 3
+        assert len(app.dataframe) == 4
         app.text_input(key="catalogue_query").set_value("qwen/qwen3-32b config")
         checked(app.run())
-        assert len(app.dataframe) == 1
-        assert "Qwen/Qwen3-32B" in app.dataframe[0].value["Model"].tolist()
+        own, by_name = app.dataframe
+        assert "Qwen/Qwen3-32B" in own.value["Model"].tolist()
+        assert "RedHatAI/Qwen3-32B-NVFP4" in by_name.value["Model"].tolist()
         assert seen(app).count("No results.") == 2
 
 

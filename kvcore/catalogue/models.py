@@ -6,7 +6,8 @@ checked = 2026-11-21
 total_size = 65524246528          # optional: bytes of the checkpoint's tensors
 total_parameters = 32762123264    # optional
 sentence_transformers = true      # optional: whether the repository ships modules.json
-rank = "stub"                     # optional: how good the source is (Rank); a copy of the Hub's file unless given
+rank = "stub"                     # optional: how good the source is (Rank); where it is not given, "values" if `source`
+                                  # begins with "values of" or says "not the file itself", else "copy"
 nulls = ["sliding_window"]        # optional: keys that the config states as null, which TOML cannot
 [config]                          # keys of config.json that a reader may need
 [hf_quant_config]                 # optional: the side file of ModelOpt checkpoints
@@ -47,7 +48,7 @@ class Rank(StrEnum):
     VALUES = "values"
     """The config of another model of the family, with the values that another list states for this one."""
     STUB = "stub"
-    """What another tool wrote for its own use: keys may be missing or simplified."""
+    """What another tool wrote for its own use, or made from a description: keys may be missing or simplified."""
     SHAPE = "shape"
     """The config of another model, of which this one is said to be a release."""
     FORMAT = "format-by-name"
@@ -130,15 +131,19 @@ def find_model(model: str) -> ModelEntry:
 
 def bundled_model(model: str) -> ModelEntry | None:
     """The model with this id in any case; None for any other name, without a search for near ones."""
-    lower = model.strip().lower()
-    known = _by_lower_id().get(lower)
+    known = own_id(model)
     if known is not None:
         return _load(known)
-    if "/" not in lower:
+    if "/" not in model:
         return None
     from kvcore.catalogue.siblings import sibling
 
-    return sibling(lower)
+    return sibling(model.strip().lower())
+
+
+def own_id(model: str) -> str | None:
+    """The id, as it is spelt, of the bundled model with a config of its own that is called so in any case."""
+    return _by_lower_id().get(model.strip().lower())
 
 
 @cache
@@ -172,7 +177,7 @@ class EntryRow(Record, frozen=True, kw_only=True):
     total_size: Stored | None = None
     total_parameters: Stored | None = None
     sentence_transformers: bool | None = None
-    rank: Rank = Rank.COPY
+    rank: Rank | None = None
     nulls: tuple[str, ...] = ()
     hf_quant_config: Mapping[str, object] | None = None
 
@@ -199,8 +204,14 @@ class EntryRow(Record, frozen=True, kw_only=True):
             ),
             source=self.source,
             checked=self.checked.isoformat(),
-            rank=self.rank,
+            rank=self.rank or _rank_of(self.source),
         )
+
+
+def _rank_of(source: str) -> Rank:
+    """The rank that a source states in its words."""
+    is_composed = source.startswith("values of ") or "not the file itself" in source
+    return Rank.VALUES if is_composed else Rank.COPY
 
 
 def read_entry(file_name: str, text: str) -> ModelEntry:

@@ -15,7 +15,7 @@ from typing import Final
 from msgspec import Struct
 
 from kvcore.base.errors import CatalogueError, shorten
-from kvcore.catalogue.models import known_ids
+from kvcore.catalogue.models import known_ids, own_id
 from kvcore.tables import Record, Source, TableFile
 
 LONGEST: Final = 1000
@@ -111,7 +111,7 @@ def recognized(text: str, *, any_owner: bool = False) -> Named | None:
         True
     """
     name = text[:LONGEST].strip().rstrip("/\\")
-    known = _by_lower_id().get(name.lower())
+    known = own_id(name) or _by_lower_id().get(name.lower())
     if known is not None:
         return Named(known, Recognition.ID)
     cached = repository_of(name)

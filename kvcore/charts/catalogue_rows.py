@@ -16,7 +16,7 @@ from kvcore.base.units import GIB, KIB
 from kvcore.base.words import Words, msg
 from kvcore.catalogue.accelerators import Accelerator, Interconnect
 from kvcore.catalogue.documented import license_of
-from kvcore.catalogue.models import Checkpoint, ModelEntry, find_model
+from kvcore.catalogue.models import Checkpoint, ModelEntry, Rank, find_model
 from kvcore.engine.switches import V1Engine
 from kvcore.engines.registry import engines
 from kvcore.model.architecture import Architecture, elements
@@ -35,6 +35,15 @@ LINK_NAMES: Final = {
     Interconnect.PCIE: "PCIe",
     Interconnect.NONE: msg("single card"),
 }
+RANK_NAMES: Final = {
+    Rank.HUB: msg("the Hub's own file"),
+    Rank.COPIES: msg("the same file in two projects"),
+    Rank.COPY: msg("one project's copy"),
+    Rank.VALUES: msg("made of published values"),
+    Rank.STUB: msg("another tool's stub"),
+    Rank.SHAPE: msg("another model's config"),
+    Rank.FORMAT: msg("format known by name"),
+}
 SEPARATOR: Final = " · "
 
 
@@ -52,6 +61,18 @@ class ModelRow(Struct, frozen=True, kw_only=True):
     """On one GPU, once loaded."""
     kv_kib_per_token: float | None = None
     """On one GPU, in the newest version's default dtype."""
+    rank: Rank
+    source: str
+    checked: str
+
+
+class SiblingRow(Struct, frozen=True, kw_only=True):
+    """One model of which no more is known than its name, the model that it is made of and the format that it names."""
+
+    id: str
+    base: str
+    format: str
+    rank: Rank
     source: str
     checked: str
 
@@ -92,7 +113,9 @@ def model_rows() -> tuple[ModelRow, ...]:
 def _model_row(entry: ModelEntry) -> ModelRow:
     request = {"model": entry.id, "accelerator": {"memory_gib": LARGEST_CARD_GIB, "vendor": "nvidia"}}
     model_type = str(entry.config.raw.get("model_type", ""))
-    named = ModelRow(id=entry.id, model_type=model_type, source=entry.source, checked=entry.checked)
+    named = ModelRow(
+        id=entry.id, model_type=model_type, rank=entry.rank, source=entry.source, checked=entry.checked
+    )
     try:
         planned = plan(scenario_from_request(request))
     except KvPlannerError:
@@ -109,6 +132,24 @@ def _model_row(entry: ModelEntry) -> ModelRow:
         context_tokens=planned.resolved.derived_max_model_len,
         weights_gib=round(planned.loaded_weights.value / GIB, 2),
         kv_kib_per_token=round(cache_plan.bytes_per_token / KIB, 2) if cache_plan is not None else None,
+    )
+
+
+@cache
+def sibling_rows() -> tuple[SiblingRow, ...]:
+    """All bundled models without a config of their own, by name."""
+    own = frozenset(catalogue.model_ids())
+    entries = (find_model(model) for model in catalogue.known_ids() if model not in own)
+    return tuple(
+        SiblingRow(
+            id=entry.id,
+            base=entry.base,
+            format=entry.format,
+            rank=entry.rank,
+            source=entry.source,
+            checked=entry.checked,
+        )
+        for entry in entries
     )
 
 

@@ -17,7 +17,7 @@ from kvcore.catalogue.names import Recognition, recognized
 from kvcore.model.quantization import Quantization
 from kvcore.scenario import Scenario
 
-SPREAD_BY_NAME: Final = 0.03
+SPREAD_BY_NAME: Final = 0.015
 """Share by which the weights may be off where the format is known by name: which modules stay in 16 bits varies.
 
 Source: tests/test_siblings.py: formats by name against the configs of published checkpoints that the catalogue has.

@@ -10,7 +10,8 @@ import streamlit as st
 from msgspec.structs import asdict
 
 from kvcore.base.words import Words
-from kvcore.charts.catalogue_rows import accelerator_rows, model_rows, version_rows
+from kvcore.catalogue.models import Rank
+from kvcore.charts.catalogue_rows import RANK_NAMES, accelerator_rows, model_rows, sibling_rows, version_rows
 from pages.ui.shared import frames, state
 
 ROWS_SHOWN = 420
@@ -38,6 +39,7 @@ def tables(t: Words) -> None:
             "context_tokens": t("Context (tokens)"),
             "weights_gib": t("Weights (GiB)"),
             "kv_kib_per_token": t("KV per token (KiB)"),
+            "rank": t("Kind of source"),
             "source": t("Source"),
             "checked": t("Checked"),
         },
@@ -45,6 +47,26 @@ def tables(t: Words) -> None:
         t,
     )
     st.caption(t("Weights and KV per token: on one GPU, with the newest vLLM and its defaults."))
+    _table(
+        t("Models known by name"),
+        sibling_rows(),
+        {
+            "id": t("Model"),
+            "base": t("Config of"),
+            "format": t("Format"),
+            "rank": t("Kind of source"),
+            "source": t("Source"),
+            "checked": t("Checked"),
+        },
+        query,
+        t,
+    )
+    st.caption(
+        t(
+            "Nobody has read the config of these: each is planned with that of another model, stored as its name says. "
+            "The Hub's own file is taken instead wherever it can be had."
+        )
+    )
     _table(
         t("Accelerators"),
         accelerator_rows(),
@@ -82,11 +104,17 @@ def tables(t: Words) -> None:
     )
 
 
+def _named(row: dict[str, Any], t: Words) -> dict[str, Any]:
+    """The row with the kind of its source in words."""
+    rank = row.get("rank")
+    return {**row, "rank": t(RANK_NAMES[rank])} if isinstance(rank, Rank) else row
+
+
 def _table(title: str, rows: Sequence[Any], columns: Mapping[str, str], query: str | None, t: Words) -> None:
     words = (query or "").lower().split()
     found = [
         row
-        for row in map(asdict, rows)
+        for row in (_named(asdict(row), t) for row in rows)
         if all(word in " ".join(str(value) for value in row.values()).lower() for word in words)
     ]
     st.subheader(f"{title} · {len(found)}", anchor=False)
