@@ -136,3 +136,21 @@ def test_output_projections_of_mimo_v2_flash_stay_in_sixteen_bits():
     scales = elements // 128**2
     kept, cut = (plan.parameter_bytes_per_rank for plan in stored)
     assert kept - cut == 48 * (elements - 4 * scales)
+
+
+class TestMuseGlimmer:
+    """Read from vllm/model_executor/models/muse_glimmer.py (0.33) by hand; the count is the published one."""
+
+    def test_all_parameters_are_counted(self):
+        config = find_model("meta-models/Muse-Glimmer-30B").config
+        assert total_elements(read_architecture(config)) == 29_776_626_688
+
+    def test_every_fourth_layer_keeps_the_whole_context(self):
+        caches = [
+            layer.caches[0]
+            for layer in read_architecture(find_model("meta-models/Muse-Glimmer-30B").config).layers
+        ]
+        assert [index for index, cache in enumerate(caches) if type(cache) is FullAttention] == list(
+            range(3, 52, 4)
+        )
+        assert {cache.sliding_window for cache in caches if isinstance(cache, SlidingWindow)} == {2048}
