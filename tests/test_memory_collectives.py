@@ -4,9 +4,13 @@ from typing import Any, ClassVar
 
 import pytest
 
+from kvcore.advice.fixes import refusal_fixes
+from kvcore.base.errors import EngineRefusalError
 from kvcore.base.units import GIB, MIB, gib
 from kvcore.memory.collectives import exchange_bytes, fusion_workspace_bytes
 from kvcore.memory.framework import FRAMEWORK, non_torch_bytes, system_bytes
+from kvcore.planning import Verdict, plan
+from kvcore.wire.request import scenario_from_request
 from tests.engine_examples import H100, LLAMA_8B, QWEN3_30B_A3B, QWEN25_7B, setting_for
 
 PAGE = 2 * MIB
@@ -94,7 +98,7 @@ class TestExchange:
     WIDE: ClassVar = {**QWEN3_30B_A3B, "hidden_size": 5120, "num_experts": 448, "moe_intermediate_size": 64}
     RANKS: ClassVar = {"data_parallel_size": 16, "enable_expert_parallel": True}
 
-    @pytest.mark.parametrize(("tokens", "printed_gib"), [(1840, 31.94), (2048, 35.55)])
+    @pytest.mark.parametrize(("tokens", "printed_gib"), [(1536, 26.66), (1840, 31.94)])
     def test_low_latency_buffers_are_those_that_a_start_printed(
         self, tokens: int, printed_gib: float
     ) -> None:
@@ -206,3 +210,43 @@ class TestExchange:
         assert gib(heap.value - plain.value) == pytest.approx(high_gib)
         below, plain_below = heap.value - heap.bounds[0], plain.value - plain.bounds[0]
         assert gib(below**2 - plain_below**2) / GIB == pytest.approx((high_gib - low_gib) ** 2)
+
+
+class TestLowLatencyBuffer:
+    """github.com/vllm-project/vllm/issues/57894: hidden size 5,120, 384 experts and 64 redundant ones on 16 ranks:
+    35.55 GiB for 2,048 tokens a rank, 32.21 for 1,856, 31.94 for 1,840."""
+
+    ASKED: ClassVar[dict[str, Any]] = {
+        "model": "Qwen/Qwen3-235B-A22B-FP8", "accelerator": "H200-141GB", "data_parallel_size": 16,
+        "enable_expert_parallel": True, "all2all_backend": "deepep_low_latency", "engine_version": "0.30.0",
+        "max_num_seqs": 256,
+    }  # fmt: skip
+
+    @pytest.mark.parametrize(("tokens", "size"), [(1856, "32.2 GiB"), (2048, "35.5 GiB")])
+    def test_32_gib_are_too_much(self, tokens: int, size: str) -> None:
+        setting = setting_for(
+            TestExchange.WIDE, engine_version="0.30.0", all2all_backend="deepep_low_latency", max_num_seqs=256,
+            max_num_batched_tokens=tokens, **TestExchange.RANKS,
+        )  # fmt: skip
+        with pytest.raises(EngineRefusalError) as caught:
+            exchange_bytes(setting)
+        assert (caught.value.params["size"], caught.value.params["most"]) == (size, "1,843")
+
+    def test_the_most_tokens_start(self) -> None:
+        asked = {**self.ASKED, "num_redundant_experts": 64}
+        refused = scenario_from_request({**asked, "max_num_batched_tokens": 8192})
+        with pytest.raises(EngineRefusalError) as caught:
+            plan(refused)
+        assert (caught.value.code, caught.value.field) == (
+            "exchange-buffer-too-large",
+            "max_num_batched_tokens",
+        )
+        assert "5,377 tokens" in str(caught.value)
+        assert plan(scenario_from_request({**asked, "max_num_batched_tokens": 5377})).verdict is Verdict.FITS
+        assert "max_num_batched_tokens" in {fix.field for fix in refusal_fixes(refused, caught.value)}
+
+    def test_before_batches_were_exchanged_a_variable_is_too_large(self) -> None:
+        asked = {**self.ASKED, "engine_version": "0.19.0", "env": {"VLLM_MOE_DP_CHUNK_SIZE": "9000"}}
+        with pytest.raises(EngineRefusalError) as caught:
+            plan(scenario_from_request(asked))
+        assert caught.value.field == "env.VLLM_MOE_DP_CHUNK_SIZE"

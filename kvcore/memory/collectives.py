@@ -6,6 +6,8 @@ from typing import Final, NamedTuple
 
 from packaging.version import Version
 
+from kvcore.base.errors import EngineRefusalError
+from kvcore.base.numbers import count, gib_text
 from kvcore.base.units import GIB, MIB, ceil_div, round_up
 from kvcore.catalogue.accelerators import Interconnect, Vendor
 from kvcore.engine.protocol import Setting
@@ -28,6 +30,9 @@ DEEPEP_BUFFER_MB: Final = 1024
 """Source: vllm/envs.py:VLLM_DEEPEP_BUFFER_SIZE_MB (0.11.0, 0.33.0); vllm 0.10.2 says so in all2all.py."""
 QUANTIZED_BLOCK: Final = 128
 """Features that share one scale of an exchanged token. Source: DeepEP csrc/config.hpp:LowLatencyLayout."""
+LOW_LATENCY_LIMIT: Final = 16 * (2**31 - 1) - 1
+"""Bytes. Source: DeepEP csrc/deep_ep.cpp:Buffer::Buffer, num_rdma_bytes / sizeof(int4) below the largest int (1.2)."""
+CHUNK_VARIABLE: Final = "VLLM_MOE_DP_CHUNK_SIZE"
 PPLX_UNIT: Final = 16
 """Bytes that a token is padded to. Source: pplx-kernels csrc/all_to_all/internode.cpp, intranode.cpp."""
 MORI_HEAP_VARIABLE: Final = "MORI_SHMEM_HEAP_SIZE"
@@ -169,10 +174,12 @@ def exchange_bytes(setting: Setting) -> int:
     """Buffers by which ranks with whole experts exchange tokens, made when the model has loaded: DeepEP's and pplx's.
 
     Only data parallel ranks exchange them. High throughput: one buffer within a machine, another between machines.
-    Low latency: that one, and two of sent and two of received tokens, for every expert as many as a rank may send.
+    Low latency: that one, and `low_latency_bytes`.
+
+    Raises EngineRefusalError as `low_latency_bytes`.
 
     Source: vllm/distributed/device_communicators/all2all.py:DeepEPHTAll2AllManager, DeepEPLLAll2AllManager (0.10.2,
-    0.19.0, 0.33.0), DeepEP csrc/config.hpp:get_low_latency_rdma_size_hint.
+    0.19.0, 0.33.0).
     """
     parallel, moe = setting.parallel, setting.architecture.moe
     if moe is None or not exchanges_tokens(setting):
@@ -183,13 +190,35 @@ def exchange_bytes(setting: Setting) -> int:
             spans_machines = expert_ranks(parallel) > setting.accelerator.devices_per_node
             return plain * (2 if spans_machines else 1)
         case "deepep_low_latency":
-            hidden = setting.architecture.hidden_size
-            message = 2 * hidden + 4 * ceil_div(hidden, QUANTIZED_BLOCK)
-            experts = moe.num_experts + parallel.num_redundant_experts
-            return plain + 4 * experts * sent_tokens(setting) * message
+            return plain + low_latency_bytes(setting, moe.num_experts)
         case "pplx" if setting.switches.pplx_exchange:
             return pplx_bytes(setting, moe.num_experts)
     return 0
+
+
+def low_latency_bytes(setting: Setting, experts: int) -> int:
+    """DeepEP's buffers of low latency: two of sent and two of received tokens, for every expert, redundant ones too, as
+    many as a rank may send.
+
+    Raises EngineRefusalError `exchange-buffer-too-large`: the library counts 16 bytes at a time in 32 bits.
+
+    Source: DeepEP csrc/config.hpp:get_low_latency_rdma_size_hint, csrc/deep_ep.cpp:Buffer::Buffer (1.2);
+    github.com/vllm-project/vllm/issues/57894: 2,048 tokens of 5,120 for 448 experts take 35.55 GiB, 1,840 do 31.94.
+    """
+    hidden, tokens = setting.architecture.hidden_size, sent_tokens(setting)
+    message = 2 * hidden + 4 * ceil_div(hidden, QUANTIZED_BLOCK)
+    bytes_per_token = 4 * (experts + setting.parallel.num_redundant_experts) * message
+    most = LOW_LATENCY_LIMIT // bytes_per_token
+    if tokens > most:
+        is_batch = setting.switches.batched_exchange
+        raise EngineRefusalError(
+            "exchange-buffer-too-large",
+            field="max_num_batched_tokens" if is_batch else f"env.{CHUNK_VARIABLE}",
+            value=tokens,
+            size=gib_text(bytes_per_token * tokens),
+            most=count(most),
+        )
+    return bytes_per_token * tokens
 
 
 def exchanges_tokens(setting: Setting) -> bool:
@@ -247,7 +276,7 @@ def sent_tokens(setting: Setting) -> int:
     """
     if setting.switches.batched_exchange:
         return setting.resolved.max_num_batched_tokens
-    return _variable(setting, "VLLM_MOE_DP_CHUNK_SIZE", setting.engine.exchanged_tokens)
+    return _variable(setting, CHUNK_VARIABLE, setting.engine.exchanged_tokens)
 
 
 def _variable(setting: Setting, name: str, default: int) -> int:
