@@ -119,7 +119,7 @@ def test_nested_fields_are_not_flags() -> None:
         "non-default args: {'model': 'outer', 'compilation_config': {'block_size': 99, 'model': 'inner', 'x': [{}]}, "
         "'hf_overrides': {'max_model_len': 5}, 'max_num_seqs': 7}"
     )
-    assert flags == LogFlags(max_num_seqs=7)
+    assert flags == LogFlags(max_num_seqs=7, hf_overrides='{"max_model_len": 5}')
 
 
 def test_model_is_the_outer_one() -> None:

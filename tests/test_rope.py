@@ -26,7 +26,8 @@ from kvcore.model.rope import (
     read_context_limits,
     read_yarn,
 )
-from kvcore.planning import plan
+from kvcore.planning import Plan, plan
+from kvcore.wire import link
 from kvcore.wire.request import scenario_from_request
 from kvcore.workload.limits import is_above_model, stretch_for
 
@@ -225,3 +226,61 @@ def test_a_sweep_counts_it_too() -> None:
     (cell,) = swept.cells
     assert (cell.verdict, cell.max_concurrency) == (base.verdict, pytest.approx(base.cache.max_concurrency))
     assert cell.weights_gib == gib(base.loaded_weights.value)
+
+
+INDEX = {"text_config": {"use_index_cache": True, "index_topk_freq": 4}}
+
+
+def notices(planned: Plan) -> dict[str, str]:
+    return {one.code: str(one.params.get("keys", "")) for one in planned.notices}
+
+
+def test_other_keys_change_what_is_read_and_those_that_do_not_are_named() -> None:
+    """Half of Qwen3-8B's 36 layers, each of 4096 × (4096 × 2 + 1024 × 2 + 12288 × 3) weights and 8,448 of norms."""
+    whole = plan(scenario_from_request(QWEN))
+    half = plan(scenario_from_request({**QWEN, "hf_overrides": {"num_hidden_layers": 18, **INDEX}}))
+    layer = 2 * (4096 * (4096 * 2 + 1024 * 2 + 12288 * 3) + 2 * 4096 + 2 * 128)
+    assert whole.loaded_weights.value - half.loaded_weights.value == pytest.approx(18 * layer, rel=1e-5)
+    assert notices(half)["hf-overrides-without-effect"] == (
+        "text_config.use_index_cache, text_config.index_topk_freq"
+    )
+
+
+def test_a_rope_and_other_keys_go_together() -> None:
+    both = plan(scenario_from_request({**QWEN, "hf_overrides": {**OVERRIDE, "num_hidden_layers": 18}}))
+    assert both.resolved.derived_max_model_len == 131_072
+    assert both.architecture.num_layers == 18
+
+
+def test_they_travel_in_the_link_without_the_config_and_in_the_command() -> None:
+    start = scenario_from_request({**QWEN, "hf_overrides": {"num_hidden_layers": 18}})
+    packed = link.encode(start)
+    assert not any(name.startswith("config") for name in packed)
+    assert link.decode(packed).scenario == start
+    command = launch_command(plan(start))
+    assert read_log(command).flags.hf_overrides == start.hf_overrides == '{"num_hidden_layers": 18}'
+
+
+def test_the_indexers_keys_of_deepseek_are_kept_in_a_part_of_the_layers() -> None:
+    asked = {"model": "deepseek-ai/DeepSeek-V3.2", "accelerator": "H200-141GB", "tensor_parallel_size": 8}
+    whole, part = (
+        plan(scenario_from_request({**asked, **more}))
+        for more in ({}, {"hf_overrides": {"index_topk_freq": 4}})
+    )
+    assert whole.cache is not None
+    assert part.cache is not None
+    assert part.cache.tokens > whole.cache.tokens
+    assert "hf-overrides-without-effect" not in notices(part)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "", "{", "[]", 7, [], {"rope_parameters": {"rope_type": "linear", "factor": 2}}, {"quantization_config": {}},
+        {"a b": 1}, {"text_config": {"<b>": 1}}, {"x": "y" * 2000}, {"x": float("nan")}, '{"x": ' + "[" * 900,
+    ],
+)  # fmt: skip
+def test_what_is_no_plain_object_or_not_planned_is_refused(value: Any) -> None:
+    with pytest.raises(ScenarioError) as raised:
+        scenario_from_request({**QWEN, "hf_overrides": value})
+    assert (raised.value.code, raised.value.field) == ("invalid-value", "hf_overrides")

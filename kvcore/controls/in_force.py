@@ -19,7 +19,7 @@ from kvcore.base.words import Words, listed
 from kvcore.catalogue.models import Checkpoint
 from kvcore.controls.edit import memory_override_gib, with_field
 from kvcore.flags import FLAGS, Kind, fields_of
-from kvcore.model.rope import read_yarn
+from kvcore.model.overrides import read_overrides
 from kvcore.planning import Plan, plan
 from kvcore.scenario import Measured, Parallel, Runner, Scenario, SpeculativeConfig, value_of
 from kvcore.texts import LABELS
@@ -127,7 +127,9 @@ def _flags(scenario: Scenario, t: Words) -> Iterator[Setting]:
         if name == "kernels_compiled":
             text = t("Restart: kernels are compiled")
         elif name == "hf_overrides":
-            text = f"hf_overrides YaRN × {plain(read_yarn(value).factor)}"
+            said = read_overrides(value)
+            rope = () if said.yarn is None else (f"YaRN × {plain(said.yarn.factor)}",)
+            text = " ".join(("hf_overrides", *rope, *map(_plain, said.others)))
         elif name == "kv_transfer_config":
             said = json.loads(value)
             words = (said.get("kv_connector"), said.get("kv_role"))

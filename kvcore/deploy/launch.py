@@ -22,8 +22,8 @@ from kvcore.engine.facts import RankTable
 from kvcore.engine.switches import GraphSizeFlag
 from kvcore.engines.registry import view_of
 from kvcore.flags import Flag, Kind, LaunchRule, LinkRule, fields_of
+from kvcore.model.overrides import read_overrides
 from kvcore.model.quantization.modelslim import METHOD as MODELSLIM
-from kvcore.model.rope import read_yarn
 from kvcore.planning import Plan
 from kvcore.planning.origin import origin_of
 from kvcore.scenario import (
@@ -116,12 +116,12 @@ def _by_kind(flag: Flag, scenario: Scenario) -> dict[str, Any]:
 
 
 def _overrides(plan: Plan) -> dict[str, str]:
-    """The stretched rope as the release spells it."""
+    """The overrides of the config, a stretched rope as the release spells it."""
     scenario = plan.scenario
     if scenario.hf_overrides is None:
         return {}
-    rope = read_yarn(scenario.hf_overrides).overrides(scenario.config, plan.resolved.version)
-    return {"hf-overrides": json.dumps(rope)}
+    said = read_overrides(scenario.hf_overrides).spelled(scenario.config, plan.resolved.version)
+    return {"hf-overrides": json.dumps(said)}
 
 
 def _blocks(plan: Plan) -> dict[str, Any]:

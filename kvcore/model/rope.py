@@ -216,8 +216,8 @@ def default_max_model_len(limits: ContextLimits, version: Version) -> int:
 
 YARN: Final = "yarn"
 LARGEST_FACTOR: Final = 64.0
-_SPELLINGS: Final = ("rope_parameters", "rope_scaling")
-_LENGTH: Final = "max_position_embeddings"
+SPELLINGS: Final = ("rope_parameters", "rope_scaling")
+LENGTH: Final = "max_position_embeddings"
 
 
 class Yarn(Record, frozen=True, kw_only=True):
@@ -239,7 +239,7 @@ class Yarn(Record, frozen=True, kw_only=True):
     @property
     def text(self) -> str:
         """The parameters as JSON of one spelling, as a scenario keeps it."""
-        return json.dumps({_SPELLINGS[0]: self._values})
+        return json.dumps({SPELLINGS[0]: self._values})
 
     @property
     def _values(self) -> dict[str, Any]:
@@ -265,17 +265,17 @@ class Yarn(Record, frozen=True, kw_only=True):
         rules = length_rules(version)
         if not rules.rope_parameters:
             return {"rope_scaling": self._values}
-        nested, values = config.raw.get(_SPELLINGS[0]), self._values
+        nested, values = config.raw.get(SPELLINGS[0]), self._values
         inner = nested.get("rope_theta") if isinstance(nested, Mapping) else None
         base = config.raw.get("rope_theta", inner)
         if isinstance(base, int | float) and not isinstance(base, bool):
             values["rope_theta"] = base
-        length = {_LENGTH: self.max_model_len} if YARN in rules.already_scaled else {}
+        length = {LENGTH: self.max_model_len} if YARN in rules.already_scaled else {}
         return {"rope_parameters": values, **length}
 
     def config(self, config: ModelConfig, version: Version) -> ModelConfig:
         """`config` as the engine then reads it."""
-        changed = {key: value for key, value in config.raw.items() if key not in _SPELLINGS}
+        changed = {key: value for key, value in config.raw.items() if key not in SPELLINGS}
         return ModelConfig.from_mapping(
             {**changed, **self.overrides(config, version)}, config.hf_quant_config, config.headers
         )
@@ -295,10 +295,10 @@ def read_yarn(value: object) -> Yarn:
         found = json.loads(value) if isinstance(value, str) and len(value) <= 2000 else value
     except (ValueError, RecursionError):
         found = None
-    ropes = [found[name] for name in _SPELLINGS if name in found] if isinstance(found, Mapping) else []
+    ropes = [found[name] for name in SPELLINGS if name in found] if isinstance(found, Mapping) else []
     rope = ropes[0] if len(ropes) == 1 and isinstance(ropes[0], Mapping) else {}
     factor, original = rope.get("factor"), rope.get("original_max_position_embeddings")
-    is_known = isinstance(found, Mapping) and not set(found) - {*_SPELLINGS, _LENGTH}
+    is_known = isinstance(found, Mapping) and not set(found) - {*SPELLINGS, LENGTH}
     if (
         not is_known
         or rope.get("rope_type", rope.get("type")) != YARN

@@ -34,8 +34,8 @@ from kvcore.model.architecture import Architecture
 from kvcore.model.config import ModelConfig
 from kvcore.model.families import read_architecture
 from kvcore.model.families.drafts import Draft
+from kvcore.model.overrides import read_overrides
 from kvcore.model.quantization import NOT_QUANTIZED, Quantization
-from kvcore.model.rope import read_yarn
 from kvcore.planning.origin import as_known, origin_notices
 from kvcore.planning.verdict import (
     HIGH,
@@ -291,10 +291,13 @@ def begin(scenario: Scenario) -> Begun:
 
 
 def config_in_force(scenario: Scenario) -> ModelConfig:
-    """The config as the engine reads it: that of the checkpoint, with what `--hf-overrides` says instead."""
+    """The config as the engine reads it, with the rope that `--hf-overrides` stretches as the release spells it."""
     if scenario.hf_overrides is None:
         return scenario.config
-    return read_yarn(scenario.hf_overrides).config(scenario.config, planned_release(scenario).version)
+    yarn = read_overrides(scenario.hf_overrides).yarn
+    return (
+        scenario.config if yarn is None else yarn.config(scenario.config, planned_release(scenario).version)
+    )
 
 
 def resolve_flags(scenario: Scenario, begun: Begun, card: CardView) -> Resolved:

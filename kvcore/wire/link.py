@@ -35,6 +35,7 @@ from kvcore.catalogue.models import Checkpoint
 from kvcore.engines.registry import engine_of
 from kvcore.flags import FLAGS, Kind, LinkRule, fields_of, read_whole
 from kvcore.model.config import ModelConfig
+from kvcore.model.overrides import read_overrides
 from kvcore.planning import Plan
 from kvcore.scenario import KEPT_AS_JSON, PARALLEL, Scenario, value_of
 from kvcore.wire.fields import Fields
@@ -290,7 +291,7 @@ def _encode_model(scenario: Scenario) -> dict[str, str]:
     entry = catalogue.bundled_model(scenario.model)
     params = {"model": scenario.model}
     known_checkpoint = Checkpoint()
-    if entry is not None and entry.config == scenario.config:
+    if entry is not None and _overridden(entry.config, scenario.hf_overrides) == scenario.config:
         known_checkpoint = entry.checkpoint
     else:
         params |= encode_config(scenario.config)
@@ -302,6 +303,11 @@ def _encode_model(scenario: Scenario) -> dict[str, str]:
 
 
 @kept
+def _overridden(config: ModelConfig, overrides: str | None) -> ModelConfig:
+    """`config` with the overrides that the link has as well."""
+    return config if overrides is None else read_overrides(overrides).applied(config)
+
+
 def encode_config(config: ModelConfig, is_draft: bool = False) -> Mapping[str, str]:
     """The parameters of a config.json: readable, deflated, or marked as left out; a draft's has no side file."""
     texts = {"config": config.text}

@@ -23,7 +23,7 @@ from kvcore.catalogue.names import Recognition, recognized
 from kvcore.engines.registry import engine_for, find_engine
 from kvcore.flags import ENVIRONMENT_NAME, FLAGS, Kind
 from kvcore.model.config import ModelConfig
-from kvcore.model.rope import read_yarn
+from kvcore.model.overrides import read_overrides
 from kvcore.scenario import (
     DEFAULT_ENGINE,
     NEEDED_DRAFTS,
@@ -128,7 +128,10 @@ def scenario_from_request(
     engine_version = asked.read("engine_version")
     find_engine(engine).release(engine_version)
     parallel = Parallel(**asked.given(PARALLEL))
-    overrides = request.get("hf_overrides")
+    overrides = None if request.get("hf_overrides") is None else read_overrides(request["hf_overrides"])
+    if overrides is not None and overrides.others:
+        config = overrides.applied(config)
+        checkpoint = known_checkpoint(model, config, _checkpoint(asked))
     return Scenario(
         model=model,
         config=config,
@@ -139,7 +142,7 @@ def scenario_from_request(
         parallel=parallel,
         speculative_config=_speculative(asked, fetch),
         limit_mm_per_prompt=_limits(asked),
-        hf_overrides=None if overrides is None else read_yarn(overrides).text,
+        hf_overrides=None if overrides is None else overrides.text,
         env=_environment(asked),
         mm_processor_kwargs=_processor(asked),
         kv_transfer_config=read_object(asked.read("kv_transfer_config") or {}, "kv_transfer_config"),

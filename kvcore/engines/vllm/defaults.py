@@ -55,6 +55,7 @@ from kvcore.engines.vllm.storage import check_quantization, storage_of
 from kvcore.engines.vllm.versions import planned_release, vllm_release
 from kvcore.model.architecture import Architecture, caches_of
 from kvcore.model.caches import SlidingWindow
+from kvcore.model.overrides import without_effect
 from kvcore.model.quantization.modelslim import METHOD as MODELSLIM
 from kvcore.model.rope import default_max_model_len, derived_max_model_len
 from kvcore.scenario import AUTO, Runner, Scenario
@@ -192,6 +193,9 @@ def _platform_notices(start: Start, block_size: int) -> Iterator[Notice]:
     if is_modelslim and scenario.config.hf_quant_config is None:
         model = shorten(scenario.model.rsplit("/", 1)[-1])
         yield notice("modelslim-checkpoint-assumed", "quantization", model=model)
+    said = scenario.hf_overrides
+    if said is not None and (idle := without_effect(scenario.config, said)):
+        yield notice("hf-overrides-without-effect", "hf_overrides", keys=shorten(", ".join(idle), 200))
     if unread := unread_keys(engine, scenario, start.version):
         release = f"{engine.name} {scenario.engine_version or start.version}"
         yield notice(

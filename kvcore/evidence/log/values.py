@@ -9,10 +9,10 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
-from kvcore.base.errors import shorten
+from kvcore.base.errors import ScenarioError, shorten
 from kvcore.base.untrusted import unquoted
 from kvcore.flags import FLAGS, KEPT_NAME, WORD, Flag, Kind, LogRule, fields_of, read_whole
-from kvcore.model.rope import LARGEST_FACTOR, YARN, Yarn
+from kvcore.model.overrides import read_overrides
 from kvcore.scenario import KEPT_AS_JSON, CudagraphMode, Runner, SpeculativeConfig
 
 MAX_VALUE_CHARACTERS: Final = 4096
@@ -20,8 +20,6 @@ MAX_CONFIG_CHARACTERS: Final = 1 << 15
 """Longest compilation config: with sizes and splitting operators it is the longest field of the line."""
 MAX_SIZES: Final = 4096
 LARGEST_SIZE: Final = 1 << 31
-LARGEST_LENGTH: Final = 1 << 24
-"""Longest context of a model before its rope is stretched."""
 
 MAX_LITERAL_DEPTH: Final = 4
 """Deepest lists and dictionaries in a value that is passed on as it is."""
@@ -219,18 +217,13 @@ def _speculative(text: str) -> SpeculativeConfig | None:
     return SpeculativeConfig(method=method, model=model, enforce_eager=eager, **numbers)
 
 
-def _stretched_rope(text: str) -> str | None:
-    """`--hf-overrides` that stretches the rope by YaRN; other overrides are not planned."""
-    for name, value in pairs(unquoted(text)):
-        if name in ("rope_parameters", "rope_scaling"):
-            rope = dict(pairs(value))
-            factor = _decimal(rope.get("factor", ""), 1.0, LARGEST_FACTOR)
-            original = unquoted(rope.get("original_max_position_embeddings", ""))
-            length = _count(original, LARGEST_LENGTH, 1)
-            is_yarn = read_word(rope.get("rope_type", rope.get("type", ""))) == YARN
-            if is_yarn and factor is not None and length is not None:
-                return Yarn(factor=factor, original_max_position_embeddings=length).text
-    return None
+def _overrides(text: str) -> str | None:
+    """`--hf-overrides`; None for what is not planned, such as a rope of another type."""
+    said = _literal(unquoted(text))
+    try:
+        return read_overrides(said).text if isinstance(said, dict) and said else None
+    except ScenarioError:
+        return None
 
 
 def read_text(text: str) -> str | None:
@@ -296,7 +289,7 @@ _BY_RULE: Final[Mapping[LogRule, Reader]] = {
     LogRule.WORD: read_word,
     LogRule.RUNNER: _runner,
     LogRule.LIMITS: _limits,
-    LogRule.ROPE: _stretched_rope,
+    LogRule.ROPE: _overrides,
     LogRule.SPECULATIVE: _speculative,
 }
 _READERS: Final[Mapping[str, Reader]] = {
