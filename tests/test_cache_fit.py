@@ -100,6 +100,7 @@ def test_longest_is_the_last_length_that_passes() -> None:
     demand = demand_of(flags("0.28.0"), Parallel())
     check = FitCheck(terms=(((full(1),), 3), ((window(1, 1024),), 2)), budget_bytes=2600)
     longest = check.longest(131_072, demand)
-    assert check.needed_bytes(longest, demand) <= 2600 < check.needed_bytes(longest + 1, demand)
+    needed_bytes = check.needed_by_length(demand)
+    assert needed_bytes(longest) <= 2600 < needed_bytes(longest + 1)
     # Up to the window n blocks cost 3n + 2(n + 1): 519 blocks of 16.
     assert longest == 8304

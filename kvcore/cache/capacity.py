@@ -147,25 +147,27 @@ def plan_cache(
     demand, length = trace.demand, resolved.max_model_len
     checks = fit_checks(specs_per_rank, available_bytes, trace)
     limit = max(length, resolved.derived_max_model_len)
-    shortest, longest = shortest_check(checks, limit, demand)
+    needed = [check.needed_by_length(demand) for check in checks]
+    shortest, longest = shortest_check(checks, needed, limit)
     if resolved.max_model_len_auto and longest:
         length = min(length, longest)
-    needs = [check.needed_bytes(length, demand) for check in checks]
+    needs = [needed_bytes(length) for needed_bytes in needed]
     missing = [need - check.budget_bytes for need, check in zip(needs, checks, strict=True)]
     tightest, fits = missing.index(max(missing)), length <= longest
-    counted = _request_blocks(length, trace)
-    concurrency, tokens = _held(num_blocks, counted, length, trace)
+    blocks = _group_blocks(length, trace)
+    concurrency, tokens = _held(num_blocks, _counted(blocks, trace), length, trace)
     if of_deciding_stage:
         decides = _fewest(num_blocks, available_bytes, trace) if fits else checks[tightest].stage
         if decides != trace.stage:
             own = replace(trace, stage=decides)
             # A stage that lacks a group counts requests otherwise than the engine, which counts them once for all.
-            held, _ = _held(num_blocks, _request_blocks(length, own), length, own)
+            own_blocks = _group_blocks(length, own)
+            held, _ = _held(num_blocks, _counted(own_blocks, own), length, own)
             if held == concurrency and len(own.groups) == len(trace.groups):
-                trace = own
+                trace, blocks = own, own_blocks
         tightest = next((place for place, check in enumerate(checks) if check.stage == trace.stage), tightest)
     block_bytes = trace.grouping.bytes_per_block[trace.stage]
-    groups = tuple(_cache_group(group, group_blocks(group.members, length, demand)) for group in trace.groups)
+    groups = tuple(map(_cache_group, trace.groups, blocks))
     fixed = tuple(
         (made.blocks_per_request,)
         for made, group in zip(groups, trace.groups, strict=True)
@@ -251,7 +253,8 @@ def max_concurrency_at(
         return tuple(float("inf") for _ in lengths)
     num_blocks = _num_blocks(available_bytes, trace)
     return tuple(
-        _concurrency(num_blocks, _request_blocks(length, trace), length, trace) for length in lengths
+        _concurrency(num_blocks, _counted(_group_blocks(length, trace), trace), length, trace)
+        for length in lengths
     )
 
 
@@ -270,7 +273,7 @@ def pool_planner(
         return lambda available: plan_cache((specs,), (available,), resolved, parallel)
     overhead = check.budget_bytes - 1
     limit = max(length, resolved.derived_max_model_len)
-    counted = _request_blocks(length, trace)
+    counted = _counted(_group_blocks(length, trace), trace)
     needed_bytes = cache(check.needed_by_length(trace.demand))
 
     def pool(available: int) -> Pool:
@@ -327,11 +330,15 @@ def _concurrency(num_blocks: int, counted: int, length: int, trace: Trace) -> fl
     return requests_by_blocks(num_blocks, counted)
 
 
-def _request_blocks(length: int, trace: Trace) -> int:
-    """Blocks that a request of `length` tokens counts for; 0 where it is not counted in blocks."""
+def _group_blocks(length: int, trace: Trace) -> list[int]:
+    """Blocks of each group that a request of `length` tokens may take."""
+    return [group_blocks(group.members, length, trace.demand) for group in trace.groups]
+
+
+def _counted(blocks: list[int], trace: Trace) -> int:
+    """Blocks that a request counts for which takes `blocks` of each group; 0 where it is not counted in blocks."""
     if trace.concurrency_rule is ReportedConcurrency.TOKENS:
         return 0
-    blocks = [group_blocks(group.members, length, trace.demand) for group in trace.groups]
     if trace.concurrency_rule is ReportedConcurrency.BLOCKS:
         return sum(blocks)
     pages = [group.page_size_bytes for group in trace.groups]

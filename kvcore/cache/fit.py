@@ -33,12 +33,8 @@ class FitCheck(Struct, frozen=True, kw_only=True):
     keeps_null_block: bool = False
     """Whether one block is taken off the budget first."""
 
-    def needed_bytes(self, length: int, demand: Demand) -> int:
-        """Bytes that one request of `length` tokens counts for."""
-        return self.needed_by_length(demand)(length)
-
     def needed_by_length(self, demand: Demand) -> Callable[[int], int]:
-        """`needed_bytes` of a length."""
+        """Bytes that one request of a length counts for."""
         counted = [(group_by_length(members, demand), weight) for members, weight in self.terms]
         return lambda length: sum([blocks(length) * weight for blocks, weight in counted])
 
@@ -130,14 +126,17 @@ def longest_within(needed_bytes: Callable[[int], int], budget_bytes: int, limit:
     return low
 
 
-def shortest_check(checks: Sequence[FitCheck], limit: int, demand: Demand) -> tuple[FitCheck, int]:
+def shortest_check(
+    checks: Sequence[FitCheck], needed: Sequence[Callable[[int], int]], limit: int
+) -> tuple[FitCheck, int]:
     """The first check that allows the shortest request, and the tokens of the largest that it allows, up to `limit`.
 
+    `needed` has the `needed_by_length` of each.
     A check that passes at the length that the ones before it allow needs no search: stages of a pipeline are alike.
     """
     shortest, longest = checks[0], limit
-    for check in checks:
-        allowed = check.longest(longest, demand)
+    for check, needed_bytes in zip(checks, needed, strict=True):
+        allowed = longest_within(needed_bytes, check.budget_bytes, longest)
         if allowed < longest:
             shortest, longest = check, allowed
     return shortest, longest

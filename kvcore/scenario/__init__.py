@@ -314,6 +314,7 @@ PARALLEL: Final = tuple(name for name in Parallel.__struct_fields__ if name != "
 _SET: Final = tuple(
     name for name in Scenario.__struct_fields__ if name not in ("model", "config", "parallel")
 )
+_FLAGS: Final = (*_SET, *PARALLEL)
 _set_in: Final = attrgetter(*_SET)
 _cut_in: Final = attrgetter(*PARALLEL)
 
@@ -362,12 +363,18 @@ def set_fields(scenario: Scenario) -> frozenset[str]:
         >>> sorted(set_fields(scenario_from_request(asked)))
         ['checkpoint', 'max_num_seqs', 'tensor_parallel_size']
     """
-    rows = zip((*_SET, *PARALLEL), _flags_of(scenario), _flags_of(unset_scenario()), strict=True)
+    rows = zip(_FLAGS, _values_in(scenario), _unset_values(), strict=True)
     return frozenset([name for name, value, default in rows if value is not default and value != default])
 
 
-def _flags_of(scenario: Scenario) -> tuple[Any, ...]:
+def _values_in(scenario: Scenario) -> tuple[Any, ...]:
+    """The values of `_FLAGS`."""
     return *_set_in(scenario), *_cut_in(scenario.parallel)
+
+
+@cache
+def _unset_values() -> tuple[Any, ...]:
+    return _values_in(unset_scenario())
 
 
 def value_of(scenario: Scenario, field: str) -> Any:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from collections.abc import Mapping
+from functools import cache, lru_cache
 from typing import Final, assert_never
 
 from packaging.version import Version
@@ -53,8 +54,14 @@ NARROW_HEAD: Final = 64
 
 def backend_to_ask_for(architecture: Architecture) -> AttentionBackend | None:
     """The attention backend that a start has to name, as the engine takes another one by itself; None without such."""
+    return _forced_backends().get(architecture.read_as)
+
+
+@cache
+def _forced_backends() -> Mapping[str, AttentionBackend]:
+    """The backend that a start of a class has to name."""
     forced = CLASSES.load().attention_backend.classes.items()
-    return next((backend for backend, names in forced if architecture.read_as in names), None)
+    return {name: backend for backend, names in forced for name in names}
 
 
 @lru_cache(maxsize=4096)

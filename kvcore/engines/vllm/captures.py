@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from functools import lru_cache
 from typing import Final, assert_never
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from kvcore.base.errors import EngineRefusalError, Notice, notice, shorten
-from kvcore.base.kept import bounded
 from kvcore.base.units import ceil_div
 from kvcore.engine.protocol import Resolved
 from kvcore.engine.switches import (
@@ -34,11 +34,11 @@ V0_SIZES: Final = (1, 2, 4, *range(8, 8192 + 1, 8))
 """The sizes that V0 may capture, whatever max_num_seqs. Source: vllm/config.py:VllmConfig._set_cudagraph_sizes
 (0.6.6, 0.9.2)."""
 
-KEPT_BYTES: Final = 2 << 20
-"""Bound of the cached sizes: visitors' links decide which numbers they are asked for."""
+MOST_KEPT: Final = 256
+"""Lists of sizes that are cached, of 8 KiB at most: visitors' links decide which numbers they are asked for."""
 
 
-@bounded(KEPT_BYTES)
+@lru_cache(MOST_KEPT)
 def capture_sizes(
     *,
     rule: GraphSizes | None,
