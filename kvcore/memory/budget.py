@@ -35,7 +35,7 @@ from kvcore.memory.framework import (
     system_bytes,
 )
 from kvcore.memory.graphs import captured_graphs, counted_graph_bytes, cuda_graph_bytes
-from kvcore.memory.intervals import Reach, available_interval, reach_of
+from kvcore.memory.intervals import FactorRow, Reach, cell_of, factor_of, interval_of, reach_of
 from kvcore.memory.loaded import loaded_quantity
 from kvcore.memory.weights import WeightBytes
 from kvcore.model.architecture import Architecture, caches_of
@@ -289,10 +289,11 @@ def other_settings(setting: Setting) -> Iterator[Setting]:
 
 
 class Inside(NamedTuple):
-    """Bytes of the parts in the budget of one rank, and their uncertainty."""
+    """Bytes of the parts in the budget of one rank, their uncertainty, and how many times that they may be off."""
 
     taken: float
     reach: Reach
+    factor: FactorRow
 
 
 def inside_of(
@@ -305,7 +306,8 @@ def inside_of(
         FRAMEWORK.field: framework,
         CUDA_GRAPHS.field: counted,
     }
-    return Inside(sum(part.value for part in parts.values()), reach_of(setting, parts))
+    taken = sum(part.value for part in parts.values())
+    return Inside(taken, reach_of(setting, parts), factor_of(cell_of(setting)))
 
 
 def release_remainder(
@@ -313,7 +315,7 @@ def release_remainder(
 ) -> Remainder:
     """`remainder_of` on the one release of `setting`; `total_spread` is that of its card."""
     left = int(budget_bytes - inside.taken)
-    low, high = available_interval(setting, left, inside.reach, total_spread)
+    low, high = interval_of(left, inside.reach, inside.factor, total_spread)
     share = setting.engine.pool_share(setting)
     below, above = setting.engine.unsized_bytes(setting)
     return Remainder(left, share, ((low - below) / share, (high + above) / share))

@@ -81,20 +81,13 @@ class Reach(NamedTuple):
     to_above: float = 0.0
 
 
-def available_interval(
-    setting: Setting, value: float, reach: Reach, total_spread: float
+def interval_of(
+    value: float, reach: Reach, factor: FactorRow, total_spread: float = 0.0
 ) -> tuple[float, float]:
     """The 80 % interval of a KV memory of `value` bytes that parts leave which are as unsure as `reach` says.
 
-    `total_spread`: bytes that the card's total may be off.
-    """
-    if total_spread:
-        reach = reach._replace(given=math.hypot(reach.given, total_spread))
-    return interval_of(value, reach, factor_of(cell_of(setting)))
-
-
-def interval_of(value: float, reach: Reach, factor: FactorRow) -> tuple[float, float]:
-    """Both ends; what is given counts in a sum of squares, as its errors have no side.
+    `total_spread`: bytes that the card's total may be off. That and what is given count in a sum of squares, as their
+    errors have no side.
 
     Example:
         >>> row = FactorRow(less=2.0, more=0.5, publications=3)
@@ -104,7 +97,10 @@ def interval_of(value: float, reach: Reach, factor: FactorRow) -> tuple[float, f
     less, more = factor.less, factor.more
     below = less * reach.estimates + max(1.0 - less, 0.0) * reach.to_below + reach.below
     above = more * reach.estimates + max(1.0 - more, 0.0) * reach.to_above + reach.above
-    return value - math.hypot(below, reach.given), value + math.hypot(above, reach.given)
+    return (
+        value - math.hypot(below, reach.given, total_spread),
+        value + math.hypot(above, reach.given, total_spread),
+    )
 
 
 def reach_of(setting: Setting, parts: Mapping[str, Quantity], total_spread: float = 0.0) -> Reach:

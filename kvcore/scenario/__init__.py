@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
 from functools import cache, wraps
 from hashlib import blake2b
-from operator import attrgetter
+from itertools import compress
+from operator import attrgetter, is_not
 from typing import Any, Final, TypeVar
 
 from msgspec import Struct, field, msgpack
@@ -363,8 +364,9 @@ def set_fields(scenario: Scenario) -> frozenset[str]:
         >>> sorted(set_fields(scenario_from_request(asked)))
         ['checkpoint', 'max_num_seqs', 'tensor_parallel_size']
     """
-    rows = zip(_FLAGS, _values_in(scenario), _unset_values(), strict=True)
-    return frozenset([name for name, value, default in rows if value is not default and value != default])
+    values, unset = _values_in(scenario), _unset_values()
+    others = compress(zip(_FLAGS, values, unset, strict=True), map(is_not, values, unset))
+    return frozenset([name for name, value, default in others if value != default])
 
 
 def _values_in(scenario: Scenario) -> tuple[Any, ...]:
