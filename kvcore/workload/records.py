@@ -33,11 +33,13 @@ from kvcore.workload.histogram import MAX_TOKENS
 from kvcore.workload.layouts import JsonForm, Layouts, RowForm
 from kvcore.workload.opening import MAX_LINE_BYTES, Lines, is_parquet, parquet_rows, slices_of
 from kvcore.workload.requests import Reading, Request, Rows, Unusable, UnusableLineError, tables
-from kvcore.workload.streams import MAX_PENDING, EngineLines, Records, Streams, json_at
+from kvcore.workload.streams import EngineLines, Records, Streams, json_at
 from kvcore.workload.traffic import MARK, Traffic, read_traffic
 
 SHOWN_BAD_LINES: Final = 5
 SHOWN_COLUMNS: Final = 8
+MAX_CALLS: Final = 32
+"""Calls that wait for their last line: lines of one call stand close together."""
 PROGRESS_BYTES: Final = 1 << 20
 
 _LIST: Final = re.compile(rb"\[\s{0,80}(?:[{\]]|$)")
@@ -176,7 +178,7 @@ class _Tally:
         elif found.call:
             self.calls.pop(found.call, None)
             self.calls[found.call] = found
-            if len(self.calls) > MAX_PENDING:
+            if len(self.calls) > MAX_CALLS:
                 self.add(self.calls.pop(next(iter(self.calls))))
         else:
             self.add(found)

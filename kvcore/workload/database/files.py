@@ -13,12 +13,15 @@ from pathlib import Path
 from typing import Any, Final
 
 from kvcore.base.errors import WorkloadError
+from kvcore.workload.columns import decoded_head, header_names
 from kvcore.workload.database.cells import BITS, UNKNOWN, lengths_error
 from kvcore.workload.database.connection import TIMEOUT_SECONDS, bounded, coded, log_of_traffic
 from kvcore.workload.database.query import LANGFUSE_FILES, Layout, length_columns, take_away
+from kvcore.workload.fields import decides, names_that_decide
 from kvcore.workload.histogram import EXACT_BITS, JointHistogram, LengthHistogram, error_of
-from kvcore.workload.records import RequestLog
-from kvcore.workload.requests import MAX_LOG_BYTES
+from kvcore.workload.opening import needed, slices_of
+from kvcore.workload.records import RequestLog, read_logs_here
+from kvcore.workload.requests import MAX_LOG_BYTES, plain_name
 from kvcore.workload.traffic import MAX_CELLS, Traffic
 
 MEMORY: Final = "512MB"
@@ -66,11 +69,14 @@ def read_large(
 ) -> RequestLog | None:
     """The log in files that only DuckDB reads (patterns of names, network locations) or that are large; else None.
 
-    Also None if DuckDB does not find the lengths of nearly all requests in files that the other reader can read.
+    Also None for files that the other reader can read if some of their records may not count, by their status, error
+    or kind, or if DuckDB does not find the lengths of nearly all requests in them.
     Raises as `read_files`.
     """
     only_here = any(path.startswith(REMOTE) or "*" in path for path in paths)
     if not only_here and not (find_spec("duckdb") and all(map(_is_large, paths))):
+        return None
+    if not only_here and any(map(_has_other_records, paths)):
         return None
     try:
         found = read_files(paths, prompt, answer, timeout_seconds)
@@ -84,6 +90,27 @@ def read_large(
 def _is_large(path: str) -> bool:
     known = path.lower().endswith((*JSON_ENDINGS, *CSV_ENDINGS, *PACKINGS, PARQUET))
     return known and Path(path).is_file() and Path(path).stat().st_size > MAX_LOG_BYTES
+
+
+def _has_other_records(path: str) -> bool:
+    """Whether fields tell which records of a file count, or its first ones are not all requests with their counts."""
+    known = names_that_decide()
+    if _kind(path) == PARQUET:
+        try:
+            names = needed("pyarrow.parquet", "Parquet").read_schema(path).names
+        except (WorkloadError, OSError, ValueError):
+            return False
+        return not known.isdisjoint(map(plain_name, names))
+    with open(path, "rb") as source:
+        lines = next(slices_of(source), [])
+    if _kind(path) in CSV_ENDINGS:
+        return not known.isdisjoint(map(plain_name, header_names(decoded_head(lines[0])[0]) if lines else ()))
+    try:
+        found = read_logs_here([lines[:SAMPLE_ROWS]])
+    except WorkloadError:
+        return True
+    others = found.failed + found.other_kinds + found.unusable + found.by_text
+    return bool(others) or found.traffic.requests != len(lines[:SAMPLE_ROWS]) or decides(lines[:SAMPLE_ROWS])
 
 
 def read_files(
