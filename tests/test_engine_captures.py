@@ -12,6 +12,8 @@ from kvcore.engine.switches import GraphModes, GraphSizes
 from kvcore.engines.vllm.captures import capture_modes, capture_sizes
 from kvcore.engines.vllm.versions import vllm_releases
 from kvcore.memory.graphs import full_count, graph_count
+from kvcore.planning import plan
+from kvcore.wire.request import scenario_from_request
 from tests.engine_examples import A100, ASCEND, B200, QWEN3_14B, T4, resolved_of, setting_for
 
 
@@ -336,3 +338,31 @@ def test_every_release_takes_a_list() -> None:
 def test_ascend_takes_them_too() -> None:
     resolved = resolved_of(engine="vllm-ascend", accelerator=ASCEND, max_cudagraph_capture_size=16)
     assert resolved.cudagraph_capture_sizes == (1, 2, 4, 8, 16)
+
+
+@pytest.mark.parametrize(
+    ("version", "env", "captures"),
+    [
+        ("0.13.0", {}, False),
+        ("0.30.0", {}, False),
+        ("0.30.0", {"VLLM_XPU_ENABLE_XPU_GRAPH": "1"}, True),
+        ("0.31.0", {}, True),
+    ],
+)
+def test_intel_cards_have_graphs_by_default_from_0_31_on(
+    version: str, env: dict[str, str], captures: bool
+) -> None:
+    asked = {"model": "Qwen/Qwen3-8B", "engine_version": version, "env": env}
+    found = plan(scenario_from_request({**asked, "accelerator": "Arc-Pro-B60-24GB"})).resolved
+    assert bool(found.cudagraph_capture_sizes) is captures
+    assert plan(scenario_from_request({**asked, "accelerator": "L40S-48GB"})).resolved.cudagraph_capture_sizes
+
+
+def test_a_hybrid_without_graphs_may_have_more_sequences_than_state_blocks() -> None:
+    """CompilationConfig.resolve_cudagraph_mode_and_sizes checks where full graphs are captured alone."""
+    asked = {"model": "Qwen/Qwen3.5-4B", "accelerator": "Arc-Pro-B60-24GB", "max_model_len": 4096, "max_num_seqs": 4096,
+             "max_num_batched_tokens": 4096}  # fmt: skip
+    plan(scenario_from_request({**asked, "engine_version": "0.30.0"}))
+    with pytest.raises(EngineRefusalError) as refused:
+        plan(scenario_from_request({**asked, "engine_version": "0.31.0"}))
+    assert refused.value.code == "state-blocks-too-few"

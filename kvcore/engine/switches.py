@@ -294,6 +294,8 @@ class Switches(Record, frozen=True, kw_only=True):
     sparse_fp8_layout: SparseFp8Layout
     fp8_kv_cache: Fp8Cards
     nvfp4_kv_cache: Nvfp4Cards
+    xpu_graphs: bool
+    """Graphs are captured on Intel's cards without XPU_VARIABLE."""
     prefill_context: bool
     """Latent attention takes prefill context parallelism; other attention of vLLM never does."""
     sparse_attention: frozenset[Annotated[int, Meta(ge=1, le=99)]]

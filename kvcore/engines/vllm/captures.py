@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from kvcore.base.errors import EngineRefusalError, Notice, notice, shorten
 from kvcore.base.units import ceil_div
+from kvcore.catalogue.accelerators import Vendor
 from kvcore.engine.protocol import Resolved
 from kvcore.engine.switches import (
     AttentionBackend,
@@ -26,6 +27,8 @@ from kvcore.scenario import CudagraphMode, Runner, Scenario
 
 LIMIT: Final = 512
 """The largest captured batch. Source: vllm/config/vllm.py:VllmConfig._set_cudagraph_sizes (0.11.2, 0.32.0)."""
+
+XPU_VARIABLE: Final = "VLLM_XPU_ENABLE_XPU_GRAPH"
 
 FINE_LIMIT: Final = 256
 """Steps of 8 below, of 16 from here on."""
@@ -231,6 +234,8 @@ def captures(start: Start, resolved: Resolved) -> Captures:
     if scenario.enforce_eager or (asked is CudagraphMode.NONE and not start.is_v0):
         return Captures(notices=_without_graphs(scenario))
     modes, mixed_full = start.engine.graph_modes(*_modes(asked, start, resolved), asked, start)
+    if not _captures_on(start):
+        modes, mixed_full = (), False
     if not modes:
         return Captures(notices=_unread_by_v0(scenario) if start.is_v0 else _not_kept(asked, modes))
     if "FULL" in modes and not _takes_drafts(start, resolved):
@@ -249,6 +254,12 @@ def captures(start: Start, resolved: Resolved) -> Captures:
     elif captured.modes:
         notices += _not_kept(asked, modes, mixed_full)
     return replace(captured, notices=tuple(notices))
+
+
+def _captures_on(start: Start) -> bool:
+    """Whether the platform captures graphs at all. Source: the switch `xpu_graphs`."""
+    is_intel = start.card.vendor is Vendor.INTEL and not start.card.is_gaudi
+    return not is_intel or start.switches.xpu_graphs or start.scenario.env.get(XPU_VARIABLE) == "1"
 
 
 def _modes(asked: CudagraphMode | None, start: Start, resolved: Resolved) -> tuple[tuple[str, ...], bool]:
