@@ -19,13 +19,13 @@ from kvcore.evidence.log import commands as log_commands
 from kvcore.evidence.log import containers, failures
 from kvcore.evidence.log import line_formats as log_formats
 from kvcore.evidence.log import reader as log_reader
-from kvcore.evidence.log import values as log_values
 from kvcore.evidence.log.cleaned import clean_log
 from kvcore.evidence.log.failures import ERRORS
 from kvcore.evidence.log.line_formats import FORMATS as TABLES
 from kvcore.evidence.log.line_formats import MAX_HITS, LineFormat, find_lines
 from kvcore.evidence.log.reader import StartupLog, measured_from, read_log
 from kvcore.evidence.recognized import request_from
+from kvcore.manifests import values as log_values
 
 EXAMPLES = int(os.environ.get("LOG_FUZZ_EXAMPLES", "120"))
 DATA = Path(__file__).parent / "data" / "logs"

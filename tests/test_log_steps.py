@@ -15,7 +15,6 @@ from kvcore.base.errors import LogError
 from kvcore.evidence.log import arguments as log_flags
 from kvcore.evidence.log import commands as log_commands
 from kvcore.evidence.log import reader as logs
-from kvcore.evidence.log import values as log_fields
 from kvcore.evidence.log.cleaned import (
     BACKWARD_WINDOW,
     MAX_LINE_CHARACTERS,
@@ -29,6 +28,7 @@ from kvcore.evidence.log.cleaned import (
     message_of,
 )
 from kvcore.evidence.log.reader import read_log
+from kvcore.manifests import values as log_fields
 
 DATA = Path(__file__).parent / "data" / "logs"
 STARTED = "INFO Available KV cache memory: 1.50 GiB\n"

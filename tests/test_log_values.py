@@ -4,8 +4,8 @@ import pytest
 
 from kvcore.evidence.log.arguments import LoggedGraphs
 from kvcore.evidence.log.reader import read_log
-from kvcore.evidence.log.values import graph_flags
 from kvcore.evidence.recognized import scenario_from_log, with_logged_graphs
+from kvcore.manifests.values import graph_flags
 from kvcore.planning import plan
 
 OWN = [1, 2, 4, *range(8, 256, 8), *range(256, 513, 16)]

@@ -8,6 +8,7 @@
     │   └── TableError              a bundled table of what changes from release to release is wrong
     ├── HubError                    the Hugging Face Hub did not give what was asked for
     ├── LogError                    a start-up log that cannot be read
+    ├── ManifestError               a file that people deploy, or a document in it, that cannot be read
     ├── WorkloadError               a request log that cannot be read
     └── DefectError                 this program is wrong, not the input
 
@@ -132,6 +133,10 @@ class HubError(KvPlannerError):
 
 class LogError(KvPlannerError):
     """A start-up log that cannot be read."""
+
+
+class ManifestError(KvPlannerError):
+    """A file that people deploy, or a document in it, that cannot be read."""
 
 
 class WorkloadError(KvPlannerError):

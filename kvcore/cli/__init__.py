@@ -155,6 +155,20 @@ def _log(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _check(arguments: argparse.Namespace) -> int:
+    from kvcore.contract.deployed import Tight, check_files, check_lines, check_result
+    from kvcore.manifests.files import Source, files_under
+
+    sources = [Source(name, sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes())
+               for path in arguments.files for name in files_under(path)]  # fmt: skip
+    found = check_files(sources, arguments.accelerator, Tight(arguments.tight))
+    if arguments.json:
+        print(json.dumps(check_result(found), ensure_ascii=False))
+    else:
+        print("\n".join(check_lines(found)))
+    return found.status
+
+
 def _workload(arguments: argparse.Namespace) -> int:
     columns = dict(arguments.columns)
     if arguments.sql is not None:
@@ -340,6 +354,14 @@ _COMMANDS: Mapping[str, tuple[Callable[[argparse.Namespace], int], str, Mapping[
     "log": (_log, "a start-up log -> measured values, resolved flags, and how the plan differs", {
         "file": {"nargs": "?", "default": "-", "help": "the log; - is standard input"},
         "--config": {"type": Path, "help": "config.json of a model that is not bundled"},
+        **_JSON,
+    }),
+    "check": (_check, "files that you deploy -> whether each engine in them starts (exit 0, 1, 2, 3)", {
+        "files": {"nargs": "*", "default": ("-",), "metavar": "FILE", "help":
+                  "manifests, Compose files, values, scripts that belong together; folders; - is standard input"},
+        "--accelerator": {"metavar": "CARD", "help": "the card, in place of what the files say of it"},
+        "--tight": {"choices": ("starts", "does-not-start", "cannot-be-known"), "default": "starts",
+                    "help": "what a plan counts as that may fail within its error"},
         **_JSON,
     }),
     "workload": (_workload, "request logs -> length statistics and the max_model_len that they need", {

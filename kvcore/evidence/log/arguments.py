@@ -18,7 +18,9 @@ from kvcore.base.errors import Notice, shorten
 from kvcore.engines.registry import memory_variable_names
 from kvcore.evidence.log.cleaned import LogText
 from kvcore.evidence.log.commands import SHOWN_VALUE_CHARACTERS, Command, find_commands
-from kvcore.evidence.log.values import (
+from kvcore.flags import FLAGS, LogRule
+from kvcore.flags.other import Effect, effect_of
+from kvcore.manifests.values import (
     GraphValue,
     config_values,
     cut_fields,
@@ -32,8 +34,6 @@ from kvcore.evidence.log.values import (
     speculation_value,
     unknown_keys,
 )
-from kvcore.flags import FLAGS, LogRule
-from kvcore.flags.other import Effect, effect_of
 from kvcore.scenario import CudagraphMode, SpeculativeConfig
 
 MAX_ARGUMENT_CHARACTERS: Final = 1 << 16

@@ -22,7 +22,7 @@ from kvcore.evidence.log.containers import (
     split_words,
     variables,
 )
-from kvcore.evidence.log.values import LISTS, MAX_VALUE_CHARACTERS
+from kvcore.manifests.values import LISTS, MAX_VALUE_CHARACTERS
 
 MAX_COMMANDS: Final = 32
 """Most commands of one start that are read."""

@@ -17,8 +17,8 @@ import yaml
 from msgspec import Struct, field
 
 from kvcore.engines.registry import memory_variable_names, server_commands
-from kvcore.evidence.log.values import MAX_VALUE_CHARACTERS
 from kvcore.flags import FLAGS
+from kvcore.manifests.values import MAX_VALUE_CHARACTERS
 
 MAX_CHARACTERS: Final = 1 << 16
 """Longest YAML text."""

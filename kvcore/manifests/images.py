@@ -1,0 +1,107 @@
+"""Container images: the engine inside, and its release where the tag is the engine's own."""
+
+import re
+from typing import Annotated, Final
+
+from msgspec import Meta, Struct
+
+from kvcore.manifests.unknowns import has_mark
+from kvcore.tables import Record, Reviewed, Source, TableFile
+
+_TAG: Final = re.compile(
+    r"v?(0\.\d{1,4}\.\d{1,4}(?:\.\d{1,2})?(?:\.?(?:rc|post|dev)\d{1,4}|\+\w{1,20})?)(?=$|[-_.@+])|v?(0\.\d{1,3}\.\d{1,3})[a-z]"
+)
+_INSIDE: Final = re.compile(r"vllm[-_]?v?(\d{1,2}\.\d{1,3}\.\d{1,3}(?:\.?(?:rc|post|dev)\d{1,4})?)")
+"""A tag that names vLLM's release among others: `dynamo-1.4.1-vllm0.26.0`."""
+_PIN: Final = re.compile(
+    r"(?:^|[\s'\"=])(vllm|vllm-ascend|sglang)(?:\[[\w, -]{0,60}\])?={2,3}(\d{1,3}\.\d{1,3}[\w.+!]{0,40})"
+)
+_FILE: Final = re.compile(
+    r"(vllm-openai|vllm-ascend|sglang|vllm)[-_:]v?(0\.\d{1,3}\.\d{1,3}(?:\.?(?:rc|post)\d{1,3})?)"
+)
+
+
+Words = Annotated[str, Meta(pattern=r"^[a-z0-9./-]{2,60}$")]
+Engine = Annotated[str, Meta(pattern=r"^[a-z.-]{0,40}$")]
+
+
+class ImageRow(Record, frozen=True, kw_only=True):
+    """Images by words of their name."""
+
+    words: tuple[Words, ...]
+    engine: Engine
+    role: Annotated[str, Meta(pattern=r"^[a-z ]{0,40}$")] = ""
+    release: bool = False
+    source: Source
+
+
+class Images(Reviewed, frozen=True, kw_only=True):
+    """`images.toml`."""
+
+    image: tuple[ImageRow, ...]
+
+
+IMAGES: Final = TableFile("kvcore.manifests", "images.toml", Images)
+
+
+class Image(Struct, frozen=True, kw_only=True):
+    """What an image says."""
+
+    engine: str = ""
+    """"" where it names no engine that is known."""
+    release: str | None = None
+    role: str = ""
+    """What it is where it is known to be no engine: `router`, `sidecar`."""
+
+
+def image_of(text: str | None) -> Image:
+    """The engine of an image, and the release that its tag names.
+
+    Example:
+        >>> [image_of(text).release for text in ("vllm/vllm-openai:v0.11.0", "lmcache/vllm-openai:v0.3.5")]
+        ['0.11.0', None]
+        >>> image_of("reg/ax:dynamo-1.4.1-vllm0.26.0-p1@sha256:00").release
+        '0.26.0'
+    """
+    if not text:
+        return Image()
+    name, tag = split_image(text)
+    own = name.lower()
+    row = next((one for one in IMAGES.load().image if all(word in own for word in one.words)), None)
+    inside = _INSIDE.search(tag.lower())
+    if row is None:
+        if inside is not None:
+            return Image(engine="vllm", release=inside[1])
+        return Image(engine="sglang" if "sglang" in tag.lower() else "vllm" if "vllm" in tag.lower() else "")
+    release = None
+    if row.release and not has_mark(tag):
+        found = _TAG.match(tag)
+        release = (found[1] or found[2]) if found is not None else None
+    if release is None and inside is not None and row.engine == "vllm":
+        release = inside[1]
+    return Image(engine=row.engine, release=release, role=row.role)
+
+
+def split_image(text: str) -> tuple[str, str]:
+    """Name without the registry's host, and tag."""
+    name = text.strip().removeprefix("docker:").removeprefix("docker://").split("@")[0]
+    name, colon, tag = name.rpartition(":")
+    if not colon or "/" in tag:
+        name, tag = text.strip().split("@")[0], ""
+    host, slash, rest = name.partition("/")
+    is_host = slash and ("." in host or ":" in host or host == "localhost")
+    if is_host and host not in ("ghcr.io", "quay.io", "nvcr.io", "docker.io") and "/" not in rest:
+        return rest, tag
+    return (rest if is_host else name), tag
+
+
+def pinned(text: str, engine: str) -> str | None:
+    """The release of an engine that an installation pins: `pip install vllm==0.11.0`."""
+    found = [version for name, version in _PIN.findall(text) if name == engine]
+    return found[-1].rstrip(".") if found else None
+
+
+def release_in_file(name: str) -> str | None:
+    """The release in the name of an image's file: `vllm-openai_v0.8.5.sif`."""
+    found = _FILE.search(name)
+    return found[2] if found is not None else None

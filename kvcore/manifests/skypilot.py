@@ -1,0 +1,78 @@
+"""SkyPilot tasks: resources, variables, and the script that runs on every node.
+
+Source: SkyPilot's task YAML (resources, num_nodes, envs, run, service) and its runtime variables (SKYPILOT_*).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from kvcore.manifests.build import Facts, built
+from kvcore.manifests.nodes import Map, Row, at, line_of, mapping, rows, text_of
+from kvcore.manifests.pods import Found, Input, distinct
+from kvcore.manifests.programs import script_launches
+from kvcore.manifests.unknowns import has_mark
+from kvcore.manifests.workload import whole
+
+
+def task(document: Map, given: Input) -> Iterator[Found]:
+    """The engines that a task starts."""
+    resources = mapping(document.get("resources"))
+    asked = _accelerators(resources)
+    counts = {count for _, count in asked}
+    gpus = counts.pop() if len(counts) == 1 else None
+    nodes = whole(text_of(document.get("num_nodes"))) or 1
+    variables = {
+        key: str(value) for key, value in mapping(document.get("envs")).items() if text_of(value) is not None
+    }
+    known = {"SKYPILOT_NUM_NODES": str(nodes), "SKYPILOT_NODE_RANK": "0"}
+    if gpus is not None:
+        known["SKYPILOT_NUM_GPUS_PER_NODE"] = str(gpus)
+    image = str(text_of(resources.get("image_id")) or "").removeprefix("docker:")
+    names = [f"{name}:{count}" for name, count in asked]
+    service = document.get("service")
+    fixed = whole(text_of(at(service, "replicas"))) if isinstance(service, Map) else None
+    policy = at(service, "replica_policy")
+    low, high = (whole(text_of(at(policy, key))) for key in ("min_replicas", "max_replicas"))
+    name = text_of(document.get("name"))
+    setup = str(text_of(document.get("setup")) or "")
+    facts = Facts(
+        name=str(name) if name is not None else None, kind="skypilot", file=given.file, line=line_of(document),
+        image=image or None, card=("{" + ", ".join(names) + "}" if len(names) > 1 else names[0]) if names else None,
+        card_choices=tuple(name for name, _ in asked) if len(asked) > 1 else (), gpus=gpus, nodes=nodes,
+        replicas=fixed if fixed is not None else low if low is not None and low == high else None, installs=setup,
+    )  # fmt: skip
+    text = document.get("run")
+    run = (
+        str(text)
+        if isinstance(text, str)
+        else "\n".join(str(one) for one in rows(text) if isinstance(one, str))
+    )
+    found = script_launches(
+        run,
+        {**variables, **known},
+        given.scripts,
+        line=line_of(text) + 1,
+        exported=frozenset({*variables, *known}),
+    )
+    for launch in distinct(found) if found else ():
+        if launch.engine or launch.role:
+            yield built(launch, facts, given.scripts)
+
+
+def _accelerators(resources: Map) -> list[tuple[str, int]]:
+    """Cards with their count; several of which any may be given."""
+    node = resources.get("accelerators")
+    found: list[tuple[str, int]] = []
+    if isinstance(node, Map):
+        for key, value in node.items():
+            name, _, count = key.partition(":")
+            found.append((name.strip(), whole(text_of(value)) or whole(count) or 1))
+    elif isinstance(node, Row | str):
+        for one in [node] if isinstance(node, str) else rows(node):
+            name, _, count = str(one).partition(":")
+            found.append((name.strip(), whole(count) or 1))
+    for option in (*rows(resources.get("any_of")), *rows(resources.get("ordered"))):
+        if isinstance(option, Map) and "accelerators" in option:
+            found += _accelerators(Map({"accelerators": option["accelerators"]}))
+    return [(name, count) for name, count in found if name and not has_mark(name)]
