@@ -25,6 +25,7 @@ from kvcore.engine.cards import CardView, without_card
 from kvcore.engine.protocol import Resolved
 from kvcore.engine.rank_memory import RankMemory
 from kvcore.engines.registry import card_of, engine_of, planned_release, view_of
+from kvcore.host.unified import unified_notices
 from kvcore.memory.budget import memory_flags, rank_memories
 from kvcore.memory.loaded import checkpoint_notices, loaded_bytes, uncounted_bytes
 from kvcore.memory.shares import check_weight_shapes
@@ -248,7 +249,7 @@ def plan(scenario: Scenario, batch: Batch | None = None) -> Plan:
         surroundings=surroundings[worst],
         stage=worst,
         specs=layout.specs,
-        notices=tuple(_notices(scenario, begun, resolved, memory, layout.draft)),
+        notices=tuple(_notices(scenario, begun, resolved, memory, layout.draft, cache)),
     )
 
 
@@ -415,6 +416,7 @@ def _notices(
     resolved: Resolved,
     memory: RankMemory,
     draft: Draft | None,
+    cache: CachePlan | None,
 ) -> Iterator[Notice]:
     """Everything a person should know of the plan, in the order of its stages."""
     architecture, quantization = begun.architecture, begun.quantization
@@ -422,6 +424,8 @@ def _notices(
     yield from architecture.notices
     yield from resolved.notices
     yield from memory.notices
+    if scenario.accelerator is not None and cache is not None:
+        yield from unified_notices(scenario.accelerator, scenario, memory, cache.needed_bytes)
     if scenario.accelerator is not None and scenario.accelerator.vendor in _WITHOUT_STARTS:
         yield notice("overheads-of-another-vendor", "accelerator")
     if scenario.accelerator is not None and resolved.engine.other_versions(scenario):
