@@ -399,7 +399,9 @@ class AscendEngine(NpuEngine):
         0.24.0rc1, 0.25.1rc1, 0.26.0rc1, 0.27.1rc1, 0.30.0rc2), which leaves DeepSeek-V4 out."""
         asked = setting.scenario.engine_version
         planned = setting.resolved.version if asked is None else parse_version(asked)
-        is_between = vllm_release("0.21.0") <= setting.resolved.version and planned < parse_version("0.23.0rc1")
+        is_between = vllm_release("0.21.0") <= setting.resolved.version and planned < parse_version(
+            "0.23.0rc1"
+        )
         return is_between and setting.scenario.config.model_type != "deepseek_v4"
 
     def taken_later(self, setting: Setting, pool_bytes: float) -> Iterator[TakenLater]:
