@@ -5,7 +5,7 @@ What older guides name and no release has today is in `former_flags.toml`.
 """
 
 from collections.abc import Mapping
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Final
 
 from packaging.version import Version
@@ -13,7 +13,7 @@ from packaging.version import Version
 from kvcore.base.errors import EngineRefusalError
 from kvcore.engine.records import FormerFlag, LoadGenerator, Metric
 from kvcore.flags import FLAGS, Flag, check_fields
-from kvcore.scenario import NEEDED_DRAFTS, Scenario, set_fields, value_of
+from kvcore.scenario import NEEDED_DRAFTS, Scenario, value_of
 from kvcore.tables import Record, Reviewed, Source, TableFile
 
 
@@ -29,7 +29,7 @@ def values_of(field: str) -> tuple[str, ...]:
     return (*flag.choices, *(("auto",) if flag.auto is not None else ()), *methods)
 
 
-class Availability(Record, frozen=True, kw_only=True, dict=True):
+class Availability(Record, frozen=True, kw_only=True):
     """From which release on a flag takes a value, or does no more; `value` is a prefix, "" for the flag itself."""
 
     field: str
@@ -45,14 +45,9 @@ class Availability(Record, frozen=True, kw_only=True, dict=True):
         if self.value and not any(name.startswith(self.value) for name in known):
             raise ValueError(f"value {self.value!r} begins none of {', '.join(known)}")
 
-    @cached_property
-    def set_in(self) -> str:
-        """The field of a scenario that sets it."""
-        return self.field.partition(".")[0]
-
-    def refuses(self, value: str, version: Version) -> bool:
-        """Whether `version` does not take that value."""
-        return value.startswith(self.value) and (version < self.since) is not self.is_gone
+    def is_missing_in(self, version: Version) -> bool:
+        """Whether `version` does not take it."""
+        return (version < self.since) is not self.is_gone
 
 
 class Availabilities(Reviewed, frozen=True, kw_only=True):
@@ -76,10 +71,9 @@ FORMER_FLAGS: Final = TableFile("kvcore.engines.vllm", "former_flags.toml", Form
 def check_availability(scenario: Scenario, version: Version) -> None:
     """Raises EngineRefusalError `flag-not-in-release` for a flag or value that the release does not have yet,
     `flag-gone-from-release` for one that it has no more."""
-    said = set_fields(scenario)
-    for known in AVAILABILITY.load().value:
-        given = _asked(scenario, FLAGS[known.field]) if known.set_in in said else None
-        if given is not None and known.refuses(given, version):
+    for known in _missing_in(version):
+        given = _asked(scenario, FLAGS[known.field])
+        if given is not None and given.startswith(known.value):
             raise EngineRefusalError(
                 "flag-gone-from-release" if known.is_gone else "flag-not-in-release",
                 field=known.field,
@@ -99,8 +93,14 @@ def is_available(field: str, value: str, version: Version) -> bool:
         >>> is_available("mamba_cache_mode", "all", Version("0.32.0"))
         False
     """
-    rows = AVAILABILITY.load().value
-    return not any(known.field == field and known.refuses(value, version) for known in rows)
+    missing = _missing_in(version)
+    return not any(known.field == field and value.startswith(known.value) for known in missing)
+
+
+@lru_cache(maxsize=256)
+def _missing_in(version: Version) -> tuple[Availability, ...]:
+    """The flags and values that a release does not take."""
+    return tuple(known for known in AVAILABILITY.load().value if known.is_missing_in(version))
 
 
 def former_flag(flag: str) -> FormerFlag | None:
