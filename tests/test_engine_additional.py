@@ -328,6 +328,7 @@ def test_context_parallel_sparse_attention_needs_flashcomm() -> None:
     with pytest.raises(EngineRefusalError) as refused:
         planned(SPARSE, {"enable_dsa_cp": True})
     assert refused.value.code == "npu-refuses-context-without-flashcomm"
+    assert planned(SPARSE, {"enable_dsa_cp": True}, engine_version="0.27.1rc1").weights.parameters
     assert planned(SPARSE, {"enable_dsa_cp": True, "enable_flashcomm1": True}).weights.parameters
 
 

@@ -7,6 +7,7 @@ import pytest
 from kvcore import catalogue
 from kvcore.base.errors import KvPlannerError
 from kvcore.base.units import gib
+from kvcore.engines.registry import engine_of
 from kvcore.model.config import ModelConfig, condensed
 from kvcore.model.quantization import read_quantization
 from kvcore.model.quantization.formats import ExpertsShape, LinearShape
@@ -167,6 +168,40 @@ def test_a_model_that_nothing_is_published_of_is_taken_by_the_scheme_in_its_name
     assert found.loaded_weights.interval is not None
     low, high = found.loaded_weights.interval
     assert high - low == pytest.approx(2 * 0.08 * found.loaded_weights.value, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("version", "name", "flag", "method"),
+    [
+        ("0.23.0", "Eco-Tech/Some-M2-W8A8", None, "ascend"),
+        ("0.13.0", "Eco-Tech/Some-M2-W8A8", None, "unquantized"),
+        ("0.23.0", "Eco-Tech/Some-M2", None, "unquantized"),
+        ("0.23.0", "Eco-Tech/Some-M2", "ascend", "ascend"),
+    ],
+)
+def test_a_name_with_a_scheme_is_found_as_the_plugin_finds_the_side_file(
+    version: str, name: str, flag: str | None, method: str
+) -> None:
+    """vllm_ascend/quantization/utils.py:maybe_auto_detect_quantization, from 0.17 on."""
+    config = {key: value for key, value in MIXTURE.items() if key != "quantization_config"}
+    found = scenario_from_request(
+        {
+            "config": config,
+            "model": name,
+            "quantization": flag,
+            "engine": "vllm-ascend",
+            "engine_version": version,
+        }
+    )
+    assert engine_of(found).storage(found).method == method
+
+
+def test_a_model_published_in_4_bits_is_converted_to_no_more() -> None:
+    groups = {"group_0": {"weights": {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32}}}
+    int4 = {"quant_method": "compressed-tensors", "format": "pack-quantized", "config_groups": groups}
+    config = ModelConfig.from_mapping({**MIXTURE, "quantization_config": int4})
+    assert read_quantization(config, "ascend").detail.startswith("W4A8")
+    assert read_quantization(config, "ascend", "w8a8").detail.startswith("W8A8")
 
 
 def test_the_scheme_may_stand_in_the_config() -> None:

@@ -189,7 +189,7 @@ def _platform_notices(start: Start, block_size: int) -> Iterator[Notice]:
     kernels have no bfloat16."""
     engine, scenario = start.engine, start.scenario
     yield from engine.notices(start, block_size)
-    is_modelslim = start.quantization.method == scenario.quantization == MODELSLIM
+    is_modelslim = start.quantization.method == MODELSLIM
     if is_modelslim and scenario.config.hf_quant_config is None:
         model = shorten(scenario.model.rsplit("/", 1)[-1])
         yield notice("modelslim-checkpoint-assumed", "quantization", model=model)

@@ -32,8 +32,10 @@ from kvcore.engines.vllm_ascend.refusals import Asked, check_combinations, check
 from kvcore.engines.vllm_ascend.stored import Storing, cuts_context, kept_states, stored
 from kvcore.model.architecture import Architecture
 from kvcore.model.caches import CacheState
-from kvcore.model.quantization import Quantization
+from kvcore.model.quantization import NOT_QUANTIZED, Quantization, read_quantization
 from kvcore.model.quantization.compressed import COMPRESSED_TENSORS
+from kvcore.model.quantization.modelslim import METHOD as MODELSLIM
+from kvcore.model.quantization.modelslim import scheme_named
 from kvcore.scenario import CudagraphMode, Scenario
 from kvcore.tables import TableFile
 
@@ -165,13 +167,22 @@ class AscendEngine(NpuEngine):
         return (notice("fp8-kept-in-16-bits", "quantization"),) if is_unpacked else ()
 
     def loaded(self, scenario: Scenario, stored: Quantization) -> Quantization:
-        """FP8 checkpoints of MiniMax-M2 are loaded in 16 bits from 0.17 on; those with a scale for each block are
+        """ModelSlim's checkpoints are found by their side file from 0.17 on; a name with a scheme is one where no
+        side file is given.
+
+        FP8 checkpoints of MiniMax-M2 are loaded in 16 bits from 0.17 on; those with a scale for each block are
         kept in 16 bits once they are loaded from 0.27 on, but on Ascend 950.
 
         Source: vllm_ascend/patch/platform/patch_minimax_m2_config.py:_disable_fp8, patch/worker/patch_minimax_m2.py
         (0.17.0rc1, 0.18.0, 0.23.0, 0.25.1rc1; not in 0.16.0rc1), quantization/methods/w8a8/fp8_block.py (0.27.1rc1,
-        0.30.0rc2: on every other Ascend generation the resolved matrix is kept in the model dtype).
+        0.30.0rc2: on every other Ascend generation the resolved matrix is kept in the model dtype);
+        quantization/utils.py:maybe_auto_detect_quantization (0.16.0rc1 without, 0.17.0rc1, 0.23.0 with).
         """
+        scheme = scheme_named(scenario.model) if scenario.quantization is None else ""
+        if scheme and stored.method == NOT_QUANTIZED:
+            version = self.planned_release(scenario).version
+            if version >= vllm_release("0.17.0"):
+                return read_quantization(scenario.config, MODELSLIM, scheme)
         if stored.method != UNPACKED.method:
             return stored
         version = self.planned_release(scenario).version

@@ -90,7 +90,8 @@ def _module_ranks(asked: Asked) -> Found:
 def _context_without_flashcomm(asked: Asked) -> Found:
     """Sparse attention of a part of the tokens on each rank, whose tokens are not cut.
 
-    Source: vllm_ascend/utils.py:enable_dsa_cp (0.20.2rc1, 0.23.0, 0.25.1rc1).
+    Source: vllm_ascend/utils.py:enable_dsa_cp (0.20.2rc1, 0.23.0, 0.25.1rc1, 0.26.0rc1; main at 92616f3a64 of
+    2026-08-21, which the candidates for vLLM 0.27 are cut after, without).
     """
     is_cut = asked.additional.enable_dsa_cp and asked.start.traits.is_sparse
     return (ADDITIONAL, "enable_dsa_cp") if is_cut and not asked.cuts_tokens else None
@@ -151,7 +152,7 @@ BEFORE_KEYS: Final = (
     Combination("module-ranks", _module_ranks, since="0.12.0"),
 )
 AFTER_KEYS: Final = (
-    Combination("context-without-flashcomm", _context_without_flashcomm, since="0.20.1"),
+    Combination("context-without-flashcomm", _context_without_flashcomm, since="0.20.1", below="0.27.0"),
     Combination("xlite-stages", _xlite_stages, since="0.12.0"),
     Combination("xlite-drafts", _xlite_drafts, since="0.12.0", below="0.23.0"),
     Combination("xlite-blocks", _xlite_blocks, since="0.12.0", below="0.20.1"),

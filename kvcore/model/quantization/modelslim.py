@@ -123,6 +123,12 @@ class ModelSlimFormat(Format, frozen=True, kw_only=True):
 
 
 SCHEME: Final = re.compile(r"(?<![a-z0-9])w\d{1,2}a\d{1,2}(?![0-9])", re.IGNORECASE)
+FROM_4_BITS: Final = "w4a8"
+"""The scheme of conversions of checkpoints that are published in 4 bits.
+
+Source: vllm-ascend tests/e2e/nightly (2026-08-22): Eco-Tech/Kimi-K2.5-W4A8, Kimi-K2.6-w4a8, of models in INT4 that have
+no conversion to more bits.
+"""
 QUANTIZE: Final = "quantize"
 """The key that ModelSlim writes into config.json: w8a8, w8a8_dynamic, w4a8_dynamic."""
 
@@ -151,7 +157,8 @@ def read_modelslim(config: ModelConfig, written: str, model: str = "") -> Quanti
     description = config.hf_quant_config
     if description is None or not is_modelslim(description):
         own = config.root.get(QUANTIZE)
-        return _assumed(config, scheme_named(model) or scheme_named(own[:80] if isinstance(own, str) else ""))
+        said = scheme_named(model) or scheme_named(own[:80] if isinstance(own, str) else "")
+        return _assumed(config, said or (FROM_4_BITS if _has_4_bits(config) else ""))
     if written not in ("", METHOD):
         raise EngineRefusalError(
             "quantization-mismatch", field="quantization", method=written, requested=METHOD
@@ -193,6 +200,15 @@ def _format(name: str, group: int | None) -> Format:
     if row.group and group is not None and 0 <= group <= 4096:
         row = replace(row, group=group)
     return ModelSlimFormat(type=row)
+
+
+def _has_4_bits(config: ModelConfig) -> bool:
+    """Whether the original checkpoint stores weights in 4 bits."""
+    section = config.root.optional_section("quantization_config")
+    section = section or config.language.optional_section("quantization_config")
+    groups = () if section is None else (section.raw.get("config_groups") or {}).values()
+    bits = [group.get("weights", {}).get("num_bits") for group in groups if isinstance(group, dict)]
+    return section is not None and (section.raw.get("bits") == 4 or (bool(bits) and set(bits) == {4}))
 
 
 def _assumed(config: ModelConfig, scheme: str) -> Quantization:
