@@ -158,3 +158,13 @@ def test_other_engines_are_not_judged() -> None:
     }
     # Its own methods refuse the format, whatever the shapes.
     assert refused(**asked) == "npu-format-attributes"
+
+
+def test_a_format_known_by_name_leaves_open_how_shared_experts_are_stored() -> None:
+    """Its recipe starts it with whole experts on 4 and 8 ranks, of which each would have 160 and 80 of the 640 features
+    of the shared one; without expert parallelism the same recipe calls 128-wide blocks incompatible with 8 ranks."""
+    asked = {"model": "Qwen/Qwen3.8-Flash-Next-FP8", "accelerator": "H200-141GB", "tensor_parallel_size": 8}
+    assert plan(scenario_from_request({**asked, "enable_expert_parallel": True})).weights.parameters
+    with pytest.raises(EngineRefusalError) as refused:
+        plan(scenario_from_request(asked))
+    assert refused.value.code == "weight-block-cut"

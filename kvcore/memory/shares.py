@@ -91,10 +91,22 @@ def weight_shares(
     )
 
 
+SHARED_EXPERT: Final = "shared_expert"
+"""A piece of the names of shared experts."""
+
+
 def check_weight_shapes(
-    architecture: Architecture, quantization: Quantization, parallel: Parallel, switches: Switches
+    architecture: Architecture,
+    quantization: Quantization,
+    parallel: Parallel,
+    switches: Switches,
+    *,
+    by_name: bool = False,
 ) -> None:
     """Refuses weights of which a rank would store a part of a block or group.
+
+    `by_name`: the format is known by the checkpoint's name alone, which does not say whether shared experts are stored
+    so; where whole experts leave only these to be cut, nothing is refused.
 
     Raises EngineRefusalError `weight-block-cut`.
 
@@ -103,7 +115,8 @@ def check_weight_shapes(
     if quantization.method == NOT_QUANTIZED:
         return
     checks_fused = switches.fused_blocks_whole or quantization.method not in FUSED_METHODS
-    found = _first_misfit(architecture, quantization, parallel, switches.refines_expert_blocks, checks_fused)
+    refines, is_open = switches.refines_expert_blocks, by_name and parallel.enable_expert_parallel
+    found = _first_misfit(architecture, quantization, parallel, refines, checks_fused, is_open)
     if found is None:
         return
     name, misfit = found
@@ -124,15 +137,18 @@ def _first_misfit(
     parallel: Parallel,
     refines: bool,
     checks_fused: bool,
+    leaves_shared: bool,
 ) -> tuple[str, Misfit] | None:
     """The first misfit. `refines`: blocks of experts are cut where the experts are; `checks_fused`: fused projections
-    have to be whole blocks as well."""
+    have to be whole blocks as well; `leaves_shared`: shared experts may not be stored in blocks."""
     heads_per_rank(architecture.num_attention_heads, parallel.tensor_parallel_size)
     rank = Rank(quantization=quantization, parallel=parallel, dtype_bytes=0)
     whole = replace(parallel, pipeline_parallel_size=1)
     for layer, prefix, _ in counted_layers(architecture, quantization, whole, 0):
         for module in layer.modules:
             name, misfit = prefix + module.name, None
+            if leaves_shared and SHARED_EXPERT in module.name:
+                continue
             if isinstance(module, Experts):
                 weights = quantization.format_for(module, name)
                 misfit = weights.experts_misfit(rank.experts_shape(module), refines=refines)

@@ -37,7 +37,7 @@ from kvcore.model.families import read_architecture
 from kvcore.model.families.drafts import Draft
 from kvcore.model.overrides import read_overrides
 from kvcore.model.quantization import NOT_QUANTIZED, Quantization
-from kvcore.planning.origin import as_known, origin_notices
+from kvcore.planning.origin import as_known, is_format_by_name, origin_notices
 from kvcore.planning.verdict import (
     HIGH,
     LOW,
@@ -314,7 +314,8 @@ def lay_out(scenario: Scenario, begun: Begun, resolved: Resolved) -> Layout:
         resolved = replace(resolved, block_size=block_size)
     resolved.engine.check_block(resolved)
     if resolved.engine.checks_weight_shapes:
-        check_weight_shapes(architecture, quantization, parallel, resolved.switches)
+        by_name = is_format_by_name(scenario)
+        check_weight_shapes(architecture, quantization, parallel, resolved.switches, by_name=by_name)
     stages = range(parallel.pipeline_parallel_size)
     speculative = scenario.speculative_config
     draft = resolved.engine.draft(speculative, architecture, quantization, parallel, resolved.max_model_len)

@@ -65,10 +65,13 @@ def _named(model: str) -> tuple[str, Recognition] | None:
 
 def as_known(scenario: Scenario, quantization: Quantization) -> Quantization:
     """The storage format, its bytes assumed where the checkpoint's own config was not read."""
+    return _assumed(quantization) if is_format_by_name(scenario) else quantization
+
+
+def is_format_by_name(scenario: Scenario) -> bool:
+    """Whether the storage format is known by the checkpoint's name alone."""
     origin = origin_of(scenario)
-    if origin is None or origin.entry.rank is not Rank.FORMAT or not _is_its(scenario, origin):
-        return quantization
-    return _assumed(quantization)
+    return origin is not None and origin.entry.rank is Rank.FORMAT and _is_its(scenario, origin)
 
 
 @kept
