@@ -1,4 +1,4 @@
-"""Decoders whose layers differ in window, in heads or in both: gpt-oss, Llama 4, Laguna, MiMo V2, Step 3.5 and 3.7."""
+"""Decoders whose layers differ in window, in heads or in both: gpt-oss, Llama 4, Laguna, Step 3.5 and 3.7."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from kvcore.model import architecture as arch
 from kvcore.model.caches import CacheState, ChunkedLocal
 from kvcore.model.config import ModelConfig, Section
-from kvcore.model.families.decoder import DECODERS, by_row, experts_of, read_decoder
+from kvcore.model.families.decoder import DECODERS, by_row, read_decoder
 from kvcore.model.parts import blocks, image_encoders
 from kvcore.model.parts import encoder as enc
 from kvcore.model.parts.pattern import by_kind, layer_windows
@@ -154,86 +154,6 @@ def laguna_attention(section: Section, heads: blocks.Heads, *, is_sliding: bool)
     return tuple(modules)
 
 
-def read_mimo_v2(config: ModelConfig) -> arch.Architecture:
-    """MiMo V2: two attention geometries with narrower values, sinks on sliding layers, experts after the first layer.
-
-    Source: vllm/model_executor/models/mimo_v2.py (0.32).
-    """
-    section = config.language
-    count = section.layers()
-    pattern = section.integers("hybrid_layer_pattern") or ()
-    sparse = section.integers("moe_layer_freq") or ()
-    if len(pattern) < count or len(sparse) < count:
-        raise section.contradicting("hybrid_layer_pattern", f"patterns shorter than {count} layers")
-    plain = blocks.read_heads(section)
-    heads = replace(plain, value_dim=section.integer("v_head_dim", plain.head_dim))
-    size = section.integer("swa_head_dim", heads.head_dim)
-    local = blocks.Heads(
-        hidden_size=heads.hidden_size,
-        num_heads=section.integer("swa_num_attention_heads", heads.num_heads),
-        num_kv_heads=section.integer("swa_num_key_value_heads", heads.num_kv_heads),
-        head_dim=size,
-        value_dim=section.integer("swa_v_head_dim", size),
-    )
-    kinds = {False: mimo_attention(section, heads), True: mimo_attention(section, local, is_sliding=True)}
-    router_dtype = section.string("moe_router_dtype", "float32")
-    experts = replace(experts_of("mimo_v2"), router_dtype=router_dtype)
-    width = section.integer("intermediate_size")
-    positions = section.integer("max_position_embeddings")
-    share = section.number("partial_rotary_factor", 1.0)
-    built = read_decoder(
-        replace(DECODERS["mimo_v2"], experts=experts),
-        config,
-        heads=heads,
-        mixers=tuple(kinds[number == 1] for number in pattern[:count]),
-        sparse=tuple(map(bool, sparse[:count])),
-        width=width,
-        rotary_tables=tuple(
-            arch.RotaryTable(max_positions=positions, rotary_dim=int(dim * share))
-            for dim in (heads.head_dim, local.head_dim)
-        ),
-    )
-    draft = mimo_draft(kinds[True], heads.hidden_size, width)
-    unread = ("vision tower",) if config.root.optional_section("vision_config") is not None else ()
-    return dataclasses.replace(
-        built, draft_layers=(draft,), draft_prefix="model.mtp.layers", draft_steps=1, uncounted=unread
-    )
-
-
-def mimo_draft(sliding: arch.Layer, hidden: int, width: int) -> arch.Layer:
-    """The one prediction layer that the engine takes: a sliding layer with an MLP behind a projection of two states.
-
-    Source: vllm/model_executor/models/mimo_v2_mtp.py (0.32).
-    """
-    start: Pieces = (
-        blocks.replicated("eh_proj", 2 * hidden, hidden, quantizable=False),
-        *blocks.norms(hidden, "enorm", "hnorm", "final_layernorm"),
-    )
-    plain = (
-        replace(each, quantizable=False)
-        if isinstance(each, arch.Linear) and each.name == "self_attn.o_proj"
-        else each
-        for each in sliding.modules
-    )
-    return replace(sliding, modules=(*start, *plain, *blocks.gated_mlp(hidden, width)))
-
-
-def mimo_attention(section: Section, heads: blocks.Heads, *, is_sliding: bool = False) -> arch.Layer:
-    """Attention of one layer, with its norms and, where it slides, one sink a head."""
-    bias = section.boolean("attention_bias", False)
-    modules: Pieces = (
-        *blocks.attention(heads, qkv_bias=bias),
-        *blocks.norms(heads.hidden_size, *blocks.TWO_NORMS),
-    )
-    if is_sliding and section.boolean("add_swa_attention_sink_bias", False):
-        sink = arch.Parameter(name="self_attn.attention_sink_bias", sharded=heads.num_heads)
-        modules = (*modules, sink)
-    window = None
-    if is_sliding:
-        window = section.integer("sliding_window_size", section.integer("sliding_window", 128))
-    return arch.Layer(modules=modules, caches=(blocks.cache_of(heads, window),))
-
-
 def read_step_flash(config: ModelConfig) -> arch.Architecture:
     """Step 3.5 Flash and 3.7 Flash.
 
@@ -325,7 +245,6 @@ READERS: Final = by_row(
         "gpt_oss": read_gpt_oss,
         "llama4": read_llama4,
         "laguna": read_laguna,
-        "mimo_v2": read_mimo_v2,
         "step3p5": read_step_flash,
     }
 )

@@ -228,9 +228,9 @@ def all_but_listed(
 
 
 def read_fp8(section: Section) -> Quantization:
-    """fp8 as DeepSeek, Qwen and Mistral publish it: blocks, or one scale a tensor.
+    """fp8 as DeepSeek, Qwen and Mistral publish it: blocks, or one scale a tensor; MiMo V2.6 with experts in MXFP4.
 
-    Source: vllm/model_executor/layers/quantization/fp8.py:Fp8Config.from_config (0.32).
+    Source: vllm/model_executor/layers/quantization/fp8.py:Fp8Config.from_config, get_quant_method (0.29, 0.32).
     """
     block = read_block(section, "weight_block_size")
     is_static = section.string("activation_scheme", "dynamic") == "static"
@@ -242,7 +242,15 @@ def read_fp8(section: Section) -> Quantization:
             f"{block[0]} × {block[1]} blocks",
         )
     ignored = section.strings("ignored_layers") or section.strings("modules_to_not_convert") or ()
-    return all_but_listed("fp8", detail, weights, ignored, attention_scale_bytes=ATTENTION_SCALE_BYTES)
+    read = all_but_listed("fp8", detail, weights, ignored, attention_scale_bytes=ATTENTION_SCALE_BYTES)
+    if section.string("store_dtype", "") != "mxfp4":
+        return read
+
+    def format_of(module: ModuleName) -> formats.Format:
+        own = read.format_of(module)
+        return Mxfp4() if module.kind is Kind.EXPERTS and own is weights else own
+
+    return replace(read, detail=f"{detail}, experts in MXFP4", format_of=format_of)
 
 
 def read_fbgemm(section: Section) -> Quantization:
