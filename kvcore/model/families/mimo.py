@@ -98,7 +98,7 @@ def sound_encoder(section: Section) -> Pieces:
     width, group = section.integer("input_local_dim", 1024), section.integer("group_size", 4)
     channels, out = section.integer("audio_channels", 8), section.integer("out_hidden_size", 4096)
     inner, grouped = section.integer("input_local_intermediate_size", 4096), width * group
-    layer = (
+    layer: Pieces = (
         *(enc.whole(f"self_attn.{name}_proj", width, width) for name in "qkv"),
         enc.whole("self_attn.o_proj", width, width, bias=False),
         *(enc.whole(f"mlp.{name}_proj", width, inner, bias=False) for name in ("gate", "up")),
