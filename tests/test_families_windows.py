@@ -154,3 +154,14 @@ class TestMuseGlimmer:
             range(3, 52, 4)
         )
         assert {cache.sliding_window for cache in caches if isinstance(cache, SlidingWindow)} == {2048}
+
+
+def test_laguna_s_has_more_heads_in_its_windows():
+    """All published parameters: 117,561,977,600."""
+    built = read_architecture(find_model("poolside/Laguna-S-2.1").config)
+    assert total_elements(built) == 117_561_977_600
+    inputs = [
+        next(module.in_features for module in layer.modules if module.name == "self_attn.o_proj")
+        for layer in built.layers[:4]
+    ]
+    assert inputs == [48 * 128, 72 * 128, 72 * 128, 72 * 128]

@@ -11,7 +11,7 @@ from typing import Final, TypeAlias
 
 from kvcore.model.architecture import Architecture
 from kvcore.model.config import ModelConfig, Section
-from kvcore.model.families import decoder, gemma, gpt, longcat, mixtures
+from kvcore.model.families import decoder, deepseek, gemma, gpt, longcat, mixtures
 from kvcore.model.parts.blocks import Reader
 from kvcore.model.parts.encoder import Encoder, not_read, with_encoders
 
@@ -23,6 +23,14 @@ def read_isaac_text(config: ModelConfig, section: Section) -> Architecture:
     """
     keys = {name: value for name, value in section.raw.items() if name != "max_sequence_length"}
     return decoder.SECTION_READERS["qwen3"](config, Section(keys, section.path))
+
+
+def read_mistral_large(_config: ModelConfig, section: Section) -> Architecture:
+    """Mistral Large 3's DeepSeek V3, behind Pixtral.
+
+    Source: vllm/model_executor/models/mistral_large_3.py, vllm/transformers_utils/configs/mistral.py (0.33).
+    """
+    return deepseek.read(ModelConfig.from_mapping(section.raw))
 
 
 READ_AS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -44,6 +52,7 @@ LANGUAGE_MODELS: Final[Mapping[str, Callable[[ModelConfig, Section], Architectur
     **decoder.SECTION_READERS,
     **{name: decoder.SECTION_READERS[same] for same, names in READ_AS.items() for name in names},
     "mistral4": longcat.read_mistral4,
+    "deepseek_v3": read_mistral_large,
     "exaone_moe": mixtures.read_exaone_moe,
     "gemma2": lambda config, section: gemma.read_gemma2(config),
     "opt": lambda config, section: gpt.read_opt(config),
