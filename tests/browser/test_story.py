@@ -30,7 +30,7 @@ def wait_for_parameter(page: Page, name: str, value: str) -> None:
 def test_from_the_question_to_a_shared_plan(server: str, open_page: OpenPage) -> None:
     page = open_page(f"{server}/?{FP8_ON_4_H200}")
     go(page, "Explore")
-    wanted = page.get_by_label("Target requests at once")
+    wanted = page.get_by_test_id("stMain").get_by_label("Requests at once wanted")
     wanted.fill("20")
     wanted.press("Enter")
     expect(page.get_by_text("Smallest for 20 requests of 32,768 tokens")).to_be_visible()
