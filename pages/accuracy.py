@@ -44,6 +44,22 @@ if unseen is not None and fitted is not None:
             inside=error_percent(fitted.found.inside or 0.0, t),
         )
     )
+days, every = accuracy.batches(record.starts), accuracy.headline(accuracy.without_batch(record.starts))
+last = record.batches[-1] if record.batches else None
+newest = accuracy.headline(days.get(last.date, ())) if last is not None else None
+if last is not None and newest is not None and every is not None:
+    st.markdown(
+        t(
+            "The last starts came in on {date}, of authors nobody had seen: as the planner stood before it knew "
+            "them, {fresh} of {seen} lay inside their interval. With intervals fitted on the earlier starts "
+            "alone {inside} do, and {each} of all starts where each batch is left out in turn.",
+            date=last.date,
+            fresh=str(last.inside),
+            seen=str(last.starts),
+            inside=error_percent(newest.found.inside or 0.0, t),
+            each=error_percent(every.found.inside or 0.0, t),
+        )
+    )
 st.caption(
     t(
         "{refused} of {healthy} successful starts were predicted to fail. Of {failed} failed starts the "

@@ -27,18 +27,25 @@ def interval_gib(**fields: Any) -> tuple[float, float]:
     return gib(below), gib(above)
 
 
-def test_estimates_are_added_with_the_floor_and_scaled_on_each_side() -> None:
-    planned = present_plans.request(model="Qwen/Qwen3-8B")
+def test_estimates_are_added_and_scaled_on_each_side_with_what_publications_differ_by() -> None:
+    planned = present_plans.request(model="Qwen/Qwen3-8B", kernels_compiled=True)
     memory = planned.memory
     assert memory is not None
     parts = (memory.activations, memory.framework, memory.counted_graphs)
     unsure = sum(min(reaches(part)) for part in parts)
     assert unsure * 2 == pytest.approx(sum(map(sum, map(reaches, parts))))  # no other case of what is unknown
     row = factor_of(Cell(Vendor.NVIDIA, "one", False, planned.resolved.version))
-    floor = INTERVALS.load().floor_gib * GIB
+    between = INTERVALS.load().between_gib * GIB
     assert reaches(memory.available_kv) == pytest.approx(
-        (row.less * (unsure + floor), row.more * (unsure + floor))
+        (math.hypot(row.less * unsure, between), math.hypot(row.more * unsure, between))
     )
+
+
+def test_what_publications_differ_by_counts_in_squares_on_both_sides_but_not_of_other_cases() -> None:
+    row = replace(INTERVALS.load().factor[-1], less=1.0, more=2.0)
+    # 3 and 4 make 5, 6 and 4 with the 2 of another case sqrt(52) + 2.
+    reach = Reach(estimates=3.0, below=0.0, above=2.0, given=0.0, between=4.0)
+    assert interval_of(0.0, reach, row) == (-5.0, math.sqrt(52.0) + 2.0)
 
 
 def test_what_is_given_is_as_sure_as_a_log_prints() -> None:

@@ -1,6 +1,6 @@
 """Recomputes kvcore/catalogue/accuracy.jsonl: the prediction for every published start, next to its printed figures.
 
-    python tools/accuracy.py --fit      rewrites the factors of kvcore/memory/intervals.toml (tools/fit_intervals.py)
+    python tools/accuracy.py --fit      rewrites the widths of kvcore/memory/intervals.toml (tools/fit_intervals.py)
     python tools/accuracy.py            rewrites the file and prints the errors
     python tools/accuracy.py --check    exit status 1 when the file is not what the code predicts now
 
@@ -9,16 +9,20 @@ known and nothing was fitted on it), the flags as their author stated them, and 
 published_configs.jsonl has the models that the catalogue does not have, and published_peers.jsonl what other tools
 (peers.toml) predict for the same starts. A start whose publication took part in the fit of a constant that it rests on
 (starts.jsonl) is also predicted with that publication left out, where another one informs the constant.
+
+Starts came in batches (`batch`: the day; batches.toml says how the planner stood on them before it knew them): each
+batch is judged once more by what is fitted on the others alone.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import json
 import math
 import sys
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +37,10 @@ from kvcore.evidence.accuracy import (  # noqa: E402
     FILE,
     FITTED,
     LEAST_GROUP,
+    Accuracy,
     Check,
     PublishedStart,
+    batches,
     groups,
     headline,
     held_out,
@@ -45,10 +51,11 @@ from kvcore.evidence.accuracy import (  # noqa: E402
     read_accuracy,
     summarize,
     verdicts,
+    without_batch,
 )
 from kvcore.planning import Plan, Verdict, plan  # noqa: E402
 from kvcore.wire.request import scenario_from_request  # noqa: E402
-from tools.fit_intervals import Score, judged, score_of, write  # noqa: E402
+from tools.fit_intervals import Score, between_gib, judged, judged_by, score_of, write  # noqa: E402
 from tools.residuals import (  # noqa: E402
     Residual,
     by_constant,
@@ -66,6 +73,8 @@ UNIFORM = ("uniform", "mla")
 """Layouts whose layers all grow alike: bytes per token are one number."""
 
 Json = dict[str, Any]
+Planned = tuple[Json, Mapping[str, Any], Plan | KvPlannerError]
+"""A start with its config and its plan."""
 Residuals = Mapping[str, Sequence[Residual]]
 """Residuals of the fitted starts, by constant."""
 
@@ -197,6 +206,8 @@ def record(
         },
         "verdict": verdict_of(blind),
         "one_source": False,
+        "batch": start["batch"],
+        "by_batch": [],
         "failed_as": expected_verdicts(measured) if "startup_failure" in wanted else [],
     }
 
@@ -256,7 +267,7 @@ def rounded(value: float | None) -> float | None:
     return float(f"{value:.{DIGITS}g}")
 
 
-def plans() -> Iterator[tuple[Json, Mapping[str, Any], Plan | KvPlannerError]]:
+def plans() -> Iterator[Planned]:
     """Every start with its config and its plan."""
     own = configs()
     for start in lines_of("published.jsonl"):
@@ -270,23 +281,66 @@ def records() -> list[Json]:
     found: dict[str, Json] = {}
     scores: list[Score] = []
     all_plans = list(plans())
-    residuals = by_constant(
-        item
-        for start, config, blind in all_plans
-        if isinstance(blind, Plan) and start["group"]
-        for item in residuals_of({**start, "request": {**start["request"], "config": config}})
-    )
+    said = saying(all_plans)
+    residuals = by_constant(item for _, item in said)
     for start, config, blind in all_plans:
         line = record(start, config, blind, peers.get(start["id"], {}), residuals)
         found[start["id"]] = line
         if isinstance(blind, Plan):
             scores += score_of(start, blind, change_of(line))
-    for score, (low, high) in judged(scores):
+    between = {
+        group: between_gib(by_constant(item for _, item in said if item.group != group)) * GIB
+        for group in {score.group for score in scores}
+    }
+    for score, (low, high) in judged(scores, between):
         line = found[score.id]
         value = line["checks"][KV][0] + change_of(line)
         line["one_source"] = line["left_out"].get(KV) == [None]
         line["left_out"][KV] = [rounded(end) for end in (value, value + gib(low), value + gib(high))]
+    for name, ends in by_batch(all_plans, said):
+        line = found[name]
+        line["by_batch"] = [rounded(line["checks"][KV][0] + change) for change in ends]
     return list(found.values())
+
+
+def saying(all_plans: Iterable[Planned]) -> list[tuple[str, Residual]]:
+    """What starts say of constants, each with the batch that it came in."""
+    return [
+        (start["batch"], item)
+        for start, config, blind in all_plans
+        if isinstance(blind, Plan) and start["group"]
+        for item in residuals_of({**start, "request": {**start["request"], "config": config}})
+    ]
+
+
+def by_batch(
+    all_plans: Sequence[Planned], said: Sequence[tuple[str, Residual]]
+) -> Iterator[tuple[str, tuple[float, float, float]]]:
+    """For each start whose KV memory may be compared: how much its prediction changes, and the ends of its interval, in
+    GiB, where the whole batch that it came in is left out of constants and widths.
+
+    A constant that no other batch informs stays as it is.
+    """
+    batches = sorted({start["batch"] for start, _, _ in all_plans})
+    apart: dict[str, list[tuple[float, Score]]] = {batch: [] for batch in batches}
+    for batch in batches:
+        named = by_constant(
+            dataclasses.replace(item, group=batch) if of == batch else item for of, item in said
+        )
+        for start, config, blind in all_plans:
+            if start["batch"] != batch or not isinstance(blind, Plan) or "kv_gib" not in start["checks"]:
+                continue
+            uses = uses_of(predict({**start, "request": {**start["request"], "config": config}}))
+            alone = (leave_out([use], batch, named) for use in uses[PARTS[Check.KV_MEMORY]])
+            change = sum(one.change_gib or 0.0 for one in alone if one is not None)
+            apart[batch] += [(change, score) for score in score_of(start, blind, change)]
+    for batch in batches:
+        others = [score for other in batches if other != batch for _, score in apart[other]]
+        between = between_gib(by_constant(item for of, item in said if of != batch)) * GIB
+        changes = {score.id: change for change, score in apart[batch]}
+        for score, (low, high) in judged_by([score for _, score in apart[batch]], others, between):
+            change = changes[score.id]
+            yield score.id, (change, change + gib(low), change + gib(high))
 
 
 def change_of(line: Json) -> float:
@@ -298,7 +352,8 @@ def change_of(line: Json) -> float:
 def text_of(found: list[Json], generated: str) -> str:
     """The file's text."""
     peers = tomllib.loads((DATA / "peers.toml").read_text("utf-8"))["peer"]
-    header = {"generated": generated, "starts": len(found), "peers": peers}
+    batches = tomllib.loads((DATA / "batches.toml").read_text("utf-8"))["batch"]
+    header = {"generated": generated, "starts": len(found), "peers": peers, "batches": batches}
     return "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in (header, *found))
 
 
@@ -333,7 +388,8 @@ def report(text: str) -> str:
                 f"{check.value:26}{left.count:>5}{left.median:>9.1%}{left.p90:>9.1%}{signed:>9}{inside:>9}"
                 f"   {alone} of one source"
             )
-    return "\n".join((*lines, "", *unseen_lines(without), "", *verdict_lines(accuracy.starts)))
+    unseen = (*unseen_lines(without), "", *batch_lines(accuracy))
+    return "\n".join((*lines, "", *unseen, "", *verdict_lines(accuracy.starts)))
 
 
 def unseen_lines(without: Sequence[PublishedStart]) -> Iterator[str]:
@@ -365,6 +421,24 @@ def unseen_lines(without: Sequence[PublishedStart]) -> Iterator[str]:
             yield f"  {label:18} {share:>3} of {len(judged_points):>3} inside{low}"
 
 
+def batch_lines(accuracy: Accuracy) -> Iterator[str]:
+    """Each batch judged by what is fitted on the others, next to how it was met before it was known."""
+    yield "batch by batch: constants, what publications differ by and factors fitted on the other batches alone"
+    fresh = {one.date: one for one in accuracy.batches}
+    for batch, starts in (*batches(accuracy.starts).items(), ("all", without_batch(accuracy.starts))):
+        one = headline(starts)
+        if one is None:
+            continue
+        seen = fresh.get(batch)
+        before = "" if seen is None else f"; before it was known {seen.inside} of {seen.starts} inside"
+        yield (
+            f"  {batch}: {one.found.count} starts, {one.found.inside or 0:.0%} inside "
+            f"({one.inside_by_publication:.0%} where each publication counts once), median width {one.width:.1%}, "
+            f"error {one.found.median:.1%}, of the card's memory {one.share_median:.2%}, p90 {one.share_p90:.2%}"
+            f"{before}"
+        )
+
+
 def verdict_lines(starts: Sequence[PublishedStart]) -> Iterator[str]:
     """Failed and healthy starts, with those that are called wrongly."""
     counted = verdicts(starts)
@@ -390,7 +464,10 @@ def main() -> int:
         print("accuracy.jsonl is current" if current else "accuracy.jsonl is out of date: run make accuracy")
         return 0 if current else 1
     if "--fit" in sys.argv:
-        write([score for start, _, one in plans() if isinstance(one, Plan) for score in score_of(start, one)])
+        all_plans = list(plans())
+        scores = (score_of(start, one) for start, _, one in all_plans if isinstance(one, Plan))
+        said = by_constant(item for _, item in saying(all_plans))
+        write([score for found in scores for score in found], between_gib(said))
         return 0
     text = text_of(records(), datetime.date.today().isoformat())
     OUT.write_text(text, encoding="utf-8")

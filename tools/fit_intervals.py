@@ -1,18 +1,24 @@
-"""Conformal factors of the KV memory's interval: errors of published starts as multiples of the parts' uncertainty.
+"""Widths of the KV memory's interval: what publications differ by, and errors as multiples of the parts' uncertainty.
 
-    python tools/accuracy.py --fit      writes the rows of `factor` in kvcore/memory/intervals.toml
+    python tools/accuracy.py --fit      writes `between_gib` and the rows of `factor` in kvcore/memory/intervals.toml
 
-A start's score is its residual, less what unknown surroundings span on that side, over what its parts leave unsure.
-A cell (vendor, one rank or several, release era, multimodal or not) takes the quantile of the scores of all
-publications, each with the weight of its likeness to the cell, and of one more that is further off than any: the fewer
-are like it, the wider it is. `judged` fits them without a start's own publication.
+Authors differ in ways that no field says. How far, `between_gib` estimates from the constants that several publications
+inform: a random effect, by its median, as a few publications lie far off for reasons of their own. What is left of a
+start's residual without it, and without what unknown surroundings span on that side, is its score, as a multiple of
+what its parts leave unsure. A cell (vendor, one rank or several, release era, multimodal or not) takes the quantile of
+the scores of all publications, each with the weight of its likeness to the cell, and of one more that is further off
+than any: the fewer are like it, the wider it is. `judged` fits them without a start's own publication.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+import math
+import re
+import statistics
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from dataclasses import replace as changed
 from itertools import product
 from pathlib import Path
 from typing import Any, Final
@@ -27,14 +33,21 @@ from kvcore.engine.setting import setting_of
 from kvcore.memory.budget import ASSUMED_TOTAL_SPREAD
 from kvcore.memory.intervals import Cell, FactorRow, Ranks, Reach, cell_of, interval_of, reach_of
 from kvcore.planning import Plan
+from tools.residuals import Residual
 
 TABLE: Final = Path(__file__).resolve().parents[1] / "kvcore" / "memory" / "intervals.toml"
 ERAS: Final = tuple(Version(name) for name in ("0.0", "0.11.0", "0.18.0", "0.24.0"))
 """Releases whose budgets, samplers and runners differ most."""
 MISSED: Final = 0.15
 """Share of the publications that may lie below the interval, and as much above: few miss on both sides of a cell."""
-LEAST: Final = 0.55
+LEAST: Final = 0.5
 """Least factor of a cell on the uncertainty of the parts."""
+COVERED: Final = statistics.NormalDist().inv_cdf(0.9)
+"""Half an 80 % interval in standard deviations: 1.2816."""
+MEDIAN: Final = 1 / statistics.NormalDist().inv_cdf(0.75)
+"""A standard deviation in medians of the distance: 1.4826."""
+BETWEEN: Final = "framework"
+"""Constants that publications differ in: of the part that takes what no other part explains."""
 OTHER_VENDOR, OTHER_RANKS, OTHER_KIND, NEXT_ERA, OTHER_ERA = 0.15, 0.15, 0.4, 0.4, 0.2
 """Weight of a publication of another cell, by the kind of difference."""
 UNSEEN: Final = 0.25
@@ -111,13 +124,47 @@ def likeness(place: Place, other: Place) -> float:
     return found
 
 
+def between_gib(residuals: Mapping[str, Sequence[Residual]]) -> float:
+    """Half an 80 % interval of what publications differ by that state the same, in GiB.
+
+    A random effect of the publications on the constants that several of them inform: 1.2816 × 1.4826 × the median of
+    |what one publication says of a constant − the median of what the others say|, as of normal errors. 0 where no
+    constant has two publications.
+    """
+    distances = [
+        abs(own - statistics.median(said for other, said in effects.items() if other != group))
+        for effects in map(_effects, _of_the_framework(residuals))
+        if len(effects) > 1
+        for group, own in effects.items()
+    ]
+    return COVERED * MEDIAN * statistics.median(distances) if distances else 0.0
+
+
+def _of_the_framework(residuals: Mapping[str, Sequence[Residual]]) -> Iterator[Sequence[Residual]]:
+    return (items for constant, items in residuals.items() if constant.startswith(BETWEEN))
+
+
+def _effects(items: Iterable[Residual]) -> dict[str, float]:
+    """What each publication says of a constant: the median of the changes that its starts propose."""
+    steps: dict[str, list[float]] = defaultdict(list)
+    for item in items:
+        steps[item.group].append(item.step)
+    return {group: statistics.median(values) for group, values in steps.items()}
+
+
 def factor_at(place: Place, scores: Sequence[Score]) -> tuple[float, float]:
     """Factors on the uncertainty of starts of a place, below and above the prediction."""
     sizes = Counter(score.group for score in scores)
     weights = [likeness(place, score.place) / sizes[score.group] for score in scores]
-    less = [max(0.0, -score.residual - score.reach.below) / score.reach.estimates for score in scores]
-    more = [max(0.0, score.residual - score.reach.above) / score.reach.estimates for score in scores]
+    less = [_factor(-score.residual - score.reach.below, score.reach) for score in scores]
+    more = [_factor(score.residual - score.reach.above, score.reach) for score in scores]
     return _quantile(less, weights), _quantile(more, weights)
+
+
+def _factor(distance: float, reach: Reach) -> float:
+    """The factor with which a start reaches `distance` bytes, of which publications differ by some."""
+    beyond = math.sqrt(max(0.0, max(0.0, distance) ** 2 - reach.between**2))
+    return beyond / reach.estimates if beyond else 0.0
 
 
 def _quantile(values: Iterable[float], weights: Sequence[float]) -> float:
@@ -130,18 +177,40 @@ def _quantile(values: Iterable[float], weights: Sequence[float]) -> float:
     return max(LEAST, found)
 
 
-def judged(scores: Sequence[Score]) -> Iterator[tuple[Score, tuple[float, float]]]:
+def judged(
+    scores: Sequence[Score], between: Mapping[str, float]
+) -> Iterator[tuple[Score, tuple[float, float]]]:
     """Each start with the ends of its interval as offsets from its prediction, its own publication left out.
+
+    `between`: what the other publications differ by, in bytes, for each publication.
+    """
+    for group in dict.fromkeys(score.group for score in scores):
+        own = [score for score in scores if score.group == group]
+        yield from judged_by(own, [score for score in scores if score.group != group], between[group])
+
+
+def judged_by(
+    scores: Iterable[Score], others: Sequence[Score], between: float
+) -> Iterator[tuple[Score, tuple[float, float]]]:
+    """Each start with the ends of its interval as offsets from its prediction, fitted on `others` alone, whose
+    publications differ by `between` bytes.
 
     By the row that the table has for it, which need not tell its era and kind apart.
     """
-    kept: dict[tuple[str, Place], tuple[float, float]] = {}
+    kept: dict[Place, tuple[float, float]] = {}
+    known = [with_between(score, between) for score in others]
     for score in scores:
-        key = score.group, row_of(score.place)
-        if key not in kept:
-            kept[key] = factor_at(key[1], [other for other in scores if other.group != score.group])
-        less, more = kept[key]
-        yield score, interval_of(0.0, score.reach, FactorRow(less=less, more=more, publications=0))
+        row = row_of(score.place)
+        if row not in kept:
+            kept[row] = factor_at(row, known)
+        less, more = kept[row]
+        reach = with_between(score, between).reach
+        yield score, interval_of(0.0, reach, FactorRow(less=less, more=more, publications=0))
+
+
+def with_between(score: Score, between: float) -> Score:
+    """The score with what publications differ by, in bytes; nothing where a start's parts are given."""
+    return changed(score, reach=score.reach._replace(between=between if score.reach.between else 0.0))
 
 
 def places() -> Iterator[Place]:
@@ -183,7 +252,11 @@ def text_of(scores: Sequence[Score]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def write(scores: Sequence[Score]) -> None:
-    """Put the fitted rows in place of those of the table."""
+def write(scores: Sequence[Score], between: float) -> None:
+    """Put what publications differ by, in GiB, and the fitted rows in place of those of the table."""
     text = TABLE.read_text("utf-8")
-    TABLE.write_text(text[: text.index("\n[[factor]]")] + text_of(scores), encoding="utf-8")
+    head = re.sub(
+        r"(?m)^between_gib = .*$", f"between_gib = {between:.3f}", text[: text.index("\n[[factor]]")]
+    )
+    known = [with_between(score, round(between, 3) * GIB) for score in scores]
+    TABLE.write_text(head + text_of(known), encoding="utf-8")

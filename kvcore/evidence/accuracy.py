@@ -145,6 +145,22 @@ class _Start(Struct, frozen=True, kw_only=True):
     """Whether a constant of its KV memory rests on its own publication alone, so that it could not be left out."""
     failed_as: tuple[str, ...]
     """Verdicts that name this failed start correctly; empty for a start that succeeded."""
+    batch: str
+    """The day on which it came in, with others of its day."""
+    by_batch: tuple[float, ...]
+    """KV memory in GiB and the ends of its interval where its whole batch is left out of all that is fitted; empty
+    where it may not be compared."""
+
+
+class Batch(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How the planner met the KV memory of a batch of starts before it knew any of them."""
+
+    date: str
+    commit: str
+    """The state of the planner that was judged."""
+    starts: int
+    inside: int
+    """Of them, those inside their 80 % interval."""
 
 
 class PublishedStart(_Start, frozen=True, kw_only=True):
@@ -166,6 +182,7 @@ class _Header(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     generated: str
     starts: int
     peers: tuple[Peer, ...]
+    batches: tuple[Batch, ...]
 
 
 class Accuracy(Struct, frozen=True, kw_only=True):
@@ -174,6 +191,8 @@ class Accuracy(Struct, frozen=True, kw_only=True):
     generated: str
     starts: tuple[PublishedStart, ...]
     peers: tuple[Peer, ...]
+    batches: tuple[Batch, ...]
+    """Those that were judged before they were known, oldest first."""
 
 
 class Summary(Struct, frozen=True, kw_only=True):
@@ -203,7 +222,7 @@ def read_accuracy(text: str) -> Accuracy:
     starts = tuple(_start(_decoded(line, _Line, number)) for number, line in enumerate(rest, 2))
     if header.starts != len(starts):
         raise CatalogueError("invalid-catalogue-entry", field=FILE, reason="it is cut")
-    return Accuracy(generated=header.generated, starts=starts, peers=header.peers)
+    return Accuracy(generated=header.generated, starts=starts, peers=header.peers, batches=header.batches)
 
 
 def _decoded(line: str, kind: type[T], number: int) -> T:
@@ -409,6 +428,28 @@ def era_order(name: str) -> tuple[bool, bool, int]:
 def elsewhere(starts: Iterable[PublishedStart]) -> list[PublishedStart]:
     """The starts without the largest campaign, which is one host: fitted constants suit it too well."""
     return [start for start in starts if CAMPAIGN not in start.source]
+
+
+def without_batch(starts: Iterable[PublishedStart]) -> list[PublishedStart]:
+    """The starts whose KV memory may be compared, predicted as if their whole batch had taken part in no fit."""
+    return [
+        replace(one, points={Check.KV_MEMORY: _without_batch(one)})
+        for one in starts
+        if one.by_batch and Check.KV_MEMORY in one.points
+    ]
+
+
+def _without_batch(start: PublishedStart) -> Point:
+    value, low, high = start.by_batch
+    return replace(start.points[Check.KV_MEMORY], predicted=value, interval=(low, high), is_fitted=False)
+
+
+def batches(starts: Iterable[PublishedStart]) -> dict[str, list[PublishedStart]]:
+    """The starts of `without_batch`, by the day on which they came in, oldest first."""
+    found: dict[str, list[PublishedStart]] = {}
+    for start in sorted(without_batch(starts), key=attrgetter("batch")):
+        found.setdefault(start.batch, []).append(start)
+    return found
 
 
 def held_out(starts: Iterable[PublishedStart]) -> list[PublishedStart]:

@@ -1,6 +1,8 @@
-"""How far the KV memory of a start may be from what is predicted: what its parts are unsure of, times a factor.
+"""How far the KV memory of a start may be from what is predicted: what its parts are unsure of, times a factor, and how
+far publications lie apart that state the same.
 
-The factors are conformal: tools/fit_intervals.py finds them on published starts, each judged by the others.
+The factors are conformal, the other a variance between publications: tools/fit_intervals.py finds both on published
+starts, each judged by the others.
 """
 
 import math
@@ -22,7 +24,7 @@ from kvcore.tables import Amount, Count, Record, ReleaseRange, Reviewed, Share, 
 Ranks: TypeAlias = Literal["one", "several"]
 Factor = Annotated[float, Meta(ge=0.0, le=100.0)]
 PROFILED: Final = (ACTIVATIONS.field, FRAMEWORK.field)
-"""Parts that only a start measures; with both given there is nothing left for a floor to stand for."""
+"""Parts that only a start measures; with both given there is nothing left that publications differ by."""
 
 
 class StorageRow(Record, frozen=True, kw_only=True):
@@ -49,8 +51,8 @@ class IntervalTables(Reviewed, frozen=True, kw_only=True):
     """intervals.toml."""
 
     source: Source
-    floor_gib: Amount
-    """Uncertainty that no part knows of itself."""
+    between_gib: Amount
+    """Half an 80 % interval of what publications differ by that state the same: added in squares to every estimate."""
     storage: tuple[StorageRow, ...]
     factor: tuple[FactorRow, ...]
 
@@ -79,6 +81,8 @@ class Reach(NamedTuple):
     to_below: float = 0.0
     """The part of the estimates that leads to a case below, which no factor brings nearer."""
     to_above: float = 0.0
+    between: float = 0.0
+    """What publications differ by that state the same."""
 
 
 def interval_of(
@@ -86,8 +90,8 @@ def interval_of(
 ) -> tuple[float, float]:
     """The 80 % interval of a KV memory of `value` bytes that parts leave which are as unsure as `reach` says.
 
-    `total_spread`: bytes that the card's total may be off. That and what is given count in a sum of squares, as their
-    errors have no side.
+    `total_spread`: bytes that the card's total may be off. That, what is given and what publications differ by count in
+    a sum of squares, as their errors have no side.
 
     Example:
         >>> row = FactorRow(less=2.0, more=0.5, publications=3)
@@ -95,8 +99,10 @@ def interval_of(
         (80.0, 112.0)
     """
     less, more = factor.less, factor.more
-    below = less * reach.estimates + max(1.0 - less, 0.0) * reach.to_below + reach.below
-    above = more * reach.estimates + max(1.0 - more, 0.0) * reach.to_above + reach.above
+    below = math.hypot(less * reach.estimates, reach.between)
+    below += max(1.0 - less, 0.0) * reach.to_below + reach.below
+    above = math.hypot(more * reach.estimates, reach.between)
+    above += max(1.0 - more, 0.0) * reach.to_above + reach.above
     return (
         value - math.hypot(below, reach.given, total_spread),
         value + math.hypot(above, reach.given, total_spread),
@@ -125,9 +131,9 @@ def reach_of(setting: Setting, parts: Mapping[str, Quantity], total_spread: floa
         else:
             given.append(spread_in_sum(measured, field, part))
     is_profiled = all(getattr(measured, field) is not None for field in PROFILED)
-    floor = 0.0 if is_profiled else tables.floor_gib * GIB
     return Reach(
-        estimates=floor + estimates,
+        between=0.0 if is_profiled else tables.between_gib * GIB,
+        estimates=estimates,
         below=below,
         above=above,
         given=math.hypot(*given, total_spread),
