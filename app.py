@@ -9,10 +9,15 @@ import streamlit as st
 from streamlit import runtime
 
 if not runtime.exists():
+    from starlette.middleware import Middleware
+
     from kvcore.api.limits import Settings
     from kvcore.api.routes import Api
+    from pages.ui.shared.document import StyledDocument
 
-    app = st.App(__file__, routes=Api(Settings.of(os.environ)).routes())
+    app = st.App(
+        __file__, routes=Api(Settings.of(os.environ)).routes(), middleware=[Middleware(StyledDocument)]
+    )
 else:
     from pages.ui.shared import net, notes, reconnect, share_link, shell, state
     from pages.ui.sidebar import controls

@@ -15,7 +15,7 @@ from kvcore.base.parts import PARTS
 from kvcore.base.units import gib
 from kvcore.base.words import Language, words
 from kvcore.charts.curves import LengthMark, concurrency_chart, curve_lengths, with_length_marks
-from kvcore.charts.heat import FAINT, FAINT_GREEN
+from kvcore.charts.heat import FAINT
 from kvcore.charts.memory_bar import budget_end_gib, counted_graphs_gib, memory_bar, segments, shortage
 from kvcore.charts.stack import BUDGET, CAPACITY, MISSING, SPAN, Piece
 from kvcore.planning import Plan
@@ -259,7 +259,7 @@ def test_the_theme_s_texts_are_legible_on_the_grounds_of_cells(scheme: str) -> N
     found = re.search(grey, Path("pages/ui/shared/style.css").read_text("utf-8"))
     assert found is not None
     text = found[1] if scheme == "light" else "#E6EAF1"
-    for ground in (FAINT, FAINT_GREEN, "rgba(0,0,0,0)"):
+    for ground in (FAINT, "rgba(0,0,0,0)"):
         assert contrast(on_ground(ground, page), text) >= 4.5, ground
 
 

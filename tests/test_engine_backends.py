@@ -3,7 +3,10 @@
 import pytest
 from packaging.version import Version
 
+from kvcore.base.errors import EngineRefusalError
 from kvcore.engines.vllm.backends import backend_row
+from kvcore.planning import plan
+from kvcore.wire.request import scenario_from_request
 from tests.engine_examples import LLAMA_8B, resolved_of
 
 
@@ -83,3 +86,24 @@ def test_a_declared_cache_dtype_is_taken_and_overridden() -> None:
         "kv_cache_scheme": {"num_bits": 8, "type": "float", "strategy": "tensor"}}}  # fmt: skip
     assert resolved_of(config).kv_cache_dtype == "fp8_e4m3"
     assert resolved_of(config, kv_cache_dtype="bfloat16").kv_cache_dtype == "bfloat16"
+
+
+@pytest.mark.parametrize(
+    ("model", "accelerator", "code"),
+    [
+        ("deepseek-ai/DeepSeek-V3.2", "MI355X-288GB", ""),
+        ("deepseek-ai/DeepSeek-V3.1", "MI300X-192GB", ""),
+        ("deepseek-ai/DeepSeek-V3.1", "H200-141GB", "block-size-not-in-kernels"),
+        ("Qwen/Qwen3-8B", "MI300X-192GB", "block-size-not-in-kernels"),
+    ],
+)
+def test_blocks_of_one_token_are_for_latent_attention_on_rocm(
+    model: str, accelerator: str, code: str
+) -> None:
+    asked = {"model": model, "accelerator": accelerator, "block_size": 1, "tensor_parallel_size": 8}
+    if not code:
+        assert plan(scenario_from_request(asked)).resolved.block_size == 1
+        return
+    with pytest.raises(EngineRefusalError) as refused:
+        plan(scenario_from_request(asked))
+    assert refused.value.code == code

@@ -7,7 +7,7 @@ from kvcore.base.errors import LogError
 from kvcore.deploy.launch_files import CONTAINERS, Artefact, artefact
 from kvcore.evidence.log.arguments import LogFlags
 from kvcore.evidence.log.cleaned import clean_log
-from kvcore.evidence.log.containers import MAX_CHARACTERS, docker_container, find_manifests
+from kvcore.evidence.log.commands import MAX_CHARACTERS, find_commands
 from kvcore.evidence.log.reader import StartupLog, read_log
 from kvcore.evidence.recognized import scenario_from_log
 from kvcore.planning import plan
@@ -83,13 +83,13 @@ def read(text: str) -> StartupLog:
             COMPOSE,
             LogFlags(tensor_parallel_size=2, max_model_len=32000),
             "0.19.0",
-            [("manifest", 6), ("manifest", 8), ("manifest", 10)],
+            [("manifest", 6)],
         ),
         (
             KUBERNETES,
             LogFlags(tensor_parallel_size=4, max_model_len=16384),
             None,
-            [("manifest", 8), ("manifest", 9), ("manifest", 11), ("manifest", 15)],
+            [("manifest", 7)],
         ),
         (
             f"# for vllm serve --config\nmodel: {MODEL}\nmax-model-len: 8192\nno-enable-prefix-caching: true\n"
@@ -161,20 +161,9 @@ def test_every_artefact_reads_back(kind: Artefact, name: str) -> None:
         "docker run --rm postgres:17 --foo bar",
     ],
 )
-def test_a_text_without_an_engine_has_no_container(text: str) -> None:
-    lines = clean_log(text).lines
-    assert all(not manifest.container for manifest in find_manifests(lines))
-    words = text.split()
-    assert words[0] != "docker" or docker_container(words[2:]) is None
-
-
-def test_aliases_do_not_multiply() -> None:
-    # Each line doubles what the one above holds: 2 ** 40 words if they were followed.
-    text = "\n".join(
-        ["model: m", "a0: &a0 [x, x]", *(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]" for n in range(1, 40))]
-    )
-    (manifest,) = find_manifests(tuple(text.split("\n")))
-    assert sum(len(value) for _, value in manifest.fields) < 200_000
+def test_a_text_without_an_engine_has_no_command(text: str) -> None:
+    log = clean_log(text)
+    assert list(find_commands(log, 0, len(log.text))) == []
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from kvcore.base.errors import LogError
 from kvcore.evidence.log import arguments as log_flags
 from kvcore.evidence.log import cleaned as log_text
 from kvcore.evidence.log import commands as log_commands
-from kvcore.evidence.log import containers, failures
+from kvcore.evidence.log import failures
 from kvcore.evidence.log import line_formats as log_formats
 from kvcore.evidence.log import reader as log_reader
 from kvcore.evidence.log.cleaned import clean_log
@@ -182,7 +182,6 @@ NESTED = re.compile(r"\([^()]*[*+}][^()]*\)[*+]|\([^()]*[*+][^()]*\)\{")
 PATTERNS = {
     f"{module.__name__}.{name}": pattern
     for module in (
-        containers,
         failures,
         log_commands,
         log_values,

@@ -10,7 +10,9 @@ from kvcore.base.numbers import DASH
 from kvcore.base.words import Language, words
 from kvcore.catalogue.accelerators import Interconnect
 from kvcore.charts.heat import (
+    FAINT,
     MET,
+    NOT_MET,
     cell_sentence,
     cell_word,
     column_names,
@@ -28,6 +30,7 @@ from kvcore.charts.matrix import (
     chosen_cards,
     matrix_rows,
     model_row,
+    own_answer,
     smallest_answer,
 )
 from kvcore.planning import Verdict
@@ -53,7 +56,7 @@ def cell(card: str, gpus: int, requests: float, verdict: Verdict = Verdict.FITS)
 @pytest.mark.parametrize(
     ("found", "word"),
     [
-        (cell("H100-80GB", 1, 12.34), "12.34"),
+        (cell("H100-80GB", 1, 12.34), "12"),
         (cell("H100-80GB", 1, 1.2, Verdict.TIGHT), "1.2 tight"),
         (cell("H100-80GB", 1, 0.5, Verdict.CONTEXT_TOO_LONG), "context too long"),
         (cell("H100-80GB", 1, 0, Verdict.NO_KV_MEMORY), "too big"),
@@ -69,7 +72,7 @@ def test_every_cell_has_a_word(found: Cell, word: str) -> None:
 
 def test_words_of_a_cell_fit_a_phone() -> None:
     """A cell is 52 px wide at 390 px: eight letters at 12 px."""
-    rows = matrix_rows(swept(max_model_len=40_960).cells, CARDS, SIZES, Filters(with_failing=True), TEN)
+    rows = matrix_rows(swept(max_model_len=40_960).cells, CARDS, SIZES, Filters(with_all=True), TEN)
     texts = {
         text for trace in heat_map(rows, TEN, T)["data"] for text in trace.get("text", ()) if text[:1] != "<"
     }
@@ -79,7 +82,7 @@ def test_words_of_a_cell_fit_a_phone() -> None:
 
 def test_chinese_words_of_a_cell_fit_a_phone() -> None:
     """A Chinese character is as wide as two letters."""
-    rows = matrix_rows(swept(max_model_len=40_960).cells, CARDS, SIZES, Filters(with_failing=True), TEN)
+    rows = matrix_rows(swept(max_model_len=40_960).cells, CARDS, SIZES, Filters(with_all=True), TEN)
     traces = heat_map(rows, TEN, words(Language.CHINESE))["data"]
     texts = {text for trace in traces for text in trace.get("text", ()) if text[:1] != "<"}
     assert any("上下文<br>过长" in text for text in texts)
@@ -101,7 +104,7 @@ def cells_drawn(figure):
 
 
 def test_the_map_draws_every_cell_once_and_outlines_what_serves() -> None:
-    rows = matrix_rows(swept().cells, CARDS, SIZES, Filters(with_failing=True), TEN)
+    rows = matrix_rows(swept().cells, CARDS, SIZES, Filters(with_all=True), TEN)
     figure = heat_map(rows, TEN, T)
     by_place = {(card.id, one.tensor_parallel_size): one for card, cells in rows for one in cells}
     drawn = [tuple(pair) for trace in cells_drawn(figure) for pair in trace["customdata"]]
@@ -118,12 +121,12 @@ def test_the_map_draws_every_cell_once_and_outlines_what_serves() -> None:
 
 
 def test_no_text_is_struck_through() -> None:
-    rows = matrix_rows(swept().cells, CARDS, SIZES, Filters(with_failing=True), TEN)
+    rows = matrix_rows(swept().cells, CARDS, SIZES, Filters(with_all=True), TEN)
     assert not any("pattern" in trace.get("marker", {}) for trace in heat_map(rows, TEN, T)["data"])
 
 
 def test_every_text_stands_in_its_row_and_column() -> None:
-    rows = matrix_rows(swept().cells, CARDS, SIZES, Filters(with_failing=True), TEN)
+    rows = matrix_rows(swept().cells, CARDS, SIZES, Filters(with_all=True), TEN)
     figure = heat_map(rows, TEN, T)
     written = {
         (card, x): text
@@ -240,7 +243,7 @@ def test_rows_without_a_start_show_only_when_asked_for() -> None:
     assert all(any(one.starts for one in cells) for _, cells in shown)
     # 61 GiB of weights over eight cards of 8 GB are 7.6 GiB each, more than 92 % of 8 GB leaves.
     assert "Jetson-Orin-Nano-8GB" not in {card.id for card, _ in shown}
-    assert len(matrix_rows(found.cells, CARDS, SIZES, Filters(with_failing=True), TEN)) == len(CARDS)
+    assert len(matrix_rows(found.cells, CARDS, SIZES, Filters(with_all=True), TEN)) == len(CARDS)
 
 
 def test_order() -> None:
@@ -320,3 +323,38 @@ def test_replicas_serve_and_cost_together() -> None:
     assert (two.requests, two.requests_per_gpu) == (24, 12)
     assert smallest([two], BY_ID, 20).fewest_gpus == two
     assert cost_of(two, 2.5, max_num_seqs=8) == Cost(per_hour=5.0, per_slot_hour=5.0 / 16)
+
+
+def test_the_own_card_answers_first_and_names_its_layout() -> None:
+    short, enough = cell("H100-80GB", 1, 3.9), cell("H100-80GB", 4, 12.0)
+    row = (BY_ID["H100-80GB"], (short, enough))
+    found = own_answer(row, TEN, T)
+    assert (found.text.replace("\N{NO-BREAK SPACE}", " "), found.cells) == (
+        "Your card: 4 × H100 SXM5 80GB (HBM3), TP 4, room for 12",
+        (enough,),
+    )
+    shared = replace(short, replicas=2, gpus=2, max_concurrency=6.0)
+    spread = Target(wanted=10, spreads={"H100-80GB": shared})
+    assert own_answer(row, spread, T).text.endswith("TP 1 × 2 replicas, EP, room for 12")
+    fewer = own_answer((row[0], (short,)), TEN, T)
+    assert (fewer.is_met, fewer.text.split(", ")[-1]) == (False, "serve 3.9 of 10")
+    nothing = own_answer((row[0], (Cell("H100-80GB", 1, Verdict.WEIGHTS_DO_NOT_FIT),)), TEN, T)
+    assert nothing.cells == ()
+
+
+def test_cards_that_cannot_serve_are_folded_but_the_own_and_priced_ones() -> None:
+    found = swept()
+    serving = matrix_rows(found.cells, CARDS, SIZES, Filters(), Target(wanted=300))
+    assert serving
+    assert all(Target(wanted=300).smallest(row) is not None for row in serving)
+    missing = next(card.id for card in CARDS if card.id not in {one.id for one, _ in serving})
+    kept = matrix_rows(found.cells, CARDS, SIZES, Filters(kept=(missing,)), Target(wanted=300))
+    assert missing in {card.id for card, _ in kept}
+
+
+def test_nothing_below_the_target_is_green() -> None:
+    rows = matrix_rows(swept().cells, CARDS, SIZES, Filters(with_all=True), TEN)
+    figure = heat_map(rows, TEN, T)
+    below = [trace for trace in figure["data"] if trace.get("meta") == NOT_MET]
+    assert below
+    assert {colour for trace in below for colour in trace["marker"]["color"]} == {FAINT}

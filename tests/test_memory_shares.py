@@ -168,3 +168,13 @@ def test_a_format_known_by_name_leaves_open_how_shared_experts_are_stored() -> N
     with pytest.raises(EngineRefusalError) as refused:
         plan(scenario_from_request(asked))
     assert refused.value.code == "weight-block-cut"
+
+
+def test_a_layer_of_less_than_a_block_is_surely_not_stored_in_blocks() -> None:
+    """Ling 3.0 gates its 32 heads one by one; its recipe starts the FP8 checkpoint on 2 and 4 ranks."""
+    asked = {
+        "model": "inclusionAI/Ling-3.0-flash-fp8",
+        "accelerator": "H200-141GB",
+        "tensor_parallel_size": 2,
+    }
+    assert plan(scenario_from_request(asked)).weights.parameters

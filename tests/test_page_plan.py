@@ -188,7 +188,7 @@ class TestLink:
         checked(app.run())
         assert params(app)["kernels_compiled"] == "true"
         assert "a restart that finds them compiled" not in seen(app)
-        before = {"model": "Qwen/Qwen3-14B", "accelerator": "L40S-48GB", "engine_version": "0.19.0"}
+        before = {"model": "Qwen/Qwen3-14B", "accelerator": "L40S-48GB", "engine_version": "0.11.0"}
         assert "kernels_compiled" not in {toggle.key for toggle in open_app(before).toggle}
 
     def test_unusable_values_are_named_and_the_rest_is_planned(self) -> None:

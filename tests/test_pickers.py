@@ -24,8 +24,8 @@ def test_the_empty_field_shows_what_is_chosen() -> None:
 def test_a_few_words_find_a_model_and_take_it() -> None:
     app = open_app({"model": "Qwen/Qwen3-32B"})
     app = checked(app.text_input(key="model_search").set_value("70b llama 3.3").run())
-    assert hits(app, "model") == ["meta-llama/Llama-3.3-70B-Instruct"]
-    (label,) = [button.label for button in app.button if (button.key or "").startswith("model_hit.")]
+    assert hits(app, "model")[0] == "meta-llama/Llama-3.3-70B-Instruct"
+    label = next(button.label for button in app.button if (button.key or "").startswith("model_hit."))
     assert "70.6B · 131,072 tokens · Llama 3.3 Community" in label
     app = checked(app.button(key="model_hit.meta-llama/Llama-3.3-70B-Instruct").click().run())
     assert params(app)["model"] == "meta-llama/Llama-3.3-70B-Instruct"

@@ -198,7 +198,7 @@ class TestRefusals:
             ([b"PK\x03\x04\x14\x00\x06\x00"], "request-log-not-text"),
             ([b'{"prompt_tokens": 1e400}'], "request-log-absurd"),
             ([b'{"prompt_tokens": -5}\n', b'{"prompt_tokens": 99999999999}\n'], "request-log-absurd"),
-            ([b'{"model": "x"}\n'] * 3, "request-log-no-length"),
+            ([b'{"model": "x"}\n'] * 3, "request-log-fields"),
             ([b"prompt_tokens,x\n", b"9e99,1\n"], "request-log-absurd"),
         ],
     )

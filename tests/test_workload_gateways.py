@@ -14,6 +14,7 @@ from kvcore.workload.database import files
 from kvcore.workload.logs import read_request_log
 from kvcore.workload.mix import workload_report
 from kvcore.workload.records import RequestLog
+from kvcore.workload.requests import Reading
 
 Record = dict[str, Any]
 
@@ -90,6 +91,47 @@ ONE_RECORD: dict[str, Callable[[int, int], Record]] = {
     },
     "elastic": lambda p, a: {"_index": "i", "_source": {"usage": {"prompt_tokens": p, "completion_tokens": a}}},
     "fluent-bit": lambda p, a: {"date": 1, "log": json.dumps({"usage": {"prompt_tokens": p, "completion_tokens": a}})},
+    "aiperf": lambda p, a: {
+        "metadata": {"session_num": 3, "request_start_ns": 1782600000000000000}, "error": None,
+        "metrics": {
+            "input_sequence_length": {"value": p, "unit": "tokens"},
+            "output_sequence_length": {"value": a, "unit": "tokens"},
+        },
+    },
+    "jaeger": lambda p, a: {
+        "data": [{"spans": [{"tags": [
+            {"key": "gen_ai.usage.input_tokens", "type": "int64", "value": p},
+            {"key": "gen_ai.usage.output_tokens", "type": "int64", "value": a},
+        ]}]}],
+    },
+    "otlp-logs": lambda p, a: {
+        "resourceLogs": [{"scopeLogs": [{"logRecords": [
+            {"body": {"stringValue": json.dumps({"usage": {"prompt_tokens": p, "completion_tokens": a}})}},
+        ]}]}],
+    },
+    "cloudwatch-insights": lambda p, a: {
+        "results": [[
+            {"field": "@timestamp", "value": "2026-09-01 00:00:00.000"},
+            {"field": "@message", "value": json.dumps({"usage": {"prompt_tokens": p, "completion_tokens": a}})},
+        ]],
+    },
+    "elastic-search": lambda p, a: {"hits": {"hits": [{"_source": {"prompt_tokens": p, "completion_tokens": a}}]}},
+    "anthropic-batch": lambda p, a: {
+        "custom_id": "1",
+        "result": {"type": "succeeded", "message": {"id": "m", "usage": {"input_tokens": p, "output_tokens": a}}},
+    },
+    "databricks": lambda p, a: {
+        "status_code": 200, "request": json.dumps({"messages": [{"role": "user", "content": "hi"}]}),
+        "response": json.dumps({"usage": {"prompt_tokens": p, "completion_tokens": a}}),
+    },
+    "llama.cpp": lambda p, a: {"content": "x", "timings": {"prompt_n": p, "predicted_n": a}},
+    "mlflow": lambda p, a: {
+        "attributes": {
+            "mlflow.spanType": '"CHAT_MODEL"',
+            "mlflow.chat.tokenUsage": json.dumps({"input_tokens": p, "output_tokens": a}),
+        },
+    },
+    "cloudflare": lambda p, a: {"success": True, "status_code": 200, "tokens_in": p, "tokens_out": a},
 }  # fmt: skip
 
 
@@ -202,6 +244,14 @@ def test_failed_requests_of_a_benchmark_are_in_no_figure() -> None:
     assert (guidellm.traffic.requests, guidellm.failed) == (1, 2)
 
 
+def test_a_gateway_that_says_that_a_request_did_not_succeed() -> None:
+    log = read(
+        {"success": False, "tokens_in": 100, "tokens_out": 0},
+        {"success": True, "tokens_in": 9, "tokens_out": 3},
+    )
+    assert (log.traffic.requests, log.failed) == (1, 1)
+
+
 def test_one_bad_record_of_a_list_loses_no_other() -> None:
     log = read(json.dumps([USAGE, {"prompt_tokens": "many"}, USAGE, {"status": 500, **USAGE}, USAGE]))
     assert (log.traffic.requests, log.unusable, log.failed) == (3, 1, 1)
@@ -246,6 +296,21 @@ def test_a_log_read_by_its_layouts_and_one_by_one_is_the_same() -> None:
         lines = [make(100 + n, 20 + n) for n in range(40)]
         fast, slow = read(*lines), read(*({**one, f"x{n}": n} for n, one in enumerate(lines)))
         assert fast.traffic == slow.traffic, name
+
+
+def test_fields_within_others_are_named_with_dots() -> None:
+    lines = [json.dumps({"x": {"sizes": [100 + n, 20 + n]}, "id": n}) for n in range(40)]
+    columns = (("prompt", "x.sizes.0"), ("completion", "x.sizes.1"))
+    log = read_request_log([f"{line}\n".encode() for line in lines], reading=Reading(columns=columns))
+    assert (log.traffic.prompts.lengths[0], log.traffic.answers.longest_tokens) == (100, 59)
+    assert log.unseen == ()
+
+
+def test_a_refusal_names_the_fields_that_were_found() -> None:
+    with pytest.raises(WorkloadError) as caught:
+        read({"id": 1, "sizes": {"in": 5, "out": 2}, "when": [1, 2]})
+    assert caught.value.code == "request-log-fields"
+    assert "id, sizes.in, sizes.out, when" in str(caught.value)
 
 
 class TestLargeFiles:

@@ -54,7 +54,7 @@ def test_texts_count_whole_despite_the_files_truncation() -> None:
 def test_given_columns_and_refusals_pass_the_pipe() -> None:
     log = counted_apart(words(), [b'{"wieviel": 7}\n'], columns=(("prompt", "wieviel"),))
     assert log.traffic.prompts.lengths == (7,)
-    assert code(words(), b'{"model": "x"}\n') == "request-log-no-length"
+    assert code(words(), b'{"model": "x"}\n') == "request-log-fields"
     assert code(b"{}") == "tokenizer-unreadable"
     assert code(words(), b"\x00" * 100) == "request-log-not-text"
 

@@ -377,6 +377,16 @@ def concurrency_text(value: float) -> str:
     return trimmed(math.floor(value * 100 + 1e-9) / 100 if value < 1 else value, 2)
 
 
+def rough_requests(value: float) -> str:
+    """Requests at once as an overview shows them: whole ones from ten on, whose error is larger than a fraction.
+
+    Example:
+        >>> rough_requests(3.749), rough_requests(62.68), rough_requests(1412.3), rough_requests(0.998)
+        ('3.75', '62', '1,412', '0.99')
+    """
+    return concurrency_text(value) if math.isinf(value) or value < 10 else count(math.floor(value + 1e-9))
+
+
 def whole_requests(value: float) -> int:
     """Requests that run at the same time: the concurrency rounded down, and at least the one that starts.
 

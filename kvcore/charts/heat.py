@@ -15,7 +15,7 @@ from typing import Final
 from unicodedata import east_asian_width
 
 from kvcore.advice.sweep_cell import Cell
-from kvcore.base.numbers import DASH, concurrency_text, count, gib_text, money
+from kvcore.base.numbers import DASH, concurrency_text, count, gib_text, money, rough_requests
 from kvcore.base.units import GIB
 from kvcore.base.words import Words
 from kvcore.catalogue.accelerators import Accelerator, Vendor
@@ -37,7 +37,6 @@ STEPS: Final = ("#E3F1EC", "#BFE3D6", "#93D1BC", "#5FBD9E", "#2BA981", "#009E73"
 """Colours from 1 to 1,000 requests and more, up to the green of the KV cache; dark text is readable on all of them."""
 STEP_DECADES: Final = 0.6
 TIGHT_GROUND: Final = "#F5E6B8"
-FAINT_GREEN: Final = "rgba(0,158,115,0.16)"
 FAINT: Final = "rgba(138,138,138,0.09)"
 OUTLINE: Final = "#00694D"
 OUTLINE_PIXELS: Final = 2
@@ -57,7 +56,7 @@ def cell_word(cell: Cell, t: Words) -> str:
         return t(REFUSAL_WORDS.get(cell.refusal, REFUSAL_WORDS["other"]))
     if not cell.starts:
         return t(FAILURE_WORDS[cell.verdict])
-    requests = concurrency_text(cell.requests)
+    requests = rough_requests(cell.requests)
     return t("{requests} tight", requests=requests) if cell.verdict is Verdict.TIGHT else requests
 
 
@@ -188,7 +187,14 @@ def _fewest(rows: Sequence[Row], target: Target, t: Words) -> Iterator[draw.Figu
     smallest = [(card, target.smallest((card, cells))) for card, cells in rows]
     serving = [(card, cell) for card, cell in smallest if cell is not None]
     yield {**_plain_bars(serving, 0, t), "marker": {"color": "rgba(0,0,0,0)"}}
-    yield _texts(0, [(card, f"<b>{cell.gpus}</b>" if cell is not None else DASH) for card, cell in smallest])
+    shared = target.spreads.values()
+    yield _texts(
+        0,
+        [
+            (card, DASH if cell is None else f"<b>{cell.gpus}</b>" + (" (EP)" if cell in shared else ""))
+            for card, cell in smallest
+        ],
+    )
     if target.prices:
         costs = [(row[0], target.cost(row)) for row in rows]
         texts = [
@@ -261,6 +267,6 @@ def _texts(column: int, named: Sequence[tuple[Accelerator, str]]) -> draw.Figure
 
 def _ground(cell: Cell, is_met: bool) -> str:
     if not is_met:
-        return FAINT_GREEN if cell.starts else FAINT
+        return FAINT
     step = int(math.log10(max(cell.requests, 1.0)) / STEP_DECADES)
     return TIGHT_GROUND if cell.verdict is Verdict.TIGHT else STEPS[min(step, len(STEPS) - 1)]

@@ -12,7 +12,7 @@ from msgspec.json import Encoder
 
 from kvcore.advice.sweep import SweptModel
 from kvcore.advice.sweep_cell import Cell, Cost, cost_of, serves, smallest
-from kvcore.base.numbers import concurrency_text, count, money
+from kvcore.base.numbers import count, money, rough_requests
 from kvcore.base.units import rounded
 from kvcore.base.words import Words, msg
 from kvcore.catalogue.accelerators import Accelerator, Vendor
@@ -61,9 +61,26 @@ class Filters(Struct, frozen=True, kw_only=True):
 
     vendors: Collection[str] = ()
     memory_bands: Collection[str] = ()
-    with_failing: bool = False
-    """Whether cards on which nothing starts are shown."""
+    with_all: bool = False
+    """Whether cards that cannot serve the wanted requests are shown, and more than `MOST_ROWS`."""
     order: Order = Order.VENDOR
+    kept: Collection[str] = ()
+    """Ids of cards that are always shown: the person's own and the priced ones."""
+
+
+MOST_ROWS: Final = 20
+"""Cards that are shown at first: with the answers above them two screens."""
+
+
+def usual_vendors(own: Vendor | None) -> tuple[Vendor, ...]:
+    """Vendors whose cards are proposed where nobody chose: those of most data centres, or the scenario's own.
+
+    Example:
+        >>> usual_vendors(Vendor.HUAWEI), usual_vendors(None)
+        ((<Vendor.HUAWEI: 'huawei'>,), (<Vendor.NVIDIA: 'nvidia'>, <Vendor.AMD: 'amd'>))
+    """
+    usual = (Vendor.NVIDIA, Vendor.AMD)
+    return usual if own is None or own in usual else (own,)
 
 
 class Target(Struct, frozen=True, kw_only=True):
@@ -111,8 +128,11 @@ def chosen_cards(cards: Iterable[Accelerator], filters: Filters) -> tuple[Accele
     return tuple(
         card
         for card in cards
-        if (not filters.vendors or card.vendor in filters.vendors)
-        and (not bands or any(low <= card.memory_gib < high for low, high in bands))
+        if card.id in filters.kept
+        or (
+            (not filters.vendors or card.vendor in filters.vendors)
+            and (not bands or any(low <= card.memory_gib < high for low, high in bands))
+        )
     )
 
 
@@ -123,16 +143,23 @@ def matrix_rows(
     filters: Filters,
     target: Target,
 ) -> tuple[Row, ...]:
-    """The cells of `cards` at `sizes` in the chosen order, without cards on which nothing starts unless asked for."""
+    """The cells of `cards` at `sizes` in the chosen order, without those that cannot serve the target unless asked for;
+    where none serves it, without those on which nothing starts."""
     found = {(cell.accelerator, cell.tensor_parallel_size): cell for cell in cells}
     rows = [(card, tuple(found[card.id, size] for size in sizes)) for card in cards]
-    if not filters.with_failing:
-        rows = [row for row in rows if any(cell.starts for cell in row[1])]
+    if not filters.with_all:
+        serving = [row for row in rows if row[0].id in filters.kept or target.smallest(row) is not None]
+        starting = [row for row in rows if row[0].id in filters.kept or any(cell.starts for cell in row[1])]
+        rows = serving if any(target.smallest(row) is not None for row in serving) else starting
     vendors = list(Vendor)
     rows.sort(key=lambda row: (vendors.index(row[0].vendor), -row[0].memory_gib, row[0].id))
     if filters.order is not Order.VENDOR:
         rows.sort(key=lambda row: _rank(row, filters.order, target))
-    return tuple(rows)
+    if filters.with_all:
+        return tuple(rows)
+    others = [row[0].id for row in rows if row[0].id not in filters.kept]
+    hidden = frozenset(others[MOST_ROWS:])
+    return tuple(row for row in rows if row[0].id not in hidden)
 
 
 def _rank(row: Row, order: Order, target: Target) -> float:
@@ -157,11 +184,47 @@ class Answer(Struct, frozen=True, kw_only=True):
 
     text: str
     cells: tuple[Cell, ...]
+    is_met: bool = True
+    """Whether the named deployments serve the target."""
 
     @property
     def is_tight(self) -> bool:
         """Whether every named deployment starts only within the estimate's error."""
         return bool(self.cells) and all(cell.verdict is Verdict.TIGHT for cell in self.cells)
+
+
+def own_answer(row: Row, target: Target, t: Words) -> Answer:
+    """What the person's own card serves: the fewest that serve the target, else the most that its GPUs come to."""
+    card, cell = row[0], target.smallest(row)
+    cards = {card.id: card}
+    if cell is not None:
+        facts = {"requests": rough_requests(cell.requests), "layout": layout_name(cell, target, t)}
+        text = t(LABELS["answers"]["own"], deployment=deployment_name(cell, cards, t), **facts)
+        return Answer(text=text, cells=(cell,))
+    best = max((one for one in target.cells(row) if one.starts), key=lambda one: one.requests, default=None)
+    if best is None:
+        return Answer(text=t(LABELS["answers"]["own-none"], card=t.card(card.name)), cells=())
+    text = t(
+        LABELS["answers"]["own-short"],
+        deployment=deployment_name(best, cards, t),
+        layout=layout_name(best, target, t),
+        requests=rough_requests(best.requests),
+        wanted=count(target.wanted),
+    )
+    return Answer(text=text, cells=(best,), is_met=False)
+
+
+def layout_name(cell: Cell, target: Target, t: Words) -> str:
+    """How the GPUs of a cell are divided: `TP 4`, with `EP` where replicas share out the experts."""
+    shared = ", EP" if cell in target.spreads.values() else ""
+    if cell.replicas == 1:
+        return f"TP {cell.tensor_parallel_size}{shared}"
+    return t(
+        "TP {size} × {replicas} replicas{shared}",
+        size=str(cell.tensor_parallel_size),
+        replicas=count(cell.replicas),
+        shared=shared,
+    )
 
 
 def smallest_answer(
@@ -182,7 +245,7 @@ def smallest_answer(
 
 
 def _deployment(cell: Cell, cards: Mapping[str, Accelerator], t: Words) -> dict[str, str]:
-    requests = concurrency_text(cell.requests)
+    requests = rough_requests(cell.requests)
     return {"deployment": deployment_name(cell, cards, t), "requests": requests}
 
 

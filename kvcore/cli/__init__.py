@@ -367,7 +367,7 @@ _COMMANDS: Mapping[str, tuple[Callable[[argparse.Namespace], int], str, Mapping[
     "workload": (_workload, "request logs -> length statistics and the max_model_len that they need", {
         "files": {"nargs": "*", "default": ("-",), "metavar": "FILE", "help":
                   "JSON lines, CSV, Parquet, traces; gzip, zstd; with the extra `workload` names with *, s3://"},
-        "--columns": {"type": _columns, "default": (), "help": "what this log calls a field: prompt=in,completion=out"},
+        "--columns": {"type": _columns, "default": (), "help": "names in this log: prompt=in,completion=usage.out"},
         "--tokenizer": {"metavar": "PATH|MODEL", "help": "count texts by this tokenizer.json, or a model's"},
         "--connect": {"metavar": "URL", "help": "a database instead: postgres://..., clickhouse://..., or env:NAME"},
         "--table": {"metavar": "NAME", "help": "its table; with its schema, if that is not the usual one"},

@@ -14,10 +14,10 @@ from kvcore.base.errors import CatalogueError, KvPlannerError, Notice, notice, s
 from kvcore.base.units import rounded_gib
 from kvcore.catalogue.accelerators import Accelerator
 from kvcore.engines.registry import engine_for, engine_names, find_engine
-from kvcore.evidence.recognized import find_logged_model
 from kvcore.manifests.build import PLANNED_VARIABLES
 from kvcore.manifests.files import Read, Source, read_files
 from kvcore.manifests.machines import card_named, is_assumed_size
+from kvcore.manifests.models import known_model, names_of
 from kvcore.manifests.unknowns import joined
 from kvcore.manifests.workload import Workload
 from kvcore.planning import Batch, Plan, Verdict, plan
@@ -25,8 +25,6 @@ from kvcore.wire.request import scenario_from_request
 
 MAX_FIXES: Final = 3
 MAX_CARDS: Final = 12
-
-_NEEDED: Final = ("pvc://", "s3://", "gs://", "oci://", "http://", "https://")
 
 
 class Outcome(StrEnum):
@@ -121,6 +119,8 @@ def _checked(one: Workload, given: Accelerator | None, tight: Tight, batch: Batc
     if unknown or model is None:
         reasons = tuple(unknown)
         return Checked(workload=one, outcome=Outcome.CANNOT_BE_KNOWN, reasons=reasons, assumed=tuple(assumed))
+    if model != one.model and one.model is not None:
+        assumed.append(notice("check-model-assumed", said=one.model, model=model))
     if one.release is None:
         assumed.append(notice("check-release-assumed", release=str(find_engine(one.engine).releases()[0][0])))
     plans: list[Plan] = []
@@ -203,13 +203,10 @@ def _too_few_gpus(one: Workload, of_machine: int | None) -> Notice | None:
 
 def _model(one: Workload) -> tuple[str | None, Notice | None]:
     """The model's id of the catalogue, or why there is none."""
-    names = [name for name in (one.model, *one.fallbacks) if name]
-    for name in names:
-        entry = find_logged_model(
-            name.split("://", 1)[-1].split(":")[0] if name.startswith(_NEEDED) else name
-        )
-        if entry is not None:
-            return entry.id, None
+    found = known_model(one)
+    if found is not None:
+        return found, None
+    names = names_of(one)
     if not names:
         return None, None if one.undefined else notice("check-no-model")
     try:

@@ -64,6 +64,8 @@ class Given(Struct, frozen=True, kw_only=True):
     line: int = 0
     items: tuple[str, ...] = ()
     """The words of a list."""
+    option: str = ""
+    """The full name of the option, before aliases: `tp`, `cc_cudagraph_mode`, `spec_method`."""
 
 
 class Arguments(Struct, frozen=True, kw_only=True):
@@ -102,34 +104,43 @@ def _kinds() -> Mapping[str, str]:
 
 
 @cache
-def resolved(word: str, engine: str = VLLM) -> tuple[str, str]:
-    """The name that the engine keeps an argument under, and what follows it: `switch`, `value`, `list` or `unknown`.
+def resolved(word: str, engine: str = VLLM) -> tuple[str, str, str]:
+    """The name that the engine keeps an argument under, what follows it, and the full name of the option.
+
+    What follows is a `switch` (nothing), a `value`, a `list`, or `unknown`.
 
     Example:
-        >>> resolved("--gpu-memory-util"), resolved("-tp"), resolved("--no-enable-prefix-caching")
-        (('gpu_memory_utilization', 'value'), ('tensor_parallel_size', 'value'), ('no_enable_prefix_caching', 'switch'))
-        >>> resolved("--mem-frac", "sglang")
-        ('mem_fraction_static', 'unknown')
+        >>> resolved("--gpu-memory-util")
+        ('gpu_memory_utilization', 'value', 'gpu_memory_utilization')
+        >>> resolved("-tp"), resolved("--mem-frac", "sglang")[0]
+        (('tensor_parallel_size', 'value', 'tp'), 'mem_fraction_static')
     """
     if engine != VLLM:
         name = word.lstrip(_DASHES).replace("-", "_")
-        return (_by_prefix(name, PARSER.load().sglang) if engine == SGLANG else name), "unknown"
+        kept = _by_prefix(name, PARSER.load().sglang) if engine == SGLANG else name
+        return kept, "unknown", kept
     head, dot, rest = word.partition(".")
-    if not head.startswith("--") and (head.lstrip(_DASHES) in _CONFIGS or dot):
-        name = head.lstrip(_DASHES)
-        return _CONFIGS.get(name, field_name(name)) + dot + rest, "value"
+    bare = head.lstrip(_DASHES).replace("-", "_")
+    behind = dot + rest
+    if not head.startswith("--") and (bare in _CONFIGS or dot):
+        return _CONFIGS.get(bare, field_name(bare)) + behind, "value", (bare + behind).replace(".", "_")
     is_long = head.startswith("--") or head[:1] in _DASHES[1:]
-    long = f"--{head.lstrip(_DASHES).replace('_', '-')}" if is_long else head
+    long = f"--{bare.replace('_', '-')}" if is_long else head
     kinds = _kinds()
     if long not in kinds:
         negated = long.replace("--no-", "--", 1)
         if negated != long and kinds.get(negated) == "switch":
-            return f"no_{negated[2:].replace('-', '_')}", "switch"
+            name = f"no_{negated[2:].replace('-', '_')}"
+            return name, "switch", name
         long = _full(long, kinds) if is_long else long
     name = long.lstrip("-").replace("-", "_")
     alias = PARSER.load().alias.get(name)
-    name = alias if alias is not None else field_name(name)
-    return name + dot + rest, "value" if dot else kinds.get(long, "unknown")
+    kind = "value" if dot else kinds.get(long, "unknown")
+    return (
+        (alias if alias is not None else field_name(name)) + behind,
+        kind,
+        (name + behind).replace(".", "_"),
+    )
 
 
 def _full(long: str, kinds: Mapping[str, str]) -> str:
@@ -178,10 +189,18 @@ def arguments_of(words: Iterable[str], engine: str = VLLM, line: int = 0) -> Arg
                 positional.append(word)
             continue
         if _LEVEL.fullmatch(word):
-            given.append(Given(name="optimization_level", value=word[-1], word=word, line=line))
+            given.append(
+                Given(
+                    name="optimization_level",
+                    value=word[-1],
+                    word=word,
+                    line=line,
+                    option="optimization_level",
+                )
+            )
             continue
         typed, is_joined, value = word.partition("=")
-        name, kind = resolved(typed, engine)
+        name, kind, option = resolved(typed, engine)
         items: tuple[str, ...] = ()
         if is_joined:
             items = (value,)
@@ -195,8 +214,9 @@ def arguments_of(words: Iterable[str], engine: str = VLLM, line: int = 0) -> Arg
             at += 1
         if not items:
             is_off = name.startswith("no_")
-            name, value = name.removeprefix("no_"), "False" if is_off else "True"
-        given.append(Given(name=name, value=value.strip(), word=typed, line=line, items=items))
+            name, option = name.removeprefix("no_"), option.removeprefix("no_")
+            value = "False" if is_off else "True"
+        given.append(Given(name=name, value=value.strip(), word=typed, line=line, items=items, option=option))
     texts = [*positional, *(one.value for one in given), *unclear]
     names = (*names_in(*texts), *(name for name in unclear))
     return Arguments(

@@ -8,9 +8,19 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from kvcore.base.errors import shorten
+from kvcore.catalogue.names import repository_of
 from kvcore.engines.registry import memory_variable_names
 from kvcore.flags import FLAGS
-from kvcore.manifests.arguments import SGLANG, VLLM, Arguments, Given, arguments_of, is_secret, resolved
+from kvcore.manifests.arguments import (
+    SGLANG,
+    VLLM,
+    Arguments,
+    Given,
+    arguments_of,
+    is_option,
+    is_secret,
+    resolved,
+)
 from kvcore.manifests.images import image_of, pinned
 from kvcore.manifests.nodes import Map, Row, Text, document, line_of, plain, scalar
 from kvcore.manifests.programs import Launch, Scripts
@@ -87,14 +97,23 @@ def pairs_given(node: object, engine: str = VLLM, *, line: int = 0) -> tuple[Giv
         dashed = (
             _CAMEL.sub("-", key.replace("LoRA", "Lora").replace("LoRa", "Lora")).lower().replace("_", "-")
         )
-        name, _ = resolved(f"--{dashed}", engine)
+        name, _, option = resolved(f"--{dashed}", engine)
         text = _text(value)
         if name.startswith("no_") and text.lower() == "true":
-            name, text = name.removeprefix("no_"), "False"
+            name, option, text = name.removeprefix("no_"), option.removeprefix("no_"), "False"
         items = (
             tuple(str(one) for one in value if isinstance(one, str)) if isinstance(value, Row) else (text,)
         )
-        found.append(Given(name=name, value=text, word=f"--{dashed}", line=line_of(value, line), items=items))
+        found.append(
+            Given(
+                name=name,
+                value=text,
+                word=f"--{dashed}",
+                line=line_of(value, line),
+                items=items,
+                option=option,
+            )
+        )
     return tuple(found)
 
 
@@ -182,6 +201,8 @@ def built(launch: Launch, facts: Facts, scripts: Scripts) -> Workload | Other:
             dict.fromkeys((*facts.undefined, *(one for one in names if one not in arguments.open)))
         ),
         open_arguments=arguments.open,
+        arguments=tuple(_without_secret(one) for one in given),
+        is_whole=any(map(is_option, launch.words)) or (len(launch.words) == 1 and "/" in launch.words[0]),
         place=place,
         kind=facts.kind,
     )
@@ -254,6 +275,7 @@ def _models(
     given = last.get("model") or last.get("model_path") or last.get("model_tag") or last.get("model_id")
     is_own = given is not None or positional is not None
     model = given or positional or facts.model or last.get("model_dir")
+    model = (repository_of(model) or model) if model is not None else None
     served = last.get("served_model_name") or last.get("model_name") or facts.served_name
     if served is not None:
         served = shown(_first_name(served)) if not has_mark(served) else None
@@ -271,6 +293,12 @@ def _models(
 
 def _first_name(text: str) -> str:
     return text.strip("[]").split(",")[0].strip(" '\"") or text
+
+
+def _without_secret(one: Given) -> Given:
+    if not is_secret(one.name):
+        return one
+    return Given(name=one.name, value="True", word=one.word, line=one.line, option=one.option)
 
 
 def _shown_environment(variables: Mapping[str, str]) -> dict[str, str]:

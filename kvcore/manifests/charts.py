@@ -159,7 +159,7 @@ def chart_image(values: Map, given: Input) -> Iterator[Found]:
     words = [str(word) for word in (*container["command"], *container["args"])]
     if not words and facts.model is None:
         return
-    yield from container_found(container, facts, variables, given)
+    yield from container_found(container, facts, variables, given, is_kubernetes=True)
 
 
 def _chart_model(values: Map) -> tuple[str | None, list[Given]]:

@@ -149,7 +149,7 @@ def pod(
             is_npu=facts.is_npu or "scend" in (resource or ""),
         )
         variables = environment(container, given, outer)
-        for found in container_found(container, own, variables, given):
+        for found in container_found(container, own, variables, given, is_kubernetes=True):
             if isinstance(found, Workload):
                 engines += 1
                 yield found
@@ -169,9 +169,12 @@ def replace_role(one: Other) -> Other:
     return Other(name=one.name, role="sidecar", place=one.place)
 
 
-def container_found(container: Map, facts: Facts, variables: Mapping[str, str], given: Input) -> list[Found]:
+def container_found(
+    container: Map, facts: Facts, variables: Mapping[str, str], given: Input, *, is_kubernetes: bool = False
+) -> list[Found]:
     """What one container starts; a container without an engine is named too."""
-    words = command_of(container, variables)
+    words = [*_words(container.get("command")), *_words(container.get("args"))]
+    words = command_of(container, variables) if is_kubernetes else words
     run = Run(words=tuple(words), variables=variables, exported=frozenset(variables), line=facts.line)
     from kvcore.manifests.programs import Container
 

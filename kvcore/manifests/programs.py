@@ -28,6 +28,8 @@ _TALK: Final = frozenset(
      "trap", "sleep", "test", "tail", "head", "systemctl", "chmod", "chown", "modelscope", "ln", "touch")
 )  # fmt: skip
 """Programs that may have a server's name among their words and start none."""
+RUNS: Final = ("docker run", "docker container run", "podman run", "nerdctl run")
+"""How a shell starts a container."""
 _RUNNERS: Final = ("docker", "podman", "nerdctl")
 _DOCKER_SWITCHES: Final = frozenset(
     ("detach", "disable-content-trust", "init", "interactive", "no-healthcheck", "oom-kill-disable", "privileged",
@@ -287,7 +289,7 @@ def _docker(words: Sequence[str], run: Run, scripts: Scripts, depth: int) -> Ite
         devices=tuple(options.get("device", ())),
     )
     inner = Run(words=(*words_of(entrypoint), *rest), variables=env, exported=frozenset(env), line=run.line)
-    yield from container_launches(inner, held, scripts, depth)
+    yield from container_launches(inner, held, scripts, depth + 1)
 
 
 def _docker_gpus(options: Mapping[str, Sequence[str]]) -> int | str | None:

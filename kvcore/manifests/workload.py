@@ -9,6 +9,7 @@ from typing import Any, Final
 from msgspec import Struct, field
 
 from kvcore.base.errors import Notice
+from kvcore.manifests.arguments import Given
 from kvcore.manifests.unknowns import has_mark
 
 ALL_GPUS: Final = "all"
@@ -62,6 +63,10 @@ class Workload(Struct, frozen=True, kw_only=True):
     open_arguments: tuple[str, ...] = ()
     """Variables that stand for arguments and are not set: read as empty."""
     notices: tuple[Notice, ...] = ()
+    arguments: tuple[Given, ...] = ()
+    """The arguments as text, without secrets."""
+    is_whole: bool = True
+    """Whether its words are a command rather than prose about one: options, or nothing but a model with its owner."""
     place: Place = Place("", 0)
     kind: str = ""
     """What the file is: `Deployment`, `compose`, `shell`."""

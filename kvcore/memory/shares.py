@@ -106,7 +106,7 @@ def check_weight_shapes(
     """Refuses weights of which a rank would store a part of a block or group.
 
     `by_name`: the format is known by the checkpoint's name alone, which does not say whether shared experts are stored
-    so; where whole experts leave only these to be cut, nothing is refused.
+    so, where whole experts leave only these to be cut; and a layer that is no whole number of blocks is surely not.
 
     Raises EngineRefusalError `weight-block-cut`.
 
@@ -115,8 +115,8 @@ def check_weight_shapes(
     if quantization.method == NOT_QUANTIZED:
         return
     checks_fused = switches.fused_blocks_whole or quantization.method not in FUSED_METHODS
-    refines, is_open = switches.refines_expert_blocks, by_name and parallel.enable_expert_parallel
-    found = _first_misfit(architecture, quantization, parallel, refines, checks_fused, is_open)
+    refines = switches.refines_expert_blocks
+    found = _first_misfit(architecture, quantization, parallel, refines, checks_fused, by_name)
     if found is None:
         return
     name, misfit = found
@@ -137,18 +137,16 @@ def _first_misfit(
     parallel: Parallel,
     refines: bool,
     checks_fused: bool,
-    leaves_shared: bool,
+    by_name: bool,
 ) -> tuple[str, Misfit] | None:
     """The first misfit. `refines`: blocks of experts are cut where the experts are; `checks_fused`: fused projections
-    have to be whole blocks as well; `leaves_shared`: shared experts may not be stored in blocks."""
+    have to be whole blocks as well; `by_name` as in `check_weight_shapes`."""
     heads_per_rank(architecture.num_attention_heads, parallel.tensor_parallel_size)
     rank = Rank(quantization=quantization, parallel=parallel, dtype_bytes=0)
     whole = replace(parallel, pipeline_parallel_size=1)
     for layer, prefix, _ in counted_layers(architecture, quantization, whole, 0):
         for module in layer.modules:
             name, misfit = prefix + module.name, None
-            if leaves_shared and SHARED_EXPERT in module.name:
-                continue
             if isinstance(module, Experts):
                 weights = quantization.format_for(module, name)
                 misfit = weights.experts_misfit(rank.experts_shape(module), refines=refines)
@@ -159,6 +157,12 @@ def _first_misfit(
                 rank_in, rank_out = rank.linear_share(module)
                 shape = LinearShape(in_features=rank_in, outputs=rank_out, element_bytes=0)
                 misfit = quantization.format_for(module, name).linear_misfit(shape, cut)
-            if misfit is not None:
+            if misfit is not None and not (by_name and _is_open(module.name, misfit, parallel)):
                 return module.name, misfit
     return None
+
+
+def _is_open(name: str, misfit: Misfit, parallel: Parallel) -> bool:
+    """Whether a layer may be stored in 16 bits by a format that only a name tells."""
+    is_shared = SHARED_EXPERT in name and parallel.enable_expert_parallel
+    return is_shared or misfit.features * parallel.tensor_parallel_size % misfit.multiple > 0

@@ -7,10 +7,11 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
-from itertools import chain
+from itertools import chain, islice
 from json.scanner import make_scanner
 from typing import Any, Final, cast
 
+from kvcore.base.errors import shorten
 from kvcore.base.untrusted import MAX_JSON_DEPTH, json_depth
 from kvcore.workload.histogram import MAX_TOKENS
 from kvcore.workload.requests import (
@@ -36,8 +37,15 @@ MAX_INNER_CHARACTERS: Final = 1 << 20
 MAX_SESSION_CHARACTERS: Final = 200
 MAX_BLOCKS: Final = 1 << 16
 """Blocks of one prompt: a million tokens in blocks of 16."""
-_FAILURES: Final = frozenset(("failure", "failed", "error", "cancelled", "statuscodeerror"))
+_FAILURES: Final = frozenset(
+    ("failure", "failed", "error", "errored", "cancelled", "canceled", "expired", "timeout", "aborted", "false",
+     "statuscodeerror")
+)  # fmt: skip
 LONGEST_PATH: Final = 400
+SHOWN_FIELDS: Final = 12
+SHOWN_NAME: Final = 40
+SHOWN_DEPTH: Final = 2
+"""Fields of a refused record that are named, their characters, and objects in objects."""
 MAX_SECONDS: Final = 1e11
 """A larger time is not in seconds but in a smaller unit."""
 _UNITS: Final = ((1e17, 1e9), (1e14, 1e6), (MAX_SECONDS, 1e3))
@@ -182,11 +190,15 @@ def _inner_records(layers: Layers, reading: Reading) -> list[Unusable | Mapping[
 
 
 def _as_record(value: object) -> Mapping[str, Any] | None:
-    """A record of a list: an object, or Loki's pair of a time and a line."""
+    """A record of a list: an object, Loki's pair of a time and a line, or the fields of CloudWatch Insights."""
     if isinstance(value, dict):
         return value
-    if isinstance(value, list) and len(value) >= 2 and isinstance(value[1], str) and value[1][:1] == "{":
+    if not isinstance(value, list) or len(value) < 2:
+        return None
+    if isinstance(value[1], str) and value[1][:1] == "{":
         return {"timestamp": value[0], "message": value[1]}
+    if all(isinstance(one, dict) and "field" in one for one in value):
+        return {str(one["field"]): one.get("value") for one in value}
     return None
 
 
@@ -250,6 +262,46 @@ def _says_something(key: str) -> bool:
     return name in (*names, *WHOLE)
 
 
+def value_at(record: Mapping[str, Any], path: str) -> Any:
+    """The value at a path of names with dots, through JSON in texts and places in lists; None where there is none.
+
+    Example:
+        >>> value_at({"ai": {"usage": '{"in": [5, 7]}'}}, "ai.usage.in.1")
+        7
+    """
+    value: Any = record
+    for part in path.split(".", MAX_LAYERS):
+        if isinstance(value, list) and part.isdecimal() and len(part) < 6 and int(part) < len(value):
+            value = value[int(part)]
+            continue
+        value = _opened(value).get(part)
+    return value
+
+
+def field_names(line: bytes) -> tuple[str, ...]:
+    """The fields of a JSON line, with dots for those within others, as they stand there.
+
+    Example:
+        >>> field_names(b'{"id": 1, "x": {"tokens": 5, "more": [1]}}')
+        ('id', 'x.tokens', 'x.more')
+    """
+    try:
+        record = parsed_json(line.decode("utf-8", "replace"))
+    except (ValueError, RecursionError):
+        return ()
+    record = record[0] if isinstance(record, list) and record else record
+    return tuple(islice(_paths(record, ""), SHOWN_FIELDS)) if isinstance(record, dict) else ()
+
+
+def _paths(record: Mapping[str, Any], before: str, depth: int = 0) -> Iterator[str]:
+    for key, value in islice(record.items(), SHOWN_FIELDS):
+        path = f"{before}{shorten(str(key), SHOWN_NAME)}"
+        if isinstance(value, dict) and value and depth < SHOWN_DEPTH:
+            yield from _paths(value, f"{path}.", depth + 1)
+        else:
+            yield path
+
+
 def names_that_decide() -> frozenset[str]:
     """Plain names of fields that tell whether a record counts: of its status, its error, its kind, of sums."""
     names = READING.names
@@ -307,8 +359,9 @@ def _attributes(value: object) -> dict[str, Any]:
         return value
     found: dict[str, Any] = {}
     for one in value if isinstance(value, list) else ():
-        if isinstance(one, dict) and isinstance(one.get("value"), dict):
-            found[str(one.get("key"))] = next(iter(one["value"].values()), None)
+        if isinstance(one, dict) and "key" in one:
+            said = one.get("value")
+            found[str(one["key"])] = next(iter(said.values()), None) if isinstance(said, dict) else said
     return found
 
 
@@ -324,7 +377,8 @@ def _layers(record: Mapping[str, Any]) -> Layers:
         for key, value in one.items():
             name = plain_name(key)
             name = renamed.get(name, name)
-            found.setdefault(name, value)
+            # A number with its unit, as AIPerf writes it.
+            found.setdefault(name, value["value"] if type(value) is dict and "value" in value else value)
             if (within := name in inside.usage) or name in inside.other or holds_records(name, value):
                 inner = _opened(value)
                 if inner and len(queue) < MAX_LAYERS:
@@ -353,6 +407,10 @@ def _opened(value: object) -> dict[str, Any]:
 def _request(record: Mapping[str, Any], layers: Layers, reading: Reading) -> Request:
     names, texts, counter = reading.names, tables().texts, reading.counter
     usages, others = layers
+    if reading.dotted:
+        named = {plain_name(path): value_at(record, path) for path in reading.dotted}
+        others = [named, *others]
+        usages = [named, *usages] if usages else usages
     counted = [*usages, *others]
     reading.note(counted)
     if _is_other(others, names):
@@ -468,7 +526,7 @@ def _has_failed(layers: Iterable[Layer], names: Names) -> bool:
                 # OpenTelemetry: STATUS_CODE_ERROR
                 value = "error" if value.get("code") in (2, "STATUS_CODE_ERROR", "ERROR") else None
             code = _number(value)
-            if code is not None and 400 <= code < 600:
+            if (code is not None and 400 <= code < 600) or value is False:
                 return True
             if isinstance(value, str) and plain_name(value) in _FAILURES:
                 return True

@@ -130,7 +130,8 @@ class Layouts:
     def __init__(self, form: JsonForm | RowForm) -> None:
         self._form = form
         self._layouts: list[Layout] = []
-        self._tries = 0
+        # Where the user names a field within others, no layout is learned.
+        self._tries = MAX_TRIES if form.reading.dotted else 0
 
     def learn(self, line: bytes) -> None:
         """Learns the layout of a line that the general reader has read as one request, if it can be known."""
@@ -300,7 +301,7 @@ class JsonForm:
     """Lines with one JSON object each, which may have a comma behind it."""
 
     def __init__(self, reading: Reading) -> None:
-        self._reading, self._roles = reading, Roles(reading)
+        self.reading, self._roles = reading, Roles(reading)
         self._objects = 0
 
     def taken(self, line: bytes) -> bytes:
@@ -327,7 +328,7 @@ class JsonForm:
 
     def request(self, record: Any) -> Request:
         """The one request of a record by the general reader. Raises UnusableLineError, NoLayoutError."""
-        found = list(record_requests(record, self._reading))
+        found = list(record_requests(record, self.reading))
         if len(found) != 1 or not isinstance(found[0], Request) or found[0].call:
             raise NoLayoutError
         return found[0]
@@ -377,7 +378,7 @@ class RowForm:
     """Rows of a table; those with a quote are left to the csv module."""
 
     def __init__(self, columns: Columns, encoding: str, reading: Reading) -> None:
-        self._columns, self._encoding, self._reading = columns, encoding, reading
+        self._columns, self._encoding, self.reading = columns, encoding, reading
         self._roles = Roles(reading)
 
     def taken(self, line: bytes) -> list[str]:
@@ -397,7 +398,7 @@ class RowForm:
 
     def request(self, record: Any) -> Request:
         """The request of a row by the general reader. Raises UnusableLineError."""
-        return row_request(record, self._columns, self._reading)
+        return row_request(record, self._columns, self.reading)
 
     def decoder(self, fields: Fields) -> Callable[[Any], Any]:
         """Decodes rows with exactly these columns."""

@@ -28,7 +28,7 @@ from kvcore.workload.columns import (
     row_request,
 )
 from kvcore.workload.database.cells import is_cells, read_cells_csv
-from kvcore.workload.fields import READING, forget_names, json_requests, record_requests
+from kvcore.workload.fields import READING, field_names, forget_names, json_requests, record_requests
 from kvcore.workload.histogram import MAX_TOKENS
 from kvcore.workload.layouts import JsonForm, Layouts, RowForm
 from kvcore.workload.opening import MAX_LINE_BYTES, Lines, is_parquet, parquet_rows, slices_of
@@ -149,6 +149,8 @@ class _Tally:
     reasons: Counter[Unusable] = field(default_factory=Counter)
     bad_lines: list[int] = field(default_factory=list)
     columns: tuple[str, ...] = ()
+    fields: tuple[str, ...] = ()
+    """Of the first record that was lost."""
     estimated: int = 0
     other_lines: int = 0
     failed: int = 0
@@ -224,6 +226,8 @@ class _Tally:
             return WorkloadError("request-log-sums", lines=self.reasons[Unusable.SUM])
         if self.reasons[Unusable.ABSURD_LENGTH] * 2 > lines:
             return WorkloadError("request-log-absurd", lines=lines, limit=f"{MAX_TOKENS:,}")
+        if self.reasons[Unusable.NO_LENGTH] * 2 > lines and self.fields:
+            return WorkloadError("request-log-fields", lines=lines, fields=", ".join(self.fields))
         if self.reasons[Unusable.NO_LENGTH] * 2 > lines:
             return WorkloadError("request-log-no-length", lines=lines, limit=f"{MAX_TOKENS:,}")
         if self.columns:
@@ -390,6 +394,7 @@ class _Log:
                 for request in json_requests(text, tally.reading):
                     tally.take(request, number)
             except Exception as error:
+                tally.fields = tally.fields or field_names(text)
                 tally.lose(error, number)
             else:
                 return text.startswith(b"{") and tally.collector.requests == known + 1

@@ -134,6 +134,11 @@ class Reading(Struct, frozen=True, kw_only=True):
         """Names of `columns`, as given, that no record has had so far."""
         return tuple(name for _, name in self.columns if plain_name(name) not in self.seen)
 
+    @property
+    def dotted(self) -> tuple[str, ...]:
+        """Names of `columns` that are paths of fields within others."""
+        return tuple(name for _, name in self.columns if "." in name)
+
     def note(self, layers: Sequence[Collection[str]]) -> None:
         """Notes the plain names that the log has."""
         for name in map(plain_name, self.unseen):

@@ -44,7 +44,7 @@ def ask_for_a_million(page: Page, model: str, words: str, typed: str, card: str)
 def explore(page: Page) -> None:
     page.get_by_test_id("stMain").get_by_role("link", name="选型", exact=True).click()
     at_rest(page)
-    wanted = page.get_by_label("目标并发请求数")
+    wanted = page.get_by_test_id("stMain").get_by_label("目标并发请求数")
     wanted.fill("1")
     wanted.press("Enter")
     at_rest(page)

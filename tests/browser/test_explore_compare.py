@@ -65,7 +65,9 @@ def test_a_cell_goes_to_plan_and_the_numbers_agree(server: str, open_page: OpenP
     page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
     on_plan(page)
     assert query(page)["accelerator"] == cell["card"]
-    assert metrics(page)["Requests at once"] == cell["text"]
+    planned = float(metrics(page)["Requests at once"].replace(",", ""))
+    shown = float(cell["text"].replace(",", ""))
+    assert 0 <= planned - shown < (1 if shown >= 10 else 0.01)
     page.get_by_role("button", name="Undo the last change").click()
     page.wait_for_function("() => new URLSearchParams(location.search).get('accelerator') === 'H100-80GB'")
 
@@ -73,11 +75,11 @@ def test_a_cell_goes_to_plan_and_the_numbers_agree(server: str, open_page: OpenP
 def test_the_smallest_deployment_for_twenty_requests(server: str, open_page: OpenPage) -> None:
     page = open_page(f"{server}/?{STORY}")
     go(page, "Explore")
-    field = page.get_by_label("Target requests at once")
+    field = page.get_by_test_id("stMain").get_by_label("Requests at once wanted")
     field.fill("20")
     field.press("Enter")
     expect(page.get_by_text("Smallest for 20 requests of 32,768 tokens")).to_be_visible()
-    page.locator(".st-key-explore_take button").first.click()
+    page.locator(".st-key-explore_answer button").last.click()
     on_plan(page)
     assert float(metrics(page)["Requests at once"]) >= 20
 

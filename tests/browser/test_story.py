@@ -30,7 +30,7 @@ def wait_for_parameter(page: Page, name: str, value: str) -> None:
 def test_from_the_question_to_a_shared_plan(server: str, open_page: OpenPage) -> None:
     page = open_page(f"{server}/?{FP8_ON_4_H200}")
     go(page, "Explore")
-    wanted = page.get_by_label("Target requests at once")
+    wanted = page.get_by_test_id("stMain").get_by_label("Requests at once wanted")
     wanted.fill("20")
     wanted.press("Enter")
     expect(page.get_by_text("Smallest for 20 requests of 32,768 tokens")).to_be_visible()
@@ -51,6 +51,10 @@ def test_from_the_question_to_a_shared_plan(server: str, open_page: OpenPage) ->
     bf16 = bf16.replace("&quantization=fp8", "", 1).replace(
         "tensor_parallel_size=4", "tensor_parallel_size=8", 1
     )
+    assert "&wanted=20" in bf16
+    short = open_page(bf16)
+    expect(short.get_by_text("of 20 requests of 32,768 tokens at once").first).to_be_visible()
+    bf16 = bf16.replace("&wanted=20", "", 1)
     compared = open_page(bf16)
     go(compared, "Compare")
     bars = compared.locator(".kv-pins .kv-bar-name")
@@ -62,13 +66,12 @@ def test_from_the_question_to_a_shared_plan(server: str, open_page: OpenPage) ->
     wait_for_parameter(broken, "tensor_parallel_size", "8")
     expect(broken.get_by_text("Fits:").first).to_be_visible()
 
-    broken.get_by_text("Launch and export", exact=True).click()
-    broken.get_by_role("radio", name="Command", exact=True).or_(
-        broken.get_by_role("button", name="Command", exact=True)
-    ).first.click()
+    broken.get_by_test_id("stMain").get_by_role("button", name="Command", exact=True).click()
     command = broken.locator("[data-testid=stCode]", has_text="vllm serve")
     expect(command.first).to_contain_text("--tensor-parallel-size 8")
+    expect(broken.get_by_role("link", name="Then go live")).to_be_visible()
 
+    broken.keyboard.press("Escape")
     go(broken, "Workload")
     broken.locator("[data-testid=stMain] input[type=file]").first.set_input_files(
         {"name": "requests.jsonl", "mimeType": "application/json", "buffer": REQUESTS.encode()}

@@ -223,7 +223,8 @@ def check_block_size(start: Start) -> None:
     Raises EngineRefusalError `block-size-not-in-release` or `block-size-not-in-kernels`.
 
     Source: vllm/config/cache.py:BlockSize (0.17.1); get_supported_kernel_block_sizes of
-    vllm/v1/attention/backends/flash_attn.py, triton_attn.py, flex_attention.py (0.33.0), whose multiples count.
+    vllm/v1/attention/backends/flash_attn.py, triton_attn.py, flex_attention.py (0.33.0), whose multiples count;
+    mla/rocm_aiter_mla.py, rocm_aiter_mla_sparse.py (0.17.1 takes blocks of 1 alone, 0.33.0 them too).
     """
     block_size, taken, traits = start.scenario.block_size, start.switches.block_sizes, start.traits
     if block_size is None:
@@ -237,7 +238,9 @@ def check_block_size(start: Start) -> None:
             taken=", ".join(map(str, taken)),
         )
     runs_kernels = not (start.is_v0 or traits.is_attention_free or traits.is_bidirectional)
-    if runs_kernels and block_size % KERNEL_BLOCK:
+    is_latent = traits.attention in (AttentionKind.MLA, AttentionKind.SPARSE)
+    takes_one = block_size == 1 and start.card.vendor is Vendor.AMD and is_latent
+    if runs_kernels and not takes_one and block_size % KERNEL_BLOCK:
         raise EngineRefusalError("block-size-not-in-kernels", "block_size", block_size, multiple=KERNEL_BLOCK)
 
 

@@ -126,6 +126,8 @@ class LoggedArguments(Struct, frozen=True, kw_only=True):
     """Flags of a command that were ignored."""
     image_version: str | None
     """The release of the container image that a command names."""
+    card_name: str | None
+    """The card that a file names."""
 
 
 def read_flags(log: LogText, start: int, end: int) -> LoggedArguments:
@@ -146,6 +148,7 @@ def read_flags(log: LogText, start: int, end: int) -> LoggedArguments:
     env: dict[str, str] = {}
     method: str | None = None
     version: str | None = None
+    card: str | None = None
 
     def keep(kind: str, offset: int) -> None:
         lines.append(FlagLine(kind=kind, line_number=log.line_number(offset), line=log.line(offset)))
@@ -154,9 +157,10 @@ def read_flags(log: LogText, start: int, end: int) -> LoggedArguments:
         for offset in command.offsets:
             keep(command.kind, offset)
         asked.take((flag.name, flag.value) for flag in command.flags)
-        notices += _not_taken(log, command)
+        notices += (*command.notices, *_not_taken(log, command))
         env |= command.env
         version = command.version or version
+        card = command.card or card
     for kind, anchor, closing in _LINES:
         for offset in islice(log.occurrences(anchor, start, end), MAX_ARGUMENT_LINES):
             keep(kind, offset)
@@ -189,6 +193,7 @@ def read_flags(log: LogText, start: int, end: int) -> LoggedArguments:
         graphs=LoggedGraphs(sizes=sizes, mode=mode) if isinstance(sizes, tuple) else None,
         notices=tuple(notices[:MAX_COMMAND_NOTICES]),
         image_version=version,
+        card_name=card,
     )
 
 

@@ -1,46 +1,47 @@
-"""Commands and container files in a log that start a server, with their flags; values are not checked here."""
+"""Commands in a log that start a server, and files pasted in place of one; values are not checked here."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice, takewhile
+from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Final
 
 from msgspec import Struct, field
 
-from kvcore.base.errors import shorten
+from kvcore.base.errors import Notice, notice, shorten
+from kvcore.engines.registry import engine_names, server_commands
 from kvcore.evidence.log.cleaned import MAX_JSON_LINE_CHARACTERS, LogText, Steps, message_of
-from kvcore.evidence.log.containers import (
-    PROGRAMS,
-    RUNNERS,
-    VARIABLES,
-    Container,
-    Manifest,
-    docker_container,
-    find_manifests,
-    split_words,
-    variables,
-)
-from kvcore.manifests.values import LISTS, MAX_VALUE_CHARACTERS
+from kvcore.manifests.arguments import Given, is_secret
+from kvcore.manifests.build import PLANNED_VARIABLES, Facts, built
+from kvcore.manifests.files import Source, kind_of, read_files
+from kvcore.manifests.machines import card_named
+from kvcore.manifests.models import best_name
+from kvcore.manifests.programs import RUNS, Launch, Scripts, script_launches
+from kvcore.manifests.shell_words import words_of
+from kvcore.manifests.unknowns import has_mark, shown
+from kvcore.manifests.values import MAX_VALUE_CHARACTERS
+from kvcore.manifests.workload import Workload
 
 MAX_COMMANDS: Final = 32
 """Most commands of one start that are read."""
 MAX_COMMAND_LINES: Final = 128
+MAX_CHARACTERS: Final = 1 << 16
+"""Longest text that is read as a file; longer ones are logs."""
 SHOWN_VALUE_CHARACTERS: Final = 60
 
-_DASHES: Final = "-\u2013\u2014"
-_NEGATIVE: Final = re.compile(r"-\d{1,40}(?:\.\d{1,40})?")
-_BARE: Final = re.compile(
-    r"(?:[$#] )?vllm serve (?:/?[^\s/]{1,200}/\S{1,400}(?: {1,9}-|$)|\S{1,400} {1,9}-\w)"
-)
-"""A line with only a command and no long flag; prose about a command continues in words."""
-_SECRETS: Final = ("key", "token", "password")
+_PROGRAMS: Final = server_commands()
 _SETTINGS: Final = ("export ", "Environment=")
 _MARKS: Final = (" run", "serve", "entrypoints", *_SETTINGS)
 """A line without any of these is skipped."""
 _ENGINE_NAMES: Final = ("vllm", "--model")
 """A command without any of these starts no engine."""
+_LOGGED: Final = ("INFO0", "INFO1", "WARNING0", "WARNING1", "ERROR0", "ERROR1", "non-defaultargs", "args:Namespace(",
+                  "KVcachememory", "Initializinga")  # fmt: skip
+"""Texts of an engine's own lines: with any of them a text is a log and no script."""
+_SCRIPTS: Final = ("shell", "slurm", "env", "make")
+_ASSIGNED: Final = re.compile(r"([A-Za-z_]\w{0,60})=([\w.:,;=-]{1,120})")
+_NONE: Final[Mapping[str, str]] = {}
 
 
 class CommandFlag(Struct, frozen=True, kw_only=True):
@@ -58,65 +59,103 @@ class CommandFlag(Struct, frozen=True, kw_only=True):
             >>> CommandFlag(name="swap_space", value="16", word="--swap-space").shown
             '--swap-space 16'
         """
-        hides = self.value in ("True", "False") or any(part in self.name for part in _SECRETS)
+        hides = self.value in ("True", "False") or is_secret(self.name.rstrip("0123456789"))
         return shorten(self.word if hides else f"{self.word} {self.value}", SHOWN_VALUE_CHARACTERS)
 
 
 class Command(Struct, frozen=True, kw_only=True):
-    """A command, or a file that starts a container."""
+    """A command, or a file that starts an engine."""
 
     kind: str
-    """`command`, or `manifest` for YAML."""
+    """`command`, or `manifest` for a file of another kind."""
     offsets: tuple[int, ...]
     """Offsets of its lines in the log; never empty."""
     flags: tuple[CommandFlag, ...]
     env: Mapping[str, str] = field(default_factory=dict)
     version: str | None = None
     """The release that the container's image names."""
+    card: str | None = None
+    """The card that a file names."""
+    notices: tuple[Notice, ...] = ()
 
 
 def find_commands(log: LogText, start: int, end: int) -> Iterator[Command]:
     """The commands between two offsets that start a server, at most MAX_COMMANDS.
 
-    A text that is YAML as a whole is read as Compose, Kubernetes, or the engine's own config.
+    A text without an engine's own lines is read as a file that somebody deploys: of several workloads the first that
+    can be planned.
     """
-    manifests = find_manifests(log.lines) if start == 0 else ()
-    if manifests:
-        yield from (_of_manifest(log, manifest) for manifest in manifests[:MAX_COMMANDS])
+    found = _of_file(log) if start == 0 else None
+    if found is not None:
+        yield found
     else:
         yield from islice(_shell_commands(log, start, end), MAX_COMMANDS)
+
+
+def _of_file(log: LogText) -> Command | None:
+    size = sum(len(line) + 1 for line in islice(log.lines, MAX_CHARACTERS))
+    if size > MAX_CHARACTERS or len(log.lines) > MAX_CHARACTERS or any(map(log.has, _LOGGED)):
+        return None
+    text = "\n".join(log.lines)
+    if not log.steps.take(len(text)):
+        return None
+    kind = kind_of("-", text)
+    found = [one for one in read_files([Source("-", text)]).workloads if one.engine in engine_names()]
+    if kind == "shell":
+        found = [one for one in found if one.is_whole]
+    return _of_workload(log, found, kind) if found else None
+
+
+def _of_workload(log: LogText, found: list[Workload], kind: str) -> Command:
+    one = found[0]
+    lines = {one.place.line, *(given.line for given in one.arguments if given.line)}
+    offsets = tuple(log.starts[min(max(line, 1), len(log.starts)) - 1] for line in sorted(lines))
+    flags = [_flag(given) for given in one.arguments if given.name not in ("model", "model_tag")]
+    model = best_name(one)
+    if model is not None:
+        flags.insert(0, CommandFlag(name="model", value=model, word="serve"))
+    card = card_named(one.card)[0] if one.card is not None else None
+    above: dict[str, str] = {}
+    for line in log.lines[: one.place.line] if one.kind == "config" else ():
+        above |= _exported(line, log.steps)
+    several = (notice("log-several-workloads", workloads=len(found), name=one.name or model or "?"),)
+    return Command(
+        kind="command" if kind in _SCRIPTS else "manifest",
+        offsets=offsets,
+        flags=tuple(flags),
+        env=above | _planned(one),
+        version=one.release,
+        card=None if card is None else card.name,
+        notices=several if len(found) > 1 else (),
+    )
+
+
+def _flag(given: Given) -> CommandFlag:
+    value = shown(given.value)
+    if given.word.startswith("-O") and given.name == "optimization_level":
+        return CommandFlag(name=given.word.lstrip("-"), value="True", word=given.word)
+    if len(given.items) > 1 and not has_mark(value):
+        value = ",".join(given.items) if all(item.isdigit() for item in given.items) else given.items[0]
+    return CommandFlag(
+        name=given.option or given.name.replace(".", "_"),
+        value="".join(value.split()).strip("'`"),
+        word=given.word,
+    )
 
 
 def _exported(line: str, steps: Steps) -> dict[str, str]:
     """Variables that a line of a shell, a comment or a unit sets for the commands below it."""
     setting = line[:MAX_VALUE_CHARACTERS].lstrip("#$ ")
     for opening in _SETTINGS:
-        if setting.startswith(opening) and any(name in setting for name in VARIABLES):
-            return variables(split_words(setting[len(opening) :])) if steps.take(len(setting)) else {}
+        if setting.startswith(opening) and any(name in setting for name in PLANNED_VARIABLES):
+            return _assigned(words_of(setting[len(opening) :])) if steps.take(len(setting)) else {}
     return {}
 
 
-def _of_manifest(log: LogText, manifest: Manifest) -> Command:
-    offsets = tuple(log.starts[min(line, len(log.starts) - 1)] for line in manifest.lines)
-    if manifest.container is not None:
-        return _of_container("manifest", offsets, manifest.container, {})
-    above: dict[str, str] = {}
-    for line in log.lines[: manifest.lines[0]]:
-        above |= _exported(line, log.steps)
-    flags = tuple(_config_flag(*pair) for pair in manifest.fields)
-    return Command(kind="manifest", offsets=offsets, flags=flags, env=above)
-
-
-def _of_container(kind: str, offsets: tuple[int, ...], held: Container, above: Mapping[str, str]) -> Command:
-    flags, env = tuple(command_flags(held.words)), {**above, **held.env}
-    return Command(kind=kind, offsets=offsets, flags=flags, env=env, version=held.version)
-
-
-def _config_flag(key: str, value: str) -> CommandFlag:
-    name = key.replace("-", "_")
-    if name.startswith("no_") and value == "true":
-        name, value = name.removeprefix("no_"), "False"
-    return CommandFlag(name=name, value="".join(value.split()), word=f"--{key}")
+def _assigned(words: list[str]) -> dict[str, str]:
+    """The variables that a plan uses among `NAME=value`."""
+    found = (match for word in words if (match := _ASSIGNED.fullmatch(word)) is not None)
+    return {match[1]: match[2] for match in found if match[1] in PLANNED_VARIABLES}
 
 
 def _shell_commands(log: LogText, start: int, end: int) -> Iterator[Command]:
@@ -127,14 +166,14 @@ def _shell_commands(log: LogText, start: int, end: int) -> Iterator[Command]:
         if not any(mark in given for mark in _MARKS):
             continue
         exported |= _exported(given, log.steps)
-        runs = " run" in given and any(name in given for name in RUNNERS)
+        runs = " run" in given and any(name in given for name in RUNS)
         if index < behind or not (runs or "serve" in given or "entrypoints" in given):
             continue
         line = message_of(given)
-        names = RUNNERS if runs else PROGRAMS
-        begin = next((at for at in (line.find(name) for name in names) if at >= 0), -1)
-        is_whole = " --" in line or line.rstrip().endswith("\\") or _BARE.match(line.strip()) is not None
-        if begin < 0 or not is_whole:
+        begin = next(
+            (at for at in (line.find(name) for name in (RUNS if runs else _PROGRAMS)) if at >= 0), -1
+        )
+        if begin < 0 or not (" --" in line or line.rstrip().endswith("\\")):
             continue
         text, count = _whole_command(log, index, line[begin:])
         behind = index + count if runs else behind
@@ -142,16 +181,31 @@ def _shell_commands(log: LogText, start: int, end: int) -> Iterator[Command]:
             continue
         if not log.steps.take(len(text)):
             return
-        words = split_words(text)
         above = line[max(0, begin - MAX_VALUE_CHARACTERS) : begin]
-        before = {**exported, **variables(above.split())}
-        offsets = (log.starts[index],)
-        if not runs:
-            yield Command(kind="command", offsets=offsets, flags=tuple(command_flags(words)), env=before)
-            continue
-        held = docker_container(words[words.index("run") + 1 :]) if "run" in words else None
-        if held is not None:
-            yield _of_container("command", offsets, held, before)
+        before = {**exported, **_assigned(above.split())}
+        found = next((one for one in _launches(text) if one.engine), None)
+        if found is not None:
+            yield _of_launch((log.starts[index],), found, before)
+
+
+def _launches(text: str) -> list[Launch]:
+    if text.startswith(("-m ", *(name for name in _PROGRAMS if "." in name))):
+        text = f"python3 -m {text.removeprefix('-m ')}"
+    return script_launches(text, _NONE, Scripts())
+
+
+def _of_launch(offsets: tuple[int, ...], found: Launch, before: Mapping[str, str]) -> Command:
+    one = built(found, Facts(), Scripts())
+    if not isinstance(one, Workload):
+        return Command(kind="command", offsets=offsets, flags=())
+    flags = [_flag(given) for given in one.arguments if given.name not in ("model", "model_tag")]
+    model = best_name(one)
+    if model is not None:
+        flags.insert(0, CommandFlag(name="model", value=model, word="serve"))
+    env = _planned(one)
+    return Command(
+        kind="command", offsets=offsets, flags=tuple(flags), env={**before, **env}, version=one.release
+    )
 
 
 def _whole_command(log: LogText, index: int, first: str) -> tuple[str, int]:
@@ -167,23 +221,6 @@ def _whole_command(log: LogText, index: int, first: str) -> tuple[str, int]:
         line = message_of(log.lines[index][:MAX_JSON_LINE_CHARACTERS])
 
 
-def command_flags(words: Sequence[str]) -> Iterator[CommandFlag]:
-    """The flags of a command, the model behind `serve` among them."""
-    if "serve" in words[:3]:
-        behind = words.index("serve") + 1
-        if behind < len(words) and not words[behind].startswith("-"):
-            yield CommandFlag(name="model", value=words[behind].strip("'\"`"), word="serve")
-    for at, word in enumerate(words):
-        if word[:1] not in _DASHES or len(word) < 2 or _NEGATIVE.fullmatch(word):
-            continue
-        typed, _, value = word.partition("=")
-        name = typed.lstrip(_DASHES).replace("-", "_").replace(".", "_")
-        following = words[at + 1] if at + 1 < len(words) else ""
-        if not value and name in LISTS:
-            value = ",".join(takewhile(str.isdigit, islice(words, at + 1, None)))
-        if not value and following and (following[0] not in _DASHES or _NEGATIVE.fullmatch(following)):
-            value = following
-        if not value:
-            off = name.startswith("no_")
-            name, value = name.removeprefix("no_"), "False" if off else "True"
-        yield CommandFlag(name=name, value="".join(value.split()).strip("'`"), word=typed)
+def _planned(one: Workload) -> dict[str, str]:
+    """The variables of a workload that a plan uses."""
+    return {name: value for name, value in one.environment.items() if name in PLANNED_VARIABLES}

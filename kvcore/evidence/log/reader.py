@@ -66,7 +66,6 @@ class StartupLog(LoggedArguments, frozen=True, kw_only=True):
     version: str | None
     is_v0: bool | None
     """None where no line tells the V0 engine from V1."""
-    card_name: str | None
     vendor: Vendor | None
     """The card's, where the engine runs on one alone or a line tells it."""
     capability: Capabilities
@@ -159,6 +158,7 @@ def _start(
         utilization = value_of(figures.utilization)
     said = asdict(arguments)
     said["model"] = arguments.model or model_of(log, start, end)
+    said["card_name"] = card_name or arguments.card_name
     chips = read_chips(log, 0, end)
     chip = fullest(chips)
     facts = StartFacts(
@@ -186,7 +186,6 @@ def _start(
         engine=engine.name,
         version=version,
         is_v0=v0,
-        card_name=card_name,
         vendor=vendor_of(log, engine, card_name),
         capability=capabilities_of(log),
         figures=figures,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
 import pyarrow
@@ -16,7 +16,7 @@ from kvcore.advice.sweep import SweptModel, cell_scenario, sweep, sweep_of_cards
 from kvcore.advice.sweep_cell import Cell
 from kvcore.base.errors import KvPlannerError
 from kvcore.base.numbers import DASH, concurrency_text, count
-from kvcore.base.words import Words, msg
+from kvcore.base.words import Words, msg, sentences
 from kvcore.catalogue.accelerators import Accelerator, Interconnect, Vendor
 from kvcore.catalogue.models import ModelEntry
 from kvcore.charts.heat import cell_word, head_html, heat_map
@@ -33,15 +33,18 @@ from kvcore.charts.matrix import (
     cheapest_answer,
     chosen_cards,
     deployment_name,
+    layout_name,
     matrix_rows,
+    own_answer,
     smallest_answer,
+    usual_vendors,
 )
 from kvcore.charts.plotting import Figure
 from kvcore.controls import offers
 from kvcore.flags import FLAGS
 from kvcore.scenario import Scenario
 from pages.ui.explore import explored, machines, prices
-from pages.ui.shared import elements, labels, net, notes, numbers, state, undo
+from pages.ui.shared import elements, net, notes, numbers, state, undo
 from pages.ui.shared.parameters import GPU_LIMITS
 
 MATRIX = "explore_matrix"
@@ -54,12 +57,13 @@ OTHER_CHECKPOINT = msg(
 
 
 def show(t: Words) -> None:
-    """The sentence, the filters, the matrix and the same as a table."""
+    """The answers, then the filters, the matrix and the same as a table."""
     scenario = state.scenario_at_a_length()
     cards, replicas = cards_of(scenario), scenario.parallel.data_parallel_size
-    with st.container(horizontal=True, key="explore_question", gap="medium", vertical_alignment="top"):
+    with st.container(horizontal=True, key="explore_question", gap="medium", vertical_alignment="bottom"):
         wanted, limit = wanted_requests(t), gpus_at_most(replicas, t)
-    above = st.container(key="explore_answer")
+        prices.show(t)
+    above = st.container(key="explore_answer", gap="small")
     filters = _filters(scenario, t)
     stages = scenario.parallel.pipeline_parallel_size
     sizes = tuple(size for size in GPU_LIMITS if size * stages <= limit)
@@ -71,6 +75,7 @@ def show(t: Words) -> None:
         )
         return
     by_id = {card.id: card for card in cards}
+    own_id = "" if scenario.accelerator is None else scenario.accelerator.id
     try:
         swept, key = _swept(scenario, t)
         shared = _spread(scenario, shown, filters, wanted, t)
@@ -81,58 +86,23 @@ def show(t: Words) -> None:
             spreads=shared.within(limit) if shared is not None and replicas == 1 else {},
         )
         # The texts of a language are kept as long as the server runs, and prices are the visitor's own.
-        asked = key, id(t), [card.id for card in shown], sizes, filters, target
+        asked = key, id(t), [card.id for card in shown], sizes, filters, target, own_id
         is_shared = key and not target.prices
         seen = explored.drawn(
-            repr(asked) if is_shared else "", lambda: _seen(swept, shown, sizes, filters, target, t)
+            repr(asked) if is_shared else "", lambda: _seen(swept, shown, sizes, filters, target, own_id, t)
         )
     except KvPlannerError as error:
         notes.problem(t("This cannot be planned"), error, t)
         return
-    answer = seen.answer
-    cheapest = cheapest_answer(seen.rows, by_id, target, t)
     with above:
-        notes.finding(answer.text, found=bool(answer.cells), is_tight=answer.is_tight, t=t)
-        if cheapest is not None:
-            st.info(cheapest.text, icon=":material/payments:")
-            answer = replace(answer, cells=(*answer.cells, *cheapest.cells))
-        with st.container(horizontal=True, key="explore_take"):
-            for cell in dict.fromkeys(answer.cells):
-                st.button(
-                    t("Plan {deployment}", deployment=deployment_name(cell, by_id, t)),
-                    key=f"take.{cell.accelerator}.{cell.tensor_parallel_size}",
-                    icon=":material/arrow_forward:",
-                    on_click=take,
-                    args=(scenario, cell, cell in target.spreads.values()),
-                )
-    st.caption(
-        t(
-            "Requests of {tokens} tokens that fit in the KV cache at once. Outlined: at least {wanted}. "
-            "Choose a cell to plan it.",
-            tokens=count(swept.max_model_len),
-            wanted=count(wanted),
-        )
+        _answers(scenario, seen, target, by_id, t)
+    caption = t(
+        "Requests of {tokens} tokens that fit in the KV cache at once. Outlined: at least {wanted}. "
+        "Choose a cell to plan it.",
+        tokens=count(swept.max_model_len),
+        wanted=count(wanted),
     )
-    if other_checkpoint(scenario, entry_of(scenario), shown):
-        st.caption(t(OTHER_CHECKPOINT))
-    if replicas > 1:
-        st.caption(
-            t("Requests and GPUs are of all {replicas} data parallel replicas.", replicas=count(replicas))
-        )
-    seats = None if scenario.max_num_seqs is None else scenario.max_num_seqs * replicas
-    if seats is not None and seats < wanted:
-        st.caption(
-            t(
-                "max_num_seqs allows only {seats} of the target requests at once, whatever the card.",
-                seats=count(seats),
-            )
-        )
-    if seen.misses_alone:
-        st.caption(
-            t(
-                "Cards without a link to others in their machine are outlined only where one of them is enough."
-            )
-        )
+    st.caption(sentences(t, (caption, *_caveats(scenario, shown, wanted, seen, t))))
     st.html(seen.head)
     elements.selectable(
         seen.figure,
@@ -149,9 +119,55 @@ def show(t: Words) -> None:
     )
     with st.expander(t("The same as a table"), icon=":material/table:"):
         st.dataframe(seen.table, hide_index=True, placeholder=DASH, key="explore_table")
-    prices.show(t)
     if shared is not None:
         machines.show(scenario, entry_of(scenario), shared, wanted, t)
+
+
+def _answers(
+    scenario: Scenario, seen: Seen, target: Target, by_id: Mapping[str, Accelerator], t: Words
+) -> None:
+    """The person's own card, the cheapest at their prices, the smallest: a line each, with buttons that plan it."""
+    cheapest = cheapest_answer(seen.rows, by_id, target, t)
+    taken: set[Cell] = set()
+    for answer in (seen.own, cheapest, seen.answer):
+        if answer is None:
+            continue
+        with st.container(horizontal=True, gap="small", vertical_alignment="center"):
+            notes.finding(
+                answer.text, found=bool(answer.cells) and answer.is_met, is_tight=answer.is_tight, t=t
+            )
+            for cell in dict.fromkeys(answer.cells):
+                if cell in taken:
+                    continue
+                taken.add(cell)
+                st.button(
+                    t("Plan {deployment}", deployment=deployment_name(cell, by_id, t)),
+                    key=f"take.{cell.accelerator}.{cell.tensor_parallel_size}.{cell.replicas}",
+                    icon=":material/arrow_forward:",
+                    on_click=take,
+                    args=(scenario, cell, cell in target.spreads.values()),
+                )
+
+
+def _caveats(
+    scenario: Scenario, shown: Sequence[Accelerator], wanted: int, seen: Seen, t: Words
+) -> Iterator[str]:
+    """What else the figures of the matrix rest on."""
+    replicas = scenario.parallel.data_parallel_size
+    if other_checkpoint(scenario, entry_of(scenario), shown):
+        yield t(OTHER_CHECKPOINT)
+    if replicas > 1:
+        yield t("Requests and GPUs are of all {replicas} data parallel replicas.", replicas=count(replicas))
+    seats = None if scenario.max_num_seqs is None else scenario.max_num_seqs * replicas
+    if seats is not None and seats < wanted:
+        yield t(
+            "max_num_seqs allows only {seats} of the target requests at once, whatever the card.",
+            seats=count(seats),
+        )
+    if seen.misses_alone:
+        yield t(
+            "Cards without a link to others in their machine are outlined only where one of them is enough."
+        )
 
 
 def _spread(
@@ -171,11 +187,18 @@ def _shared_among(
     """The bundled cards that fill whole machines: the shown ones; without a chosen vendor, those of the scenario's."""
     own = scenario.accelerator
     vendor = Vendor.NVIDIA if own is None else own.vendor
+    is_chosen = set(filters.vendors) != set(_usual(scenario))
     return tuple(
         card
         for card in shown
-        if (filters.vendors or card.vendor is vendor) and card.interconnect is not Interconnect.NONE
+        if (is_chosen or card.vendor is vendor) and card.interconnect is not Interconnect.NONE
     )
+
+
+def _usual(scenario: Scenario) -> tuple[str, ...]:
+    """The vendors whose cards are shown until others are chosen."""
+    own = scenario.accelerator
+    return tuple(vendor.value for vendor in usual_vendors(None if own is None else own.vendor))
 
 
 def cards_of(scenario: Scenario) -> tuple[Accelerator, ...]:
@@ -191,6 +214,7 @@ class Seen(Struct, frozen=True, kw_only=True):
     """All that is shown of a sweep except prices: the same for everybody who asks the same."""
 
     rows: tuple[Row, ...]
+    own: Answer | None
     answer: Answer
     misses_alone: bool
     head: str
@@ -204,14 +228,18 @@ def _seen(
     sizes: tuple[int, ...],
     filters: Filters,
     target: Target,
+    own_id: str,
     t: Words,
 ) -> Seen:
     rows = matrix_rows(swept.cells, shown, sizes, filters, target)
-    answer = smallest_answer(rows, {card.id: card for card in shown}, target, swept.max_model_len, t)
+    proposed = [row for row in rows if not row[0].is_integrated or row[0].id == own_id]
+    answer = smallest_answer(proposed, {card.id: card for card in shown}, target, swept.max_model_len, t)
+    own = next((own_answer(row, target, t) for row in rows if row[0].id == own_id), None)
     if not rows:
-        rows = matrix_rows(swept.cells, shown, sizes, replace(filters, with_failing=True), target)
+        rows = matrix_rows(swept.cells, shown, sizes, replace(filters, with_all=True), target)
     return Seen(
         rows=rows,
+        own=own,
         answer=answer,
         misses_alone=target.misses_alone(rows),
         head=head_html(rows, target, t),
@@ -279,13 +307,13 @@ def gpus_at_most(replicas: int, t: Words) -> int:
 
 def _filters(scenario: Scenario, t: Words) -> Filters:
     with st.container(horizontal=True, key="explore_filters", gap="small", vertical_alignment="top"):
-        precision_switches(scenario, t)
+        own = scenario.accelerator
         vendors = st.pills(
             t("Vendor"),
             [vendor.value for vendor in VENDOR_NAMES],
             format_func=lambda name: t({vendor.value: text for vendor, text in VENDOR_NAMES.items()}[name]),
             selection_mode="multi",
-            **state.bound("vendors", "explore_vendors", takes="default"),
+            **state.bound("vendors", "explore_vendors", _usual(scenario), takes="default"),
         )
         bands = st.pills(
             t("Memory of a card (GB)"),
@@ -301,36 +329,14 @@ def _filters(scenario: Scenario, t: Words) -> Filters:
             **state.bound_choice("sort", "explore_order", [order.value for order in Order]),
         )
         failing = st.toggle(
-            t("Show cards on which nothing starts"), **state.bound("failing", "explore_failing")
+            t("Show all cards"),
+            help=t("Also those that do not serve the target"),
+            **state.bound("failing", "explore_failing"),
         )
-    return Filters(vendors=vendors, memory_bands=bands, with_failing=failing, order=Order(order))
-
-
-def precision_switches(scenario: Scenario, t: Words) -> None:
-    """KV cache dtype and weight precision: the same fields as in the sidebar, directly."""
-    _switch("kv_cache_dtype", t("KV cache dtype"), offers.KV_CACHE_DTYPES, scenario.kv_cache_dtype)
-    now = scenario.quantization or offers.CHECKPOINT
-    _switch("quantization", t("Weight precision"), offers.weight_precisions(scenario), now)
-
-
-def _switch(field: str, label: str, options: tuple[str, ...], now: str) -> None:
-    key = state.seed(f"explore.{field}", now)
-    st.segmented_control(
-        label,
-        options if now in options else (*options, now),
-        default=now,
-        key=key,
-        required=True,
-        format_func=labels.plain,
-        on_change=_set_precision,
-        args=(field, key),
+    kept = (*([] if own is None else [own.id]), *prices.prices())
+    return Filters(
+        vendors=vendors, memory_bands=bands, with_all=failing, order=Order(order), kept=frozenset(kept)
     )
-
-
-@net.callback
-def _set_precision(field: str, key: str) -> None:
-    value = st.session_state[key]
-    state.set_field(field, None if field == "quantization" and value == offers.CHECKPOINT else value)
 
 
 def _table(rows: tuple[Row, ...], target: Target, t: Words) -> Table:
@@ -341,6 +347,7 @@ def _table(rows: tuple[Row, ...], target: Target, t: Words) -> Table:
         t("Accelerator"): [t.card(card.name) for card, _ in rows],
         t("Memory (GiB)"): [card.memory_gib for card, _ in rows],
         t("Fewest GPUs"): [cell.gpus if cell is not None else None for cell in fewest],
+        t("Cut"): [layout_name(cell, target, t) if cell is not None else DASH for cell in fewest],
     }
     if target.prices:
         columns[t("Cost per hour")] = [cost.per_hour if cost is not None else None for cost in costs]

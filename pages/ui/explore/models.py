@@ -18,7 +18,7 @@ from kvcore.catalogue.accelerators import Accelerator
 from kvcore.charts.matrix import ModelRow, model_row
 from kvcore.scenario import Scenario
 from pages.ui.explore import explored
-from pages.ui.explore.cards import gpus_at_most, precision_switches, wanted_requests
+from pages.ui.explore.cards import gpus_at_most, wanted_requests
 from pages.ui.shared import frames, net, notes, state, undo
 from pages.ui.shared.parameter_readers import LONGEST_TEXT
 from pages.ui.shared.parameters import GPU_LIMITS
@@ -33,7 +33,6 @@ def show(t: Words) -> None:
     card = scenario.accelerator or catalogue.find_accelerator("H100-80GB")
     with st.container(horizontal=True, key="explore_question", gap="medium", vertical_alignment="top"):
         wanted, limit = wanted_requests(t), gpus_at_most(replicas, t)
-        precision_switches(scenario, t)
     search = st.text_input(
         t("Search by name"), max_chars=LONGEST_TEXT, width=420, **state.bound("search", "explore_search")
     )

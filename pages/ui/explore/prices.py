@@ -11,7 +11,6 @@ import streamlit as st
 from kvcore import catalogue
 from kvcore.base.words import Words
 from pages.ui.shared import net, numbers, state
-from pages.ui.shared.elements import fold
 from pages.ui.shared.parameters import LARGEST_PRICE
 
 PRICED = "explore_priced"
@@ -26,13 +25,15 @@ def prices() -> Mapping[str, float]:
 
 def show(t: Words) -> None:
     """The cards that have a price, with a field for each."""
-    box, is_opened = fold(t("Your prices per GPU-hour"), "explore_prices", icon=":material/payments:")
-    if not is_opened:
+    box = st.popover(
+        t("Your prices per GPU-hour"), icon=":material/payments:", key="explore_prices", on_change="rerun"
+    )
+    if not box.open:
         return
     names = {card.id: t.card(card.name) for card in catalogue.load_accelerators()}
     now = prices()
     with box:
-        st.caption(t("In any currency; they stay in the link. Sort by cost above."))
+        st.caption(t("In any currency; they stay in the link. The cheapest card is named above the matrix."))
         if PRICED not in st.session_state:
             st.session_state[PRICED] = list(now)
         st.session_state[PRICED] = [*dict.fromkeys((*st.session_state[PRICED], *now))]

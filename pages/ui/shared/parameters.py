@@ -163,7 +163,7 @@ PARAMETERS: Final[Mapping[str, PageParameter]] = {
     # -- Explore
     "view": PageParameter(one_of(("cards", "models")), "cards"),
     "gpus": PageParameter(one_of(GPU_LIMITS), 8),
-    "vendors": PageParameter(some_of([vendor.value for vendor in Vendor]), ()),
+    "vendors": PageParameter(some_of([vendor.value for vendor in Vendor])),
     "memory": PageParameter(some_of(tuple(MEMORY_BANDS)), ()),
     "sort": PageParameter(one_of([order.value for order in Order]), Order.VENDOR.value),
     "failing": PageParameter(switch, False),
