@@ -82,7 +82,9 @@ def test_a_connector_without_groups_keeps_every_layer_whole(
 @pytest.mark.parametrize(
     ("version", "fields", "is_joined"),
     [
-        ("0.20.0", {}, True),
+        ("0.20.0", {"disable_hybrid_kv_cache_manager": True}, True),
+        ("0.20.0", {"env": {"VLLM_USE_SIMPLE_KV_OFFLOAD": "1"}}, False),
+        ("0.21.0", {}, False),
         ("0.23.0", {}, False),
         ("0.23.0", {"kv_offloading_backend": "lmcache"}, False),
         ("0.33.0", {"env": {"VLLM_USE_SIMPLE_KV_OFFLOAD": "1"}}, False),

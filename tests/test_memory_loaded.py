@@ -16,7 +16,7 @@ from kvcore.base.errors import EngineRefusalError
 from kvcore.base.quantity import Grade
 from kvcore.base.units import GIB, MIB, gib
 from kvcore.engines.registry import find_engine
-from kvcore.memory.loaded import loaded_quantity, offloaded_bytes
+from kvcore.memory.loaded import loaded_quantity, offloaded_tensors
 from kvcore.memory.lora import Slots, lora_bytes
 from kvcore.memory.weights import WeightBytes
 from kvcore.model.architecture import Architecture
@@ -128,20 +128,26 @@ class TestOffloading:
         assert weights.offloaded == whole_layers + (48 + 32 + 224) * MIB
 
     def test_embedding_head_and_norm_stay(self) -> None:
-        moved = offloaded_bytes(LLAMA, PLAIN, Parallel(), VLLM, Version("0.32.0"), "bfloat16", 0, 1 << 60)
+        moved = sum(
+            offloaded_tensors(LLAMA, PLAIN, Parallel(), VLLM, Version("0.32.0"), "bfloat16", 0, 1 << 60)
+        )
         weights = loaded("meta-llama/Llama-3.1-8B-Instruct", cpu_offload_gb=1000)
         assert weights.offloaded == moved == 16_060_522_496 - 2 * (2 * 128256 * 4096 + 4096)
 
     @given(st.integers(1, 20 * GIB))
     def test_at_least_the_limit_and_at_most_one_parameter_more(self, limit: int) -> None:
-        moved = offloaded_bytes(LLAMA, PLAIN, Parallel(), VLLM, Version("0.32.0"), "bfloat16", 0, limit)
+        moved = sum(
+            offloaded_tensors(LLAMA, PLAIN, Parallel(), VLLM, Version("0.32.0"), "bfloat16", 0, limit)
+        )
         everything = 32 * (416 * MIB + 2 * 4096 * 2)
         assert min(limit, everything) <= moved < limit + 224 * MIB or moved == everything
 
     def test_a_rank_of_each_stage_offloads_its_own_layers(self) -> None:
         parallel = Parallel(pipeline_parallel_size=2)
         sizes = [
-            offloaded_bytes(LLAMA, PLAIN, parallel, VLLM, Version("0.32.0"), "bfloat16", stage, 1 << 60)
+            sum(
+                offloaded_tensors(LLAMA, PLAIN, parallel, VLLM, Version("0.32.0"), "bfloat16", stage, 1 << 60)
+            )
             for stage in (0, 1)
         ]
         assert sizes == [16 * (416 * MIB + 2 * 4096 * 2)] * 2

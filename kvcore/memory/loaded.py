@@ -118,10 +118,10 @@ def loaded_bytes(
         weights = replace(weights, adapters=adapters)
     if scenario.cpu_offload_gb:
         limit = int(scenario.cpu_offload_gb * GIB)
-        offloaded = offloaded_bytes(
+        moved = offloaded_tensors(
             loaded, quantization, parallel, resolved.engine, version, dtype, stage, limit
         )
-        weights = replace(weights, offloaded=offloaded)
+        weights = replace(weights, offloaded=sum(moved))
     if resolved.runner is Runner.POOLING:
         dropped = head_bytes(architecture, quantization, parallel, resolved, stage)
         weights = replace(weights, dropped_head=dropped)
@@ -269,7 +269,7 @@ def draft_tensors(draft: Draft, parallel: Parallel, dtype: str) -> Counter[int]:
 
 
 @kept
-def offloaded_bytes(
+def offloaded_tensors(
     architecture: Architecture,
     quantization: Quantization,
     parallel: Parallel,
@@ -278,8 +278,8 @@ def offloaded_bytes(
     dtype: str,
     stage: int,
     limit_bytes: int,
-) -> int:
-    """Bytes of parameters that a rank of pipeline stage `stage` leaves in the host's memory.
+) -> tuple[int, ...]:
+    """Bytes of each parameter that a rank of pipeline stage `stage` leaves in the host's memory.
 
     Whole parameters of the decoder layers, in their order, until `limit_bytes` are reached or passed; embedding,
     lm_head and last norm stay on the card.
@@ -293,12 +293,14 @@ def offloaded_bytes(
     for index in stage_layers(architecture.num_layers, parallel, stage):
         prefix = f"{architecture.layer_prefix}.{index}."
         modules += ((module, prefix + module.name) for module in architecture.layers[index].modules)
-    moved = 0
+    moved: list[int] = []
+    total = 0
     for size in (size for module, name in modules for size in rank.tensor_bytes(module, name)):
-        if moved >= limit_bytes:
+        if total >= limit_bytes:
             break
-        moved += size
-    return moved
+        moved.append(size)
+        total += size
+    return tuple(moved)
 
 
 def uncounted_bytes(

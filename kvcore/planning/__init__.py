@@ -25,6 +25,7 @@ from kvcore.engine.cards import CardView, without_card
 from kvcore.engine.protocol import Resolved
 from kvcore.engine.rank_memory import RankMemory
 from kvcore.engines.registry import card_of, engine_of, planned_release, view_of
+from kvcore.host.tier import check_tier, tier_notices
 from kvcore.host.unified import unified_notices
 from kvcore.memory.budget import memory_flags, rank_memories
 from kvcore.memory.loaded import checkpoint_notices, loaded_bytes, uncounted_bytes
@@ -309,6 +310,7 @@ def resolve_flags(scenario: Scenario, begun: Begun, card: CardView) -> Resolved:
 def lay_out(scenario: Scenario, begun: Begun, resolved: Resolved) -> Layout:
     """The caches of the model under these flags. Raises EngineRefusalError."""
     architecture, quantization, parallel = begun.architecture, begun.quantization, scenario.parallel
+    check_tier(scenario, resolved)
     block_size = aligned_block_size(architecture, parallel, resolved)
     if block_size != resolved.block_size:
         resolved = replace(resolved, block_size=block_size)
@@ -425,6 +427,7 @@ def _notices(
     yield from architecture.notices
     yield from resolved.notices
     yield from memory.notices
+    yield from tier_notices(scenario, resolved)
     if scenario.accelerator is not None and cache is not None:
         yield from unified_notices(scenario.accelerator, scenario, memory, cache.needed_bytes)
     if scenario.accelerator is not None and scenario.accelerator.vendor in _WITHOUT_STARTS:

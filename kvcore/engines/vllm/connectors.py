@@ -70,10 +70,13 @@ def _inner(extra: object) -> tuple[str, ...]:
 def keeps_groups(engine: Engine, scenario: Scenario, version: Version, rule: ConnectorGroups) -> bool:
     """Whether layers keep groups of their own: with a connector the engine may join them, whatever they store.
 
-    Source: `Switches.connector_groups`.
+    Before connectors are told apart, `--kv-offloading-size` is read after that.
+
+    Source: `Switches.connector_groups`; vllm/config/vllm.py:VllmConfig.__post_init__ (0.20.0, 0.21.0, 0.23.0).
     """
     asked, said = scenario.disable_hybrid_kv_cache_manager, transfer_of(scenario)
-    if asked or said.connector is None:
+    is_read_later = rule is not ConnectorGroups.BY_CONNECTOR and scenario.kv_offloading_size is not None
+    if asked or said.connector is None or is_read_later:
         return not asked
     if rule is ConnectorGroups.NEVER or asked is False:
         return rule is not ConnectorGroups.NEVER
