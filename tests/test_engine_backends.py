@@ -107,3 +107,38 @@ def test_blocks_of_one_token_are_for_latent_attention_on_rocm(
     with pytest.raises(EngineRefusalError) as refused:
         plan(scenario_from_request(asked))
     assert refused.value.code == code
+
+
+def test_minimax_m3_may_keep_the_keys_that_pick_blocks_in_fp8() -> None:
+    """57 of 60 layers have such keys, 128 elements a token on each rank beside 2 × 128 × kv_heads / 8 of fp8."""
+    asked = {
+        "model": "nvidia/MiniMax-M3-NVFP4", "accelerator": "B200-180GB", "tensor_parallel_size": 4,
+        "kv_cache_dtype": "fp8", "max_model_len": 8192, "language_model_only": True,
+    }  # fmt: skip
+    wide, narrow = (
+        plan(scenario_from_request({**asked, "indexer_kv_dtype": dtype})).cache for dtype in ("bf16", "fp8")
+    )
+    assert wide is not None
+    assert narrow is not None
+    assert wide.bytes_per_token - narrow.bytes_per_token == 57 * 128
+    assert narrow.tokens > wide.tokens
+
+
+@pytest.mark.parametrize(
+    ("model", "dtype", "version", "code"),
+    [
+        ("nvidia/MiniMax-M3-NVFP4", "nvfp4", "0.33.0", "indexer-kv-unsupported"),
+        ("deepseek-ai/DeepSeek-V3.2", "bf16", "0.33.0", "indexer-kv-unsupported"),
+        ("nvidia/MiniMax-M3-NVFP4", "fp8", "0.23.0", "flag-not-in-release"),
+    ],
+)
+def test_an_indexer_takes_its_own_dtypes(model: str, dtype: str, version: str, code: str) -> None:
+    asked = {
+        "model": model,
+        "accelerator": "B200-180GB",
+        "tensor_parallel_size": 8,
+        "engine_version": version,
+    }
+    with pytest.raises(EngineRefusalError) as refused:
+        plan(scenario_from_request({**asked, "indexer_kv_dtype": dtype}))
+    assert refused.value.code == code

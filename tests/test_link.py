@@ -126,6 +126,7 @@ def scenarios(draw: st.DrawFn) -> Scenario:
         ),
         cpu_offload_gb=draw(gib),
         kv_transfer_config=draw(st.none() | st.builds(transfer_text, names, st.sampled_from(ROLES), counts(65535))),
+        indexer_kv_dtype=draw(st.sampled_from(FLAGS["indexer_kv_dtype"].choices)),
         kv_offloading_size=draw(st.none() | gib),
         kv_offloading_backend=draw(st.sampled_from(FLAGS["kv_offloading_backend"].choices)),
         additional_config=draw(st.none() | st.builds(additional_text, st.booleans(), counts(4096), names)),
@@ -197,7 +198,8 @@ def test_every_field_of_a_scenario_is_generated() -> None:
         "max_lora_rank", "fully_sharded_loras", "limit_mm_per_prompt", "language_model_only", "cpu_offload_gb",
         "kv_cache_memory_bytes", "num_gpu_blocks_override", "env", "measured", "hf_overrides",
         "mm_processor_kwargs", "surroundings", "disable_custom_all_reduce", "fuse_allreduce_rms", "skip_mm_profiling",
-        "mm_encoder_tp_mode", "additional_config", "kv_transfer_config", "kv_offloading_size", "kv_offloading_backend",
+        "mm_encoder_tp_mode", "additional_config", "kv_transfer_config", "kv_offloading_size",
+        "kv_offloading_backend", "indexer_kv_dtype",
     }  # fmt: skip
     assert set(Scenario.__struct_fields__) == generated
 
@@ -597,6 +599,7 @@ def test_defaults_of_absent_fields_are_frozen() -> None:
         "cpu_offload_gb": 0.0, "kv_cache_memory_bytes": None, "num_gpu_blocks_override": None,
         "disable_custom_all_reduce": False, "fuse_allreduce_rms": None, "skip_mm_profiling": False,
         "mm_encoder_tp_mode": "weights", "kv_offloading_size": None, "kv_offloading_backend": "native",
+        "indexer_kv_dtype": "auto",
     }  # fmt: skip
     assert (link.START["model"], link.START["accelerator"]) == ("Qwen/Qwen3-32B", "H100-80GB")
     assert Parallel() == Parallel(

@@ -245,6 +245,18 @@ def test_redundant_experts_in_an_argument_line() -> None:
     assert flags_of(line).num_redundant_experts == 16
 
 
+@pytest.mark.parametrize(
+    "written",
+    [
+        '--attention-config \'{"backend": "FLASHINFER", "indexer_kv_dtype": "fp8"}\'',
+        "--attention-config.indexer_kv_dtype fp8",
+        "--attention_config.indexer_kv_dtype fp8",
+    ],
+)
+def test_the_dtype_of_an_indexer_in_every_spelling(written: str) -> None:
+    assert flags_of(f"vllm serve m {written} --max-num-seqs 8").indexer_kv_dtype == "fp8"
+
+
 def test_a_draft_by_flags_of_its_own() -> None:
     flags = flags_of("vllm serve m --spec-method mtp --spec-tokens 3")
     assert flags.speculative_config == SpeculativeConfig(method="mtp", num_speculative_tokens=3)

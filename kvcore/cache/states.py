@@ -68,6 +68,7 @@ class _Placement(Struct, frozen=True, kw_only=True):
     state_dtype: str
     ssm_dtype: str
     kv_cache_dtype: str
+    narrow_block_keys: bool
     block_size: int
     state_block_size: int
     least_state_page_bytes: int
@@ -165,6 +166,7 @@ def _placement(architecture: Architecture, parallel: Parallel, resolved: Resolve
         state_dtype=resolved.mamba_cache_dtype or resolved.dtype,
         ssm_dtype=resolved.mamba_ssm_cache_dtype,
         kv_cache_dtype=resolved.kv_cache_dtype,
+        narrow_block_keys=resolved.narrow_block_keys,
         block_size=pages.block_size,
         state_block_size=_state_block_size(pages.block_size, resolved, architecture.is_hybrid)
         if states
@@ -221,7 +223,8 @@ def _layer_spec(state: CacheState, at: _Placement) -> LayerSpec:
             token = index_keys(state.index_head_dim, element)
             return _latent(int(token.value), token, "uint8", at)
         case BlockIndexer():
-            return _latent(state.index_head_dim, index_keys(state.index_head_dim, 2), "bfloat16", at)
+            element, dtype = (1, "fp8_e4m3") if at.narrow_block_keys else (2, "bfloat16")
+            return _latent(state.index_head_dim, index_keys(state.index_head_dim, element), dtype, at)
         case CompressedLatent() | LatentWindow() if at.compressed is not None:
             return counted_vectors(state, at.block_size, at.kv_cache_dtype, at.compressed)
         case CompressedLatent():

@@ -95,6 +95,8 @@ class Resolved(Struct, frozen=True, kw_only=True):
     speculative_method: str = ""
     """ngram, eagle, eagle3, mtp, draft_model, ...; "" without speculative decoding."""
     num_gpu_blocks_override: int | None = None
+    narrow_block_keys: bool = False
+    """Keys by which attention picks whole blocks are stored in fp8."""
     notices: tuple[Notice, ...] = ()
 
     @property

@@ -53,7 +53,8 @@ class SparseIndexer(Struct, frozen=True, kw_only=True):
 class BlockIndexer(Struct, frozen=True, kw_only=True):
     """The keys by which attention picks whole blocks (MiniMax M3), with the `FullAttention` of the same layer.
 
-    Sixteen bits an element, whatever the dtype of the cache; one head, on every tensor parallel rank.
+    Sixteen bits an element, whatever the dtype of the cache, unless `indexer_kv_dtype` says fp8; one head, on every
+    tensor parallel rank.
     """
 
     index_head_dim: int

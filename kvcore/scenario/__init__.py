@@ -235,6 +235,8 @@ class Scenario(Struct, frozen=True, kw_only=True):
     dtype: str = "auto"
     quantization: str | None = None
     kv_cache_dtype: str = "auto"
+    indexer_kv_dtype: str = "auto"
+    """Dtype of the keys by which sparse attention picks what it looks at."""
     gpu_memory_utilization: float | None = None
     max_model_len: int | None = None
     wanted: int | None = None

@@ -48,6 +48,7 @@ OCTAVE_HEAD: Final = (256, 64)
 
 Source: vllm/v1/attention/backends/rocm_octave_attn.py:RocmOctaveAttentionImpl.__init__ (0.33.0).
 """
+INDEXER_KV_DTYPES: Final = {AttentionKind.BLOCKS: ("bf16", "fp8"), AttentionKind.SPARSE: ("fp8", "mxfp4")}
 NARROW_HEAD: Final = 64
 """Elements of a head that the kernels before SM100 misread in nvfp4."""
 
@@ -186,6 +187,22 @@ def _check_on_rocm(start: Start, name: str) -> None:
     ):
         facts = {"name": start.card.label, "head": head, "rotary": rotary}
         raise EngineRefusalError("octave-kv-unsupported", "kv_cache_dtype", name, **facts)
+
+
+def stores_narrow_keys(start: Start) -> bool:
+    """Whether keys by which attention picks blocks (MiniMax M3) take a byte an element, not two.
+
+    Raises EngineRefusalError `indexer-kv-unsupported` for a dtype that the model's indexer does not take.
+
+    Source: vllm/models/minimax_m3/common/indexer.py:MiniMaxM3IndexerCache (0.25.0, 0.33.0), vllm/v1/attention/backends/
+    mla/indexer.py:DSA_INDEXER_KV_DTYPES (0.29.0, 0.33.0).
+    """
+    asked = start.scenario.indexer_kv_dtype
+    taken = INDEXER_KV_DTYPES.get(start.traits.attention, (asked,))
+    if asked != "auto" and asked not in taken:
+        facts = {"model": start.architecture.model_type, "taken": ", ".join(taken)}
+        raise EngineRefusalError("indexer-kv-unsupported", "indexer_kv_dtype", asked, **facts)
+    return asked == "fp8" and start.traits.attention is AttentionKind.BLOCKS
 
 
 def check_sparse_attention(start: Start) -> None:

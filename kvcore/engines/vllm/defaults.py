@@ -22,6 +22,7 @@ from kvcore.engines.vllm.backends import (
     check_prefill_context,
     check_sparse_attention,
     kv_storage_dtype,
+    stores_narrow_keys,
 )
 from kvcore.engines.vllm.captures import captures
 from kvcore.engines.vllm.classes import check_architectures
@@ -161,6 +162,7 @@ def resolve(engine: VllmPlatform, scenario: Scenario, architecture: Architecture
         num_speculative_tokens=speculative_tokens,
         speculative_method=method,
         num_gpu_blocks_override=scenario.num_gpu_blocks_override,
+        narrow_block_keys=stores_narrow_keys(start),
     )
     captured = captures(start, resolved)
     return replace(
