@@ -69,6 +69,8 @@ class TierRules(Record, frozen=True, kw_only=True):
     adds_pages: bool
     """A block of layers with pages of several sizes is their sum, not the first one's size for each."""
     shared_copies: SharedCopies
+    lmcache_server: bool
+    """`--kv-offloading-backend lmcache` leaves the tier to a server of its own."""
 
 
 class TierTable(Reviewed, frozen=True, kw_only=True):

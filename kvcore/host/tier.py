@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from msgspec import Struct
-from packaging.version import Version
 
 from kvcore.base.errors import EngineRefusalError, Notice, notice
 from kvcore.base.quantity import Grade, Quantity, Scope, Unit, explained, given
@@ -27,8 +26,6 @@ SIMPLE_DEFAULT_BYTES: Final = 8 * GIB
 """Source: vllm/distributed/kv_transfer/kv_connector/v1/simple_cpu_offload_connector.py (0.19.0, 0.33.0)."""
 LMCACHE_SIZE: Final = "LMCACHE_MAX_LOCAL_CPU_SIZE"
 LMCACHE_CHUNK: Final = "LMCACHE_CHUNK_SIZE"
-LMCACHE_SERVER_SINCE: Final = Version("0.23.0")
-"""`--kv-offloading-backend lmcache` takes LMCacheMPConnector. Source: vllm/config/vllm.py (0.22.0, 0.23.0)."""
 LMCACHE_DEFAULT_GIB: Final = 5.0
 LMCACHE_DEFAULT_CHUNK: Final = 256
 """Source: lmcache/v1/config.py: max_local_cpu_size, chunk_size (0.3.15, 0.5.6)."""
@@ -81,13 +78,13 @@ def tier_notices(scenario: Scenario, resolved: Resolved) -> Iterator[Notice]:
     """`offloading-size-not-read` for a backend whose server has its own size, `offloading-size-per-engine` where
     replicas take it again.
 
-    Source: vllm/config/vllm.py:VllmConfig._post_init_kv_transfer_config (0.22.0, 0.23.0, 0.33.0),
-    vllm/v1/engine/core.py: an engine_id of each data parallel rank (0.27.0, 0.33.0).
+    Source: `lmcache_server` of tier.toml; vllm/v1/engine/core.py: an engine_id of each data parallel rank (0.27.0,
+    0.33.0).
     """
     size, replicas = scenario.kv_offloading_size, scenario.parallel.data_parallel_size
     if size is None:
         return
-    if scenario.kv_offloading_backend == "lmcache" and resolved.version >= LMCACHE_SERVER_SINCE:
+    if scenario.kv_offloading_backend == "lmcache" and tier_rules(resolved.version).lmcache_server:
         yield notice("offloading-size-not-read", "kv_offloading_size", value=f"{size:g}")
     elif replicas > 1:
         yield notice(
