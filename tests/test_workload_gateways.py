@@ -158,6 +158,38 @@ def test_five_requests_of_each_table(header: str) -> None:
     assert (report["requests"], report["prompt"]["p50"], report["output"]["p99"]) == (5, 102, 24)
 
 
+@pytest.mark.parametrize(
+    ("rows", "prompt"),
+    [
+        (["sep=;", "prompt_tokens;completion_tokens", "1990;5"], 1990),
+        (["prompt_tokens;completion_tokens", "1.990;5"], 1990),
+        (["prompt_tokens;completion_tokens", "1 990;5"], 1990),
+        (["prompt_tokens;completion_tokens", "1990,0;5"], 1990),
+        (["prompt_tokens\tcompletion_tokens", "1,990\t5"], 1990),
+        (["prompt_tokens,completion_tokens", '"12,345,678",5'], 12_345_678),
+    ],
+)
+def test_numbers_as_spreadsheets_write_them(rows: list[str], prompt: int) -> None:
+    log = read(*rows)
+    assert (log.traffic.prompts.lengths, log.traffic.answers.lengths) == ((prompt,), (5,))
+
+
+def test_lines_of_a_session_that_are_no_answer() -> None:
+    answer = {"type": "assistant", "message": {"id": "a", "usage": {"input_tokens": 9, "output_tokens": 3}}}
+    log = read(
+        {"type": "user", "message": {"role": "user", "content": "hi"}},
+        answer,
+        {"type": "summary", "summary": "x"},
+    )
+    assert (log.traffic.requests, log.other_kinds, log.unusable) == (1, 2, 0)
+    usage = {
+        "last_token_usage": {"input_tokens": 90, "output_tokens": 3},
+        "total_token_usage": {"input_tokens": 900},
+    }
+    codex = read({"type": "event_msg", "payload": {"type": "token_count", "info": usage}})
+    assert codex.traffic.prompts.lengths == (90,)
+
+
 USAGE = {"usage": {"prompt_tokens": 1000, "completion_tokens": 50}}
 
 

@@ -42,6 +42,7 @@ MAX_CALLS: Final = 32
 """Calls that wait for their last line: lines of one call stand close together."""
 PROGRESS_BYTES: Final = 1 << 20
 
+_SEPARATOR: Final = re.compile(r"sep=.", re.IGNORECASE)
 _LIST: Final = re.compile(rb"\[\s{0,80}(?:[{\]]|$)")
 """The beginning of a list of records; a date may begin with a bracket too."""
 Progress = Callable[[int], None]
@@ -267,6 +268,13 @@ def _read_text(lines: Lines, tally: _Tally) -> None:
     """Reads a file from its first line that is not empty."""
     line = lines.slice[0]
     head, encoding = decoded_head(line)
+    if _SEPARATOR.fullmatch(head) is not None:
+        # Excel's first line, about the cells of the others.
+        lines.take()
+        if not lines.more():
+            return
+        line = lines.slice[lines.at]
+        head, encoding = decoded_head(line)
     if head.startswith('{"' + MARK):
         tally.collector.take(read_traffic(lines.rest().decode("utf-8", "replace")))
     elif is_cells(head):

@@ -236,6 +236,8 @@ def checked_tokens(value: object, least: int = 0) -> int:
     if isinstance(value, str):
         if value.isdecimal() and len(value) <= MAX_DIGITS and least <= (count := int(value)) <= MAX_TOKENS:
             return count
+        if _DOTTED_GROUPS.fullmatch(value):
+            value = value.replace(".", "")  # no count has three decimals
         value = int(value) if value.isdecimal() and len(value) <= MAX_DIGITS else number_of(value)
     if isinstance(value, bool) or not isinstance(value, _NUMBERS):
         raise UnusableLineError(Unusable.NO_LENGTH)
@@ -244,9 +246,27 @@ def checked_tokens(value: object, least: int = 0) -> int:
     return int(value)
 
 
+_GROUPS: Final = re.compile(r"-?\d{1,3}(?:,\d{3})+(?:\.\d{1,9})?")
+_DOTTED_GROUPS: Final = re.compile(r"\d{1,3}(?:\.\d{3})+")
+_DECIMAL_COMMA: Final = re.compile(r"-?\d{1,12},\d{1,2}")
+_BETWEEN_DIGITS: Final = re.compile(r"(?<=\d)['’ \u00a0\u202f](?=\d{3})")
+
+
 def number_of(text: str, longest: int = 24) -> float | None:
-    digits = text.strip().replace(",", "")
-    if not digits or len(digits) > longest:
+    """A number as spreadsheets write it, with separators of thousands or a decimal comma; None for anything else.
+
+    Example:
+        >>> number_of("1,712"), number_of("1 712,50"), number_of("1'712"), number_of("x")
+        (1712.0, 1712.5, 1712.0, None)
+    """
+    digits = text.strip()
+    if not digits or len(digits) > longest + longest // 3:
+        return None
+    if not digits.isdecimal():
+        digits = _BETWEEN_DIGITS.sub("", digits)
+        is_decimal = _GROUPS.fullmatch(digits) is None and _DECIMAL_COMMA.fullmatch(digits) is not None
+        digits = digits.replace(",", "." if is_decimal else "")
+    if len(digits) > longest:
         return None
     try:
         return float(digits)
