@@ -17,6 +17,8 @@ from kvcore.memory.activations import (
     sampler_row,
     sampler_rows,
 )
+from kvcore.planning import Verdict, plan
+from kvcore.wire.request import scenario_from_request
 from tests.engine_examples import (
     GEMMA3_12B,
     L40S,
@@ -227,3 +229,19 @@ def test_multiprocessors_by_name_and_by_capability() -> None:
     assert multiprocessors(setting_for(accelerator="MI300X-192GB").accelerator) == 304
     unknown = {"name": "Radeon RX 9070", "vendor": "amd", "memory_gib": 15.9}
     assert multiprocessors(setting_for(accelerator=unknown, max_model_len=1024).accelerator) == 0
+
+
+def test_a_latent_mixture_computes_its_experts_on_narrow_tokens() -> None:
+    """Nemotron 3 Ultra on 8 × B200: 32,768 tokens for 22 experts each, of 2048 elements and not of 8192; with 133.6 GiB
+    of weights its recipe's start would have no KV cache otherwise."""
+    asked = {
+        "model": "nvidia/NVIDIA-Nemotron-3-Ultra-550B-A55B-BF16", "accelerator": "B200-180GB",
+        "engine_version": "0.28.0", "tensor_parallel_size": 8, "max_num_batched_tokens": 32768,
+        "max_num_seqs": 16, "max_model_len": 262144,
+        "kv_cache_dtype": "fp8", "gpu_memory_utilization": 0.9,
+    }  # fmt: skip
+    found = plan(scenario_from_request(asked))
+    buffers = 2 * 32768 * 22 * 2048 * 2
+    assert found.memory is not None
+    assert found.memory.activations.value == pytest.approx(buffers + 2.3 * GIB, abs=0.5 * GIB)
+    assert found.verdict is Verdict.FITS

@@ -32,6 +32,7 @@ from kvcore.memory.sparse_attention import (
     stream_attention_bytes,
 )
 from kvcore.memory.weights import expert_slices
+from kvcore.model.architecture import Architecture, Experts
 from kvcore.scenario import Installation, Runner
 from kvcore.tables import Amount, Capability, Record, ReleaseRange, Reviewed, Source, TableFile
 
@@ -435,7 +436,7 @@ def _latent_prefill_bytes(setting: Setting) -> int:
 
 
 def expert_workspace_bytes(setting: Setting) -> int:
-    """The two buffers of the fused experts: chunk × top_k rows of the larger of hidden size and what an expert makes.
+    """The two buffers of the fused experts: chunk × top_k rows of the larger of what an expert takes and what it makes.
 
     Source: vllm/model_executor/layers/fused_moe/fused_moe.py:TritonExperts.workspace_shapes (0.19.0, 0.32.0).
     """
@@ -457,12 +458,35 @@ def gathered_tokens_bytes(setting: Setting) -> int:
     if setting.ranks == parallel.tensor_parallel_size or not setting.engine.gathers_tokens(setting.scenario):
         return 0
     every = tokens * parallel.data_parallel_size
-    rows = 2 * every * setting.architecture.hidden_size * setting.element_bytes
+    rows = 2 * every * experts_width(setting.architecture) * setting.element_bytes
     return rows + _workspace_bytes(setting, every) - _workspace_bytes(setting, tokens)
 
 
+@kept
+def experts_width(architecture: Architecture) -> int:
+    """Elements of a token as the routed experts take it: the hidden size, or the smaller one that a latent mixture
+    projects tokens to before them.
+
+    Source: vllm/model_executor/models/nemotron_h.py:NemotronHMoE, fc1_latent_proj (0.13.0, 0.33.0).
+
+    Example:
+        >>> from kvcore import catalogue
+        >>> from kvcore.model.families import read_architecture
+        >>> ultra = read_architecture(catalogue.find_model("nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-BF16").config)
+        >>> ultra.hidden_size, experts_width(ultra)
+        (4096, 1024)
+    """
+    widths = (
+        module.hidden_size
+        for layer in dict.fromkeys(architecture.layers)
+        for module in layer.modules
+        if isinstance(module, Experts)
+    )
+    return max(widths, default=architecture.hidden_size)
+
+
 def _workspace_bytes(setting: Setting, tokens: int) -> int:
-    moe, hidden = setting.architecture.moe, setting.architecture.hidden_size
+    moe, hidden = setting.architecture.moe, experts_width(setting.architecture)
     if moe is None or not setting.engine.has_cuda_kernels:
         return 0
     width = 2 * moe.moe_intermediate_size // expert_slices(setting.parallel)
