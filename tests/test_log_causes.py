@@ -7,7 +7,7 @@ import pytest
 from kvcore.evidence.log.failures import Change
 from kvcore.evidence.log.phases import Phase
 from kvcore.evidence.log.reader import StartupLog, read_log
-from kvcore.evidence.log_report import log_report
+from kvcore.evidence.log_report import log_report, log_table
 from kvcore.evidence.recognized import request_from, scenario_from_log
 from kvcore.wire.request import scenario_from_request
 
@@ -381,3 +381,10 @@ def test_an_ascend_log_is_never_compared_with_an_nvidia_card() -> None:
     log = read(ARGS % 0.9, "NPUModelRunner init failed, error code is 207005")
     found = scenario_from_log(log, current).scenario
     assert (found.engine, found.accelerator and found.accelerator.vendor) == ("vllm-ascend", "huawei")
+
+
+def test_the_text_says_of_each_figure_its_unit_and_line() -> None:
+    lines = log_table(log_report(read(ARGS % 0.9, LOADED.format(14.25), SIZED, INITIALISED, OOM)))
+    assert "weights_gib                      14.25 GiB       line 2, EngineCore 42" in lines
+    assert "available_kv_gib                     3 GiB       line 3, EngineCore 42" in lines
+    assert "it died in service: " in lines

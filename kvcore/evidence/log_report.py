@@ -108,12 +108,8 @@ def log_table(report: Mapping[str, Any]) -> str:
     lines = [name, ""]
     comparison = report["comparison"]
     if comparison is None:
-        lines += [
-            f"  {figure['figure']:<24}{figure['value']:>14,.4g} {figure['unit']}"
-            for figure in report["figures"]
-        ]
         error = report["prediction_error"]
-        lines += ["", f"not planned: {error['message']}; {error['next_step']}"]
+        lines += [f"not planned: {error['message']}; {error['next_step']}"]
     else:
         lines.append(f"  {'GiB of one GPU':<16}{'predicted':>10}{'measured':>10}{'difference':>12}")
         for part in comparison["parts"]:
@@ -127,6 +123,7 @@ def log_table(report: Mapping[str, Any]) -> str:
             lines.append(f"  {figure['figure']:<16}{numbers}")
         lines += [f"  {notice['message']}" for notice in comparison["notices"]]
         lines += ["", "to plan from these figures: " + json.dumps({"measured": report["calibrated"]})]
+    lines += ["", *map(_figure_line, report["figures"])]
     failure = report["failure"]
     if failure is not None:
         what = "it died in service" if failure["phase"] == Phase.RUN_TIME else "the start failed"
@@ -137,6 +134,13 @@ def log_table(report: Mapping[str, Any]) -> str:
         lines.append(f"  {report['card_guess']['message']}; {report['card_guess']['next_step']}")
     lines += [f"  {warning['message']}" for warning in report["warnings"]]
     return "\n".join(lines)
+
+
+def _figure_line(figure: Mapping[str, Any]) -> str:
+    """A figure, its unit, and the line and process that printed it."""
+    value = f"{figure['value']:,.4f}".rstrip("0").rstrip(".")
+    process = f", {figure['rank']}" if figure["rank"] else ""
+    return f"  {figure['figure']:<24}{value:>14} {figure['unit']:<9} line {figure['line_number']}{process}"
 
 
 def _part_line(part: Mapping[str, Any]) -> str:
