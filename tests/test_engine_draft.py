@@ -414,6 +414,23 @@ class TestDsparkInTheCheckpoint:
         with pytest.raises(ScenarioError, match="draft model"):
             read_draft(self.SPARK, architecture, PLAIN, Parallel(), 4096)
 
+    def test_states_that_it_sees_are_kept_while_the_last_layer_runs(self) -> None:
+        """Of layers 58 and 59, and four streams of the latter, 7,168 elements each: 86,016 bytes a batched token."""
+        seen, unseen = (
+            planned(
+                "deepseek-ai/DeepSeek-V4-Pro-DSpark",
+                {"method": method, "num_speculative_tokens": 1},
+                tensor_parallel_size=8,
+                accelerator="H200-141GB",
+                engine_version="0.25.0",
+                max_num_batched_tokens=16384,
+                max_model_len=200_000,
+            )
+            for method in ("dspark", "mtp")
+        )
+        kept = seen.memory.activations.value - unseen.memory.activations.value
+        assert kept == 16384 * 2 * (2 + 4) * 7168
+
     def test_the_checkpoint_itself_may_be_named(self) -> None:
         found = planned(
             "deepseek-ai/DeepSeek-V4-Flash-0731",

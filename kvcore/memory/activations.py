@@ -175,7 +175,7 @@ def _phases(setting: Setting) -> Phases:
     What a repository's preprocessor_config.json allows is not read: without bounds in the request the images may be
     smaller, down to none.
     """
-    body, tables = body_bytes(setting), ACTIVATIONS.load()
+    body, tables = body_bytes(setting) + spark_states_bytes(setting), ACTIVATIONS.load()
     encoder, outputs = profiled_bytes(setting, tables.encoder, tables.audio) if setting.is_first else (0, 0)
     experts = expert_workspace_bytes(setting) + gathered_tokens_bytes(setting)
     stays = setting.switches.expert_workspace_stays
@@ -399,6 +399,17 @@ def body_bytes(setting: Setting) -> int:
     elif architecture.is_mla:
         total += _latent_prefill_bytes(setting)
     return int(total)
+
+
+def spark_states_bytes(setting: Setting) -> int:
+    """What the layers keep for a DSpark draft in the same checkpoint.
+
+    Source: vllm/v1/worker/gpu/model_runner.py:GPUModelRunner.use_aux_hidden_state_outputs (0.25.0, 0.33.0).
+    """
+    spark, resolved = setting.architecture.spark, setting.resolved
+    if spark is None or resolved.speculative_method != "dspark" or not setting.is_last:
+        return 0
+    return resolved.max_num_batched_tokens * spark.kept_elements * setting.element_bytes
 
 
 def expert_vectors(setting: Setting) -> float:

@@ -249,6 +249,8 @@ class SparkDraft(Struct, frozen=True, kw_only=True):
     """Modules next to the layers, under full checkpoint names."""
     tokens: int | None = None
     """How many it proposes where nobody asks for a number."""
+    kept_elements: int = 0
+    """Of each token, what the model keeps for it while its own last layer runs."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

@@ -245,9 +245,11 @@ SPARK_LAYERS: Final = 3
 def v4_spark(section: Section, layer: arch.Layer, mix: arch.Parameter) -> arch.SparkDraft | None:
     """The DSpark stages under `mtp.` of a checkpoint, which have a window alone.
 
-    A projection to the latents of the context of all of them is theirs since 0.32.
+    A projection to the latents of the context of all of them is theirs since 0.32. The states that they see are kept
+    until the last layer has run, and with them the streams that the latest of them is the mean of.
 
-    Source: vllm/models/deepseek_v4/nvidia/dspark.py:DSparkDeepseekV4Model (0.25.0, 0.32.0, 0.33.0).
+    Source: vllm/models/deepseek_v4/nvidia/dspark.py:DSparkDeepseekV4Model (0.25.0, 0.32.0, 0.33.0), model.py:
+    DeepseekV4Model.forward (0.25.0, 0.33.0).
     """
     modules = spark_modules(section)
     if not modules:
@@ -260,7 +262,20 @@ def v4_spark(section: Section, layer: arch.Layer, mix: arch.Parameter) -> arch.S
         layers=(layer,) * count,
         modules=(*modules, latents, mix),
         tokens=section.optional_integer("dspark_block_size", minimum=1),
+        kept_elements=spark_states(section, section.integer("hc_mult")),
     )
+
+
+def spark_states(section: Section, streams: int) -> int:
+    """Elements of a token that are kept while the last layer runs: the states before it, and `streams` of the latest.
+
+    Example:
+        >>> spark_states(Section({"hidden_size": 8, "num_hidden_layers": 6, "dspark_target_layer_ids": [4, 5]}, ""), 4)
+        40
+    """
+    last = section.layers() - 1
+    earlier = [at for at in section.integers("dspark_target_layer_ids") or () if at < last]
+    return section.integer("hidden_size") * (len(earlier) + streams) if earlier else 0
 
 
 def spark_modules(section: Section) -> tuple[arch.Module, ...]:

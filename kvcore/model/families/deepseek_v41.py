@@ -16,6 +16,7 @@ from kvcore.model.families.deepseek import (
     V4_EXPERTS,
     float32,
     spark_modules,
+    spark_states,
     v4_attention,
     v4_experts,
 )
@@ -210,6 +211,7 @@ def read_spark(section: Section, heads: blocks.Heads, *, sees: bool) -> arch.Spa
         layers=(layer,) * count,
         modules=modules,
         tokens=section.optional_integer("dspark_block_size", minimum=1),
+        kept_elements=spark_states(section, 0),
     )
 
 
