@@ -12,6 +12,7 @@ from packaging.version import Version
 
 from kvcore.base.errors import CatalogueError, EngineRefusalError
 from kvcore.base.units import gib
+from kvcore.catalogue import find_model
 from kvcore.engine.records import End
 from kvcore.engines.registry import find_engine
 from kvcore.engines.vllm.classes import CLASSES, Stages, ends_of_class
@@ -44,6 +45,14 @@ def planned(model: str, **fields: Any) -> Plan:
     return plan(scenario_from_request({**request, "checkpoint": checkpoint, **fields}))
 
 
+def asked_with(fact: dict[str, Any]) -> dict[str, Any]:
+    """The config that the engine was asked with, where the catalogue has learnt of modules left in 16 bits since."""
+    if "asked_with" not in fact:
+        return {}
+    raw = find_model(fact["model"]).config.raw
+    return {"config": {**raw, "quantization_config": {**raw["quantization_config"], **fact["asked_with"]}}}
+
+
 def with_kind(key: str) -> list[Any]:
     return [pytest.param(fact, id=fact["model"]) for fact in FACTS if key in fact]
 
@@ -58,7 +67,7 @@ def held(architecture: Architecture, version: str, parallel: Parallel = PP2) -> 
 
 @pytest.mark.parametrize("fact", with_kind("weights_bytes"))
 def test_a_stage_weighs_what_the_engine_builds(fact: dict[str, Any]) -> None:
-    got = planned(fact["model"], pipeline_parallel_size=3)
+    got = planned(fact["model"], pipeline_parallel_size=3, **asked_with(fact))
     architecture = loaded_architecture(got.architecture, got.scenario, got.resolved)
     parallel = got.scenario.parallel
     ours = [
