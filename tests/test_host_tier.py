@@ -159,6 +159,27 @@ def test_the_size_of_lmcache_is_of_each_rank() -> None:
     assert host(**asked, model="deepseek-ai/DeepSeek-V3")["bytes_per_engine"] == 512 * GIB
 
 
+@pytest.mark.parametrize(
+    ("more", "version", "taken_gib"),
+    [
+        ({}, None, 50),
+        ({}, "0.3.3", 50),
+        ({}, "0.3.2", 64),
+        ({}, "nightly", 50),
+        ({"LMCACHE_SAVE_ONLY_FIRST_RANK": False}, None, 400),
+        ({"LMCACHE_USE_LAYERWISE": True}, None, 400),
+        ({"LMCACHE_FIRST_RANK_MAX_LOCAL_CPU_SIZE": 400}, None, 400),
+    ],
+)
+def test_the_ranks_of_lmcache_that_save(more: dict[str, Any], version: str | None, taken_gib: int) -> None:
+    found = host(
+        model="deepseek-ai/DeepSeek-V3", tensor_parallel_size=8, lmcache_version=version,
+        kv_transfer_config={"kv_connector": "LMCacheConnectorV1", "kv_role": "kv_both"},
+        env={"LMCACHE_MAX_LOCAL_CPU_SIZE": 50, **more},
+    )  # fmt: skip
+    assert found["bytes_per_engine"] == taken_gib * GIB
+
+
 def test_a_server_of_lmcache_reads_no_size() -> None:
     asked = {
         "model": "Qwen/Qwen3-32B",

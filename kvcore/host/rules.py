@@ -73,10 +73,18 @@ class TierRules(Record, frozen=True, kw_only=True):
     """`--kv-offloading-backend lmcache` leaves the tier to a server of its own."""
 
 
+class LmcacheRules(Record, frozen=True, kw_only=True):
+    """Rules of one version of LMCache."""
+
+    rounds_up: bool
+    """torch pins its memory, in powers of two."""
+
+
 class TierTable(Reviewed, frozen=True, kw_only=True):
     """tier.toml."""
 
     rules: ByRelease[TierRules]
+    lmcache: ByRelease[LmcacheRules]
 
 
 _TABLE: Final = TableFile("kvcore.host", "tier.toml", TierTable)
@@ -85,3 +93,8 @@ _TABLE: Final = TableFile("kvcore.host", "tier.toml", TierTable)
 def tier_rules(version: Version) -> TierRules:
     """The rules of a release of vLLM."""
     return _TABLE.load().rules.at(version)
+
+
+def lmcache_rounds_up(version: Version) -> bool:
+    """Whether a version of LMCache takes the next power of two of its size."""
+    return _TABLE.load().lmcache.at(version).rounds_up

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from msgspec import Struct
+from packaging.version import InvalidVersion, Version
 
 from kvcore.base.errors import EngineRefusalError, Notice, notice
 from kvcore.base.quantity import Grade, Quantity, Scope, Unit, explained, given
@@ -16,7 +17,16 @@ from kvcore.cache.groups import Grouping
 from kvcore.cache.spec import CacheKind
 from kvcore.catalogue.accelerators import Accelerator, Vendor
 from kvcore.engine.protocol import Resolved
-from kvcore.host.rules import FlagRule, GivenIn, Place, SharedCopies, Tensors, TierRules, tier_rules
+from kvcore.host.rules import (
+    FlagRule,
+    GivenIn,
+    Place,
+    SharedCopies,
+    Tensors,
+    TierRules,
+    lmcache_rounds_up,
+    tier_rules,
+)
 from kvcore.scenario import Scenario
 
 NATIVE: Final = "OffloadingConnector"
@@ -371,25 +381,28 @@ def _simple(scenario: Scenario, cache: CachePlan) -> Tier:
 def _lmcache(scenario: Scenario, cache: CachePlan) -> Tier | None:
     """In the engine's own processes: the size is of each rank that saves, and of latent vectors one does.
 
-    Source: lmcache/v1/storage_backend/local_cpu_backend.py:initialize_allocator, cache_engine.py (0.3.15, 0.5.6).
+    Source: lmcache/v1/storage_backend/local_cpu_backend.py:initialize_allocator, _calculate_effective_cpu_size,
+    cache_engine.py (0.3.15, 0.4.7, 0.5.6); before 0.3.3 torch.empty(pin_memory=True).
     """
-    ranks, grouping = scenario.parallel.ranks_per_replica, cache.trace.grouping
+    ranks, grouping, env = scenario.parallel.ranks_per_replica, cache.trace.grouping, scenario.env
     if len(grouping.whole) > 1:
         return None
-    if scenario.kv_offloading_size is not None:
-        size = int(scenario.kv_offloading_size * GIB) // ranks
-    else:
-        size = int(_number(scenario.env.get(LMCACHE_SIZE), LMCACHE_DEFAULT_GIB) * GIB)
-    group = grouping.whole[0]
-    is_latent = all(spec.kind is CacheKind.MLA_ATTENTION for spec in group.members)
-    chunk = int(_number(scenario.env.get(LMCACHE_CHUNK), LMCACHE_DEFAULT_CHUNK)) or LMCACHE_DEFAULT_CHUNK
+    is_latent = all(spec.kind is CacheKind.MLA_ATTENTION for spec in grouping.whole[0].members)
+    first_alone = is_latent and not _is_on(env, "LMCACHE_USE_LAYERWISE", default=False)
+    first_alone = first_alone and _is_on(env, "LMCACHE_SAVE_ONLY_FIRST_RANK", default=True)
+    size_gib = _number(env.get(LMCACHE_SIZE), LMCACHE_DEFAULT_GIB)
+    if first_alone:
+        size_gib = _number(env.get("LMCACHE_FIRST_RANK_MAX_LOCAL_CPU_SIZE"), size_gib)
+    size = int(size_gib * GIB)
+    chunk = int(_number(env.get(LMCACHE_CHUNK), LMCACHE_DEFAULT_CHUNK)) or LMCACHE_DEFAULT_CHUNK
     block = cache.groups[0].block_tokens
     chunk_bytes = round_up(ceil_div(grouping.bytes_per_block[0] * chunk, block), HOST_PAGE)
+    saving = 1 if first_alone else ranks
     taken = _explained(
         "host_tier",
         region_bytes,
-        given("saving_ranks", 1 if is_latent else ranks),
-        given("max_local_cpu_size", size, Unit.BYTES),
+        given("saving_ranks", saving),
+        given("max_local_cpu_size", power_of_two(size) if _rounds_up(scenario) else size, Unit.BYTES),
         source="lmcache/v1/storage_backend/local_cpu_backend.py:initialize_allocator (0.3.15, 0.5.6)",
     )
     return Tier(
@@ -398,8 +411,23 @@ def _lmcache(scenario: Scenario, cache: CachePlan) -> Tier | None:
         shm_bytes=0,
         blocks=0,
         tokens=size // chunk_bytes * chunk,
-        bytes_per_token=(1 if is_latent else ranks) * chunk_bytes / chunk,
+        bytes_per_token=saving * chunk_bytes / chunk,
     )
+
+
+def _rounds_up(scenario: Scenario) -> bool:
+    """Whether the version of LMCache lets torch pin its memory, which rounds it up."""
+    text = scenario.lmcache_version
+    try:
+        return text is not None and lmcache_rounds_up(Version(text))
+    except InvalidVersion:
+        return False
+
+
+def _is_on(env: Mapping[str, str], name: str, *, default: bool) -> bool:
+    """A variable of LMCache that is true or false."""
+    text = env.get(name)
+    return default if text is None else text.strip().lower() in ("1", "true", "yes", "on")
 
 
 def _number(text: str | None, default: float) -> float:

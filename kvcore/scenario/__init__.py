@@ -280,10 +280,12 @@ class Scenario(Struct, frozen=True, kw_only=True):
     kv_cache_memory_bytes: int | None = None
     num_gpu_blocks_override: int | None = None
     kv_transfer_config: str | None = None
+    """JSON: the connector of KV caches, and the role of this server (`kvcore/engines/vllm/connectors.py`)."""
     kv_offloading_size: float | None = None
     """GiB of the machine's memory for finished prefixes, over all ranks of a replica; a connector then moves them."""
     kv_offloading_backend: str = "native"
-    """JSON: the connector of KV caches, and the role of this server (`kvcore/engines/vllm/connectors.py`)."""
+    lmcache_version: str | None = None
+    """Of LMCache in the engine's own processes; None is one that pins exactly what it is told."""
     additional_config: str | None = None
     """JSON: settings that only a plug-in reads (`kvcore/engines/vllm/additional.py`)."""
     env: Mapping[str, str] = field(default_factory=dict)
