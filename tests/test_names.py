@@ -7,6 +7,7 @@ import pytest
 from kvcore import catalogue
 from kvcore.base.errors import CatalogueError, KvPlannerError
 from kvcore.catalogue.names import LONGEST, NAMES, Recognition, recognized, repository_of
+from kvcore.evidence.log.reader import read_log
 from kvcore.planning import plan
 from kvcore.wire.request import scenario_from_request
 
@@ -120,3 +121,26 @@ def test_the_cache_of_a_repository_that_is_not_bundled_is_asked_for_by_its_id() 
 def test_only_paths_of_caches_state_a_repository() -> None:
     assert repository_of("/models/Qwen3-8B") is None
     assert repository_of("Qwen/Qwen3-8B") is None
+
+
+def test_a_log_says_how_it_names_the_model() -> None:
+    cached = "/root/.cache/huggingface/hub/models--Qwen--Qwen3-32B/snapshots/9216db5781bf"
+    log = read_log(f"non-default args: {{'model': '{cached}', 'max_model_len': 8192}}")
+    said = [found for found in log.notices if found.code == "model-recognized"]
+    assert [(found.params["given"], found.params["model"]) for found in said] == [(cached, "Qwen/Qwen3-32B")]
+
+
+@pytest.mark.parametrize(
+    ("line", "model"),
+    [
+        ("vllm serve /models/current --served-model-name Qwen/Qwen3-32B", "Qwen/Qwen3-32B"),
+        (
+            "non-default args: {'model': '/mnt/w', 'served_model_name': ['qwen3-32b', 'gpt'], 'max_model_len': 8192}",
+            "Qwen/Qwen3-32B",
+        ),
+        ("vllm serve Qwen/Qwen3-8B --served-model-name Qwen/Qwen3-32B", "Qwen/Qwen3-8B"),
+        ("vllm serve /models/current --served-model-name gpt-4o", "/models/current"),
+    ],
+)
+def test_the_served_name_tells_the_model_where_its_path_does_not(line: str, model: str) -> None:
+    assert read_log(line).model == model

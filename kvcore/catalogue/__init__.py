@@ -11,7 +11,9 @@ from kvcore.catalogue.accelerators import (
     load_accelerators,
     with_interconnect,
 )
-from kvcore.catalogue.models import bundled_model, find_model, known_ids, load_models, model_ids
+from kvcore.catalogue.models import load_models, model_ids
+from kvcore.catalogue.names import find_model
+from kvcore.catalogue.siblings import bundled_model, known_ids
 
 __all__ = [
     "accelerator_from_facts",

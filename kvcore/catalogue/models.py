@@ -24,9 +24,7 @@ from typing import Annotated, Any, Final
 
 from msgspec import Meta, Struct
 
-from kvcore.base.errors import CatalogueError
 from kvcore.base.toml_files import text_at
-from kvcore.base.words import msg
 from kvcore.model.config import ModelConfig
 from kvcore.tables import Record, Source, convert, read_toml, wrong
 
@@ -91,54 +89,15 @@ def model_ids() -> tuple[str, ...]:
     return tuple(sorted(names, key=str.lower))
 
 
-@cache
-def known_ids() -> tuple[str, ...]:
-    """Ids of all bundled models, with those of siblings.toml, in alphabetical order."""
-    from kvcore.catalogue.siblings import sibling_ids
-
-    return tuple(sorted({*model_ids(), *sibling_ids()}, key=str.lower))
-
-
 def load_models() -> tuple[ModelEntry, ...]:
     """The bundled models that have a config of their own."""
-    return tuple(find_model(model) for model in model_ids())
+    return tuple(_load(model) for model in model_ids())
 
 
-def find_model(model: str) -> ModelEntry:
-    """The model with this id, in any case, or that a path or a name means (kvcore/catalogue/names.py).
-
-    Raises CatalogueError `unknown-model` with near matches, `ambiguous-model` for a name of several.
-
-    Example:
-        >>> find_model("qwen/qwen3-32b").id, find_model("/models/Qwen3-32B").id
-        ('Qwen/Qwen3-32B', 'Qwen/Qwen3-32B')
-    """
-    known = bundled_model(model)
-    if known is None:
-        from difflib import get_close_matches
-
-        from kvcore.catalogue.names import recognized
-
-        named = recognized(model)
-        known = None if named is None else bundled_model(named.model)
-    if known is None:
-        near = get_close_matches(model[:200], known_ids(), n=3, cutoff=0.5)
-        raise CatalogueError(
-            "unknown-model", field="model", value=model, near=", ".join(near) or msg("a bundled model")
-        )
-    return known
-
-
-def bundled_model(model: str) -> ModelEntry | None:
-    """The model with this id in any case; None for any other name, without a search for near ones."""
+def own_model(model: str) -> ModelEntry | None:
+    """The bundled model with a config of its own that is called so in any case; None for any other name."""
     known = own_id(model)
-    if known is not None:
-        return _load(known)
-    if "/" not in model:
-        return None
-    from kvcore.catalogue.siblings import sibling
-
-    return sibling(model.strip().lower())
+    return None if known is None else _load(known)
 
 
 def own_id(model: str) -> str | None:

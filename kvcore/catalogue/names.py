@@ -8,14 +8,17 @@ An id is never guessed: where a name fits several models, all of them are named 
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from enum import StrEnum
 from functools import cache, lru_cache
 from typing import Final
 
 from msgspec import Struct
 
-from kvcore.base.errors import CatalogueError, shorten
-from kvcore.catalogue.models import known_ids, own_id
+from kvcore.base.errors import CatalogueError, Notice, notice, shorten
+from kvcore.base.words import msg
+from kvcore.catalogue.models import ModelEntry, own_id
+from kvcore.catalogue.siblings import bundled_model, known_ids
 from kvcore.tables import Record, Source, TableFile
 
 LONGEST: Final = 1000
@@ -38,6 +41,18 @@ class Recognition(StrEnum):
     """The same repository under its owner's name on another hub."""
     RENAMED = "renamed"
     """A name that the repository had before."""
+    SERVED = "served-name"
+    """The name that an engine serves it under, where its path says nothing."""
+
+
+HOW: Final[Mapping[Recognition, str]] = {
+    Recognition.CACHE: msg("the path of a hub's cache states owner and name"),
+    Recognition.PATH: msg("the path ends in its name"),
+    Recognition.NAME: msg("it is the only bundled model of that name"),
+    Recognition.MIRROR: msg("the owner keeps it there under the same name"),
+    Recognition.RENAMED: msg("the repository was renamed"),
+    Recognition.SERVED: msg("the engine serves it under that name"),
+}
 
 
 class Named(Struct, frozen=True):
@@ -140,6 +155,57 @@ def recognized(text: str, *, any_owner: bool = False) -> Named | None:
     return _only(
         text, _named(parts[-1].replace(_DOT, ".")), Recognition.PATH if is_path else Recognition.NAME
     )
+
+
+def find_model(model: str) -> ModelEntry:
+    """The model with this id, in any case, or that a path or a name means.
+
+    Raises CatalogueError `unknown-model` with near matches, `ambiguous-model` for a name of several.
+
+    Example:
+        >>> find_model("qwen/qwen3-32b").id, find_model("/models/Qwen3-32B").id
+        ('Qwen/Qwen3-32B', 'Qwen/Qwen3-32B')
+    """
+    known = bundled_model(model)
+    if known is None:
+        from difflib import get_close_matches
+
+        named = recognized(model)
+        known = None if named is None else bundled_model(named.model)
+    if known is None:
+        near = get_close_matches(model[:200], known_ids(), n=3, cutoff=0.5)
+        raise CatalogueError(
+            "unknown-model", field="model", value=model, near=", ".join(near) or msg("a bundled model")
+        )
+    return known
+
+
+def recognized_start(name: str | None, served: str | None) -> Named | None:
+    """The model of a start of an engine: what its name or path means, else the name that it is served under.
+
+    Raises CatalogueError `ambiguous-model` for a name of several models, of which no name it is served under tells one.
+
+    Example:
+        >>> recognized_start("/models/current", "Qwen/Qwen3-32B")
+        Named(model='Qwen/Qwen3-32B', how=<Recognition.SERVED: 'served-name'>)
+    """
+    unclear = None
+    try:
+        named = None if name is None else recognized(name, any_owner=True)
+    except CatalogueError as error:
+        named, unclear = None, error
+    if named is None and served is not None and served != name:
+        with suppress(CatalogueError):
+            meant = recognized(served)
+            named = None if meant is None else Named(meant.model, Recognition.SERVED)
+    if named is None and unclear is not None:
+        raise unclear
+    return named
+
+
+def recognized_notice(given: str, named: Named) -> Notice:
+    """What to say of a name that was recognized as a model."""
+    return notice("model-recognized", "model", given=given, model=named.model, how=HOW[named.how])
 
 
 def candidates(text: str) -> tuple[str, ...]:

@@ -14,8 +14,9 @@ from typing import Final, TypeVar
 from msgspec import Struct
 
 from kvcore.catalogue.accelerators import Accelerator, load_accelerators
-from kvcore.catalogue.models import known_ids, model_ids
+from kvcore.catalogue.models import model_ids
 from kvcore.catalogue.names import candidates
+from kvcore.catalogue.siblings import known_ids
 
 T = TypeVar("T")
 

@@ -24,7 +24,7 @@ from collections.abc import Mapping
 from functools import cache, lru_cache
 from typing import Any, Final, NamedTuple
 
-from kvcore.catalogue.models import Checkpoint, Id, ModelEntry, Rank, bundled_model, model_ids, unfold
+from kvcore.catalogue.models import Checkpoint, Id, ModelEntry, Rank, model_ids, own_model, unfold
 from kvcore.model.config import LANGUAGE_SECTIONS, ModelConfig
 from kvcore.tables import Record, Source, TableFile
 
@@ -84,6 +84,20 @@ class _Row(NamedTuple):
     id: str
     base: str
     group: Group
+
+
+@cache
+def known_ids() -> tuple[str, ...]:
+    """Ids of all bundled models, with those of siblings.toml, in alphabetical order."""
+    return tuple(sorted({*model_ids(), *sibling_ids()}, key=str.lower))
+
+
+def bundled_model(model: str) -> ModelEntry | None:
+    """The model with this id in any case; None for any other name, without a search for near ones."""
+    own = own_model(model)
+    if own is not None:
+        return own
+    return sibling(model.strip().lower()) if "/" in model else None
 
 
 @cache

@@ -16,7 +16,8 @@ from kvcore.base.units import GIB, KIB
 from kvcore.base.words import Words, msg
 from kvcore.catalogue.accelerators import Accelerator, Interconnect
 from kvcore.catalogue.documented import license_of
-from kvcore.catalogue.models import Checkpoint, ModelEntry, Rank, find_model
+from kvcore.catalogue.models import Checkpoint, ModelEntry, Rank
+from kvcore.catalogue.names import find_model
 from kvcore.engine.switches import V1Engine
 from kvcore.engines.registry import engines
 from kvcore.model.architecture import Architecture, elements

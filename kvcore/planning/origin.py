@@ -11,9 +11,8 @@ from typing import Any, Final, NamedTuple
 from kvcore import catalogue
 from kvcore.base.errors import CatalogueError, Notice, notice
 from kvcore.base.kept import kept
-from kvcore.base.words import msg
 from kvcore.catalogue.models import ModelEntry, Rank
-from kvcore.catalogue.names import Recognition, recognized
+from kvcore.catalogue.names import Named, Recognition, recognized, recognized_notice
 from kvcore.model.quantization import Quantization
 from kvcore.scenario import Scenario
 
@@ -24,13 +23,6 @@ Source: tests/test_siblings.py: formats by name against the configs of published
 """
 MOST_KEYS: Final = 4
 """Differing keys that are named."""
-HOW: Final[Mapping[Recognition, str]] = {
-    Recognition.CACHE: msg("the path of a hub's cache states owner and name"),
-    Recognition.PATH: msg("the path ends in its name"),
-    Recognition.NAME: msg("it is the only bundled model of that name"),
-    Recognition.MIRROR: msg("the owner keeps it there under the same name"),
-    Recognition.RENAMED: msg("the repository was renamed"),
-}
 COSMETIC: Final = frozenset(
     ("architectures", "dtype", "torch_dtype", "model_type", "transformers_version", "nulls")
 )
@@ -93,7 +85,7 @@ def origin_notices(scenario: Scenario) -> Iterator[Notice]:
             )
         return
     if how is not Recognition.ID:
-        yield notice("model-recognized", "model", given=scenario.model, model=entry.id, how=HOW[how])
+        yield recognized_notice(scenario.model, Named(entry.id, how))
     if entry.rank is Rank.FORMAT:
         yield notice("format-known-by-name", "model", model=entry.id, base=entry.base, format=entry.format)
     elif entry.rank is Rank.SHAPE:

@@ -45,6 +45,9 @@ MAX_UNUSED_FLAGS: Final = 24
 MAX_COMMAND_NOTICES: Final = 8
 
 _MODELS: Final = ("model", "model_tag")
+_SERVED: Final = "served_model_name"
+_NAME: Final = re.compile(r"[^\s'\",\[\]()]{1,300}")
+"""The first name in a flag's value, or in a list of names."""
 _NO_VALUES: Final = ("", "none", "null", "auto")
 """Values that mean unset."""
 _LINES: Final = (("arguments", "non-defaultargs:{", "}"), ("namespace", "args:Namespace(", ")"))
@@ -117,6 +120,8 @@ class LoggedArguments(Struct, frozen=True, kw_only=True):
     flags: LogFlags
     flag_lines: tuple[FlagLine, ...]
     model: str | None
+    served_name: str | None
+    """The first name that the model is served under, where one is given."""
     env: Mapping[str, str]
     resolved_quantization: str | None
     """The checkpoint's method, as the engine found it."""
@@ -188,6 +193,7 @@ def read_flags(log: LogText, start: int, end: int) -> LoggedArguments:
         flags=LogFlags(**{**resolved.flags, **_fusion(resolved), **asked.all_flags, **asked.graphs}),
         flag_lines=tuple(lines),
         model=next(iter(asked.models + resolved.models), None),
+        served_name=next(iter(asked.served + resolved.served), None),
         env=env,
         resolved_quantization=method,
         graphs=LoggedGraphs(sizes=sizes, mode=mode) if isinstance(sizes, tuple) else None,
@@ -203,6 +209,7 @@ class _Said:
 
     flags: dict[str, Any] = field(default_factory=dict)
     models: list[str] = field(default_factory=list)
+    served: list[str] = field(default_factory=list)
     graphs: dict[str, GraphValue] = field(default_factory=dict)
     speculation: dict[str, Any] = field(default_factory=dict)
     """`--spec-method`, `--spec-model`, `--spec-tokens`."""
@@ -214,6 +221,8 @@ class _Said:
             self.graphs |= graph_flags(raw, value)
             if name in _MODELS and (model := read_text(value)) is not None:
                 self.models.append(model)
+            if name == _SERVED and (served := _NAME.search(value)) is not None:
+                self.served.append(served[0])
             if (read := read_value(name, value)) is not None:
                 self.flags[name] = read
             for head, inner in inner_value(name, value).items():

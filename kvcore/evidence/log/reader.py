@@ -13,8 +13,8 @@ from msgspec.structs import asdict, replace
 from kvcore.base.errors import CatalogueError, LogError, Notice, shorten
 from kvcore.base.units import GIB, ceil_div
 from kvcore.catalogue.accelerators import Vendor
-from kvcore.catalogue.models import bundled_model
-from kvcore.catalogue.names import recognized
+from kvcore.catalogue.names import Recognition, recognized, recognized_notice, recognized_start
+from kvcore.catalogue.siblings import bundled_model
 from kvcore.engine.protocol import Engine
 from kvcore.engines.registry import engines
 from kvcore.evidence.log.arguments import LoggedArguments, read_flags
@@ -157,7 +157,7 @@ def _start(
     if utilization is None:
         utilization = value_of(figures.utilization)
     said = asdict(arguments)
-    said["model"] = arguments.model or model_of(log, start, end)
+    said["model"], of_model = _model(arguments.model or model_of(log, start, end), arguments.served_name)
     said["card_name"] = card_name or arguments.card_name
     chips = read_chips(log, 0, end)
     chip = fullest(chips)
@@ -180,7 +180,9 @@ def _start(
         chips = _chips(log, found, end)
     peak = ranked.worst.peak_used_gib
     of_prerun = () if peak is None else (Notice(code="log-of-prerun", params={"peak": f"{peak.value:.1f}"}),)
-    said["notices"] = arguments.notices + chip_notices(chips) + ranked.notices + engine_notices + of_prerun
+    said["notices"] = (
+        arguments.notices + of_model + chip_notices(chips) + ranked.notices + engine_notices + of_prerun
+    )
     read = StartupLog(
         **said,
         engine=engine.name,
@@ -233,6 +235,18 @@ def _chips(log: LogText, found: tuple[Reading, ...], end: int) -> tuple[Chip, ..
     """The chips in `npu-smi info` as a start that did not fail finds them, not while its own engine runs."""
     first = min((reading.line_number for reading in found), default=0)
     return read_chips(log, 0, end if first == 0 else log.starts[first - 1])
+
+
+def _model(given: str | None, served: str | None) -> tuple[str | None, tuple[Notice, ...]]:
+    """The model as the log names it, by the name it is served under where only that is known; and what to say of it."""
+    try:
+        named = recognized_start(given, served)
+    except CatalogueError:
+        named = None
+    if named is None or named.how is Recognition.ID or bundled_model(named.model) is None:
+        return given, ()
+    model = named.model if named.how is Recognition.SERVED else given
+    return model, (recognized_notice(given or "", named),)
 
 
 def _embedding_gib(model: str | None, ranks: int) -> float | None:
