@@ -1,4 +1,4 @@
-"""MiMo V2.5 and V2.6: all parameters of the published counts, and the bytes on disk."""
+"""MiMo V2.5 and V2.6, and others of this autumn: the published counts, and the bytes on disk."""
 
 import pytest
 
@@ -87,3 +87,21 @@ def test_tables_of_codes_of_another_form_are_refused():
     config["audio_config"] = {**config["audio_config"], "speech_vocab_size": "many"}
     with pytest.raises(ModelError):
         read_architecture(ModelConfig.from_mapping(config))
+
+
+@pytest.mark.parametrize(
+    ("model", "published"),
+    [
+        ("IFM/K2-Horizon-375B-A23B", 379_167_159_168),
+        ("IFM/K2-Horizon-MoVA-36B-A4B", 37_444_792_020),
+        ("internlm/Intern-S1", 240_709_856_128),
+        ("inclusionAI/Ring-1T", 999_705_328_640),
+        ("inclusionAI/Ling-2.6-flash", 107_494_409_216),
+        ("inclusionAI/Ling-2.6-1T", 1_025_414_425_344),
+        ("baidu/ERNIE-4.5-VL-424B-A47B-PT", 423_526_285_184),
+    ],
+)
+def test_other_models_by_their_published_counts(model: str, published: int):
+    """With the prediction layer of those that have one."""
+    built = read(model)
+    assert total_elements(built) + draft_of(built) == published
