@@ -33,8 +33,8 @@ WRONG = "wrong ±"
 CARDS = ("multiprocessors", "card")
 """Keys that are any name of a card."""
 RELEASE = re.compile(r"\d+\.\d+(\.\d+)*((\.post|rc)\d+)?")
-OTHER_NUMBERS = re.compile("capabilit|multiprocessors|series")
-"""Keys of compute capabilities, and of the series that a development build leads to."""
+OTHER_NUMBERS = re.compile("capabilit|multiprocessors|series|lmcache$")
+"""Keys of compute capabilities, of the series that a development build leads to, and of another program's versions."""
 
 NOT_REVIEWED = {
     "vllm_ascend/engine.toml": "0.23.0",
