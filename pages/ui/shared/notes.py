@@ -166,20 +166,24 @@ def fixes(plan: Plan, found: Sequence[Fix], t: Words) -> None:
     head = t("Fix it with one change:") if found else t("No single change fixes it; two together do:")
     if found and falls_short(plan):
         head = t("One change serves them all:")
-    with st.container(horizontal=True, key="fixes", gap="small", vertical_alignment="center"):
-        st.caption(head, width="content")
+    with st.container(key="fixes", gap="xsmall"):
+        st.caption(head)
+        # A grid keeps the height of its rows before the browser has drawn a button.
+        grid = st.grid(3, min_column_width=240)
         for fix in found:
-            st.button(
+            grid.cell().button(
                 summary.fix_text(summary.fix_label(fix, t), fix, t),
                 key=f"fix.{fix.field}",
+                width="stretch",
                 on_click=undo.change,
                 args=(((fix.field, fix.value),),),
             )
         for number, pair in enumerate(pairs):
             names = summary.pair_label(pair, t)
-            st.button(
+            grid.cell().button(
                 summary.fix_text(names, pair.second, t),
                 key=f"fix_pair.{number}",
+                width="stretch",
                 on_click=undo.change,
                 args=(pair.changes,),
             )
