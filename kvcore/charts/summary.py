@@ -13,7 +13,16 @@ from msgspec.structs import replace
 from kvcore.advice.fixes import Fix, FixPair, starts_lower
 from kvcore.advice.target import Served, served
 from kvcore.advice.vary import ConcurrencyCurve
-from kvcore.base.numbers import DASH, concurrency_text, count, gib_text, kib_text, plain, whole_requests
+from kvcore.base.numbers import (
+    DASH,
+    concurrency_text,
+    count,
+    gib_text,
+    kib_text,
+    plain,
+    rough_requests,
+    whole_requests,
+)
 from kvcore.base.quantity import Quantity
 from kvcore.base.words import Words
 from kvcore.cache.spec import CacheKind
@@ -231,7 +240,7 @@ def cards(plan: Plan, curve: ConcurrencyCurve | None, t: Words) -> tuple[Card, .
     stops = t("the engine may stop at start") if plan.tight_by else t("the engine stops at start")
     requests, note, missing = DASH, stops, t("no memory is left")
     if pool is not None and pool.fits:
-        requests, note = concurrency_text(requests_at_once(plan)), _concurrency_note(plan, curve, t)
+        requests, note = _requests_text(plan, curve), _concurrency_note(plan, curve, t)
     if not any(plan.specs):
         requests, note = DASH, t("nothing is kept of a request")
     in_all = t("per GPU")
@@ -259,18 +268,32 @@ def cards(plan: Plan, curve: ConcurrencyCurve | None, t: Words) -> tuple[Card, .
     )
 
 
-def _concurrency_note(plan: Plan, curve: ConcurrencyCurve | None, t: Words) -> str:
+def _ends(plan: Plan, curve: ConcurrencyCurve | None) -> tuple[float, float] | None:
+    """The 80 % interval of the requests at once, where the KV cache bounds them; None where nothing is unsure."""
     now = plan.resolved.max_model_len
+    if curve is None or now not in curve.lengths or waiting_seats(plan) is not None:
+        return None
+    index = curve.lengths.index(now)
+    low, high = curve.low[index], curve.high[index]
+    return None if math.isclose(low, high, rel_tol=5e-3) else (low, high)
+
+
+def _requests_text(plan: Plan, curve: ConcurrencyCurve | None) -> str:
+    """Requests at once, without a fraction that the interval is wider than."""
+    requests, ends = requests_at_once(plan), _ends(plan, curve)
+    is_rough = ends is not None and ends[1] - ends[0] > 1
+    return rough_requests(requests) if is_rough else concurrency_text(requests)
+
+
+def _concurrency_note(plan: Plan, curve: ConcurrencyCurve | None, t: Words) -> str:
     if waiting_seats(plan) is not None and plan.cache is not None:
         held = concurrency_text(plan.cache.max_concurrency)
         return t("per replica, by max_num_seqs; the KV cache has room for {held}", held=held)
-    if curve is None or now not in curve.lengths:
+    ends = _ends(plan, curve)
+    if ends is None:
         return t("per replica")
-    index = curve.lengths.index(now)
-    low, high = curve.low[index], curve.high[index]
-    if math.isclose(low, high, rel_tol=5e-3):
-        return t("per replica")
-    return t("per replica, {low}–{high}", low=concurrency_text(low), high=concurrency_text(high))
+    low, high = map(rough_requests if ends[1] - ends[0] > 1 else concurrency_text, ends)
+    return t("per replica, {low}–{high}", low=low, high=high)
 
 
 def _help(card: str, quantity: Quantity | None, plan: Plan, t: Words) -> str:
