@@ -278,9 +278,9 @@ def test_other_engines_are_named_and_not_read_as_vllm() -> None:
         "  c: {image: 'ghcr.io/open-webui/open-webui:main'}\n"
         "  d: {image: 'postgres:17', command: postgres -c a=b}\n"
     )
-    assert [(one.engine, one.release) for one in found.workloads] == [("sglang", "0.5.9"), ("tgi", None)]
+    assert [(one.engine, one.release) for one in found.workloads] == [("sglang", "0.5.9")]
     assert found.workloads[0].request["tp_size"] == 2
-    assert {other.role for other in found.others} == {"client", "unknown"}
+    assert {other.role for other in found.others} == {"client", "engine tgi", "unknown"}
 
 
 def test_a_value_that_is_none_is_told() -> None:

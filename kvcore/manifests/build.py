@@ -44,6 +44,8 @@ _VARIABLE_FLAGS: Final[Mapping[str, str]] = {"VLLM_ALL2ALL_BACKEND": "all2all_ba
 """Environment variables that are a field of a request.
 
 Source: vllm/envs.py:VLLM_ALL2ALL_BACKEND (0.10.0 to 0.13.0)."""
+_KNOWN: Final = ("vllm", "vllm-ascend", "vllm-mindspore", "sglang", "tensorrt-llm", "mindie")
+"""Engines whose workloads are read; all others are named only."""
 MAX_SHOWN: Final = 200
 MAX_NAME: Final = 200
 HUB_IDS: Final = 4
@@ -137,13 +139,16 @@ def built(launch: Launch, facts: Facts, scripts: Scripts) -> Workload | Other:
     image = image_of(facts.image if facts.image is not None else held.image if held is not None else None)
     place = Place(facts.file, launch.line or facts.line)
     name = _name(facts, held.name if held is not None else None)
+    if launch.engine and launch.engine not in _KNOWN:
+        return Other(name=name or launch.program or "?", role=f"engine {launch.engine}", place=place)
     if launch.role or not launch.engine:
         return Other(name=name or launch.program or "?", role=launch.role or "unknown", place=place)
     engine = launch.engine
     family = engine if engine in (SGLANG, "tensorrt-llm", "mindie") else VLLM
     arguments = arguments_of(launch.words, family, place.line)
     variables = {**facts.environment, **launch.variables}
-    given = (*facts.before, *_configured(arguments, facts, scripts, family), *arguments.given, *facts.after)
+    files = {**facts.files, **launch.files}
+    given = (*facts.before, *_configured(arguments, files, scripts, family), *arguments.given, *facts.after)
     given += tuple(
         Given(name=flag, value=variables[name], word=name)
         for name, flag in _VARIABLE_FLAGS.items()
@@ -186,7 +191,7 @@ def built(launch: Launch, facts: Facts, scripts: Scripts) -> Workload | Other:
         extra=extra,
         unusable=read.unusable,
         environment=_shown_environment(variables),
-        card=facts.card,
+        card=facts.card or _of_image(facts.image or (held.image if held is not None else "")),
         card_choices=facts.card_choices,
         gpus=gpus,
         replicas=facts.replicas,
@@ -223,6 +228,14 @@ def _path_known(model: str) -> str:
     return f"/{rest}" if slash and is_mark(folder) and not has_mark(rest) else model
 
 
+def _of_image(image: str) -> str | None:
+    """The vendor that an image is built for, where its name says so."""
+    name = image.lower()
+    if "gaudi" in name or "hpu" in name:
+        return "gaudi"
+    return "rocm" if "rocm" in name else None
+
+
 def _is_npu(variables: Mapping[str, str], facts: Facts) -> bool:
     return facts.is_npu or any(_NPU.match(name) for name in variables)
 
@@ -247,13 +260,15 @@ def _as_it_is(given: Iterable[Given]) -> Typed:
     )  # fmt: skip
 
 
-def _configured(arguments: Arguments, facts: Facts, scripts: Scripts, engine: str) -> tuple[Given, ...]:
+def _configured(
+    arguments: Arguments, files: Mapping[str, str], scripts: Scripts, engine: str
+) -> tuple[Given, ...]:
     """Arguments of a file that `--config` names, mounted or beside it."""
     for name in ("config", "extra_engine_args", "extra_llm_api_options"):
         path = arguments.value(name)
         if path is None:
             continue
-        text = facts.files.get(path.rsplit("/", 1)[-1]) or scripts.find(path)
+        text = files.get(path.rsplit("/", 1)[-1]) or scripts.find(path)
         node = document(text) if text is not None else None
         if isinstance(node, Map):
             cache = node.get("kv_cache_config") if engine == "tensorrt-llm" else None

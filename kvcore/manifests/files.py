@@ -92,7 +92,7 @@ def read_files(sources: Iterable[Source]) -> Read:
         except ManifestError as error:
             problems.append(Problem(file=source.name, line=0, error=error))
     scripts = Scripts({_base(name): text for name, text in texts})
-    given = Input(scripts=scripts, python=python_workloads, structures=structures)
+    given = Input(scripts=scripts, python=python_workloads, structures=structures, anywhere=anywhere)
     kinds = {name: kind_of(name, text) for name, text in texts}
     _companions(texts, kinds, given)
     workloads: list[Workload] = []
@@ -250,7 +250,8 @@ def _yaml(name: str, text: str, given: Input, problems: list[Problem]) -> Iterat
             nodes.append(node)
             for one in _flat(node) if isinstance(node, Map) else ():
                 given.add(one)
-    for node in nodes:
+    nodes.sort(key=lambda node: isinstance(node, Map) and "ServingRuntime" in str(node.get("kind")))
+    for node in nodes:  # a runtime behind the service that names it
         yield from islice(_document(node, given), MAX_FOUND_IN_DOCUMENT)
 
 

@@ -52,6 +52,8 @@ class Image(Struct, frozen=True, kw_only=True):
     release: str | None = None
     role: str = ""
     """What it is where it is known to be no engine: `router`, `sidecar`."""
+    is_own: bool = False
+    """Whether it is the engine's own image, which starts the engine by itself."""
 
 
 def image_of(text: str | None) -> Image:
@@ -67,7 +69,8 @@ def image_of(text: str | None) -> Image:
         return Image()
     name, tag = split_image(text)
     own = name.lower()
-    row = next((one for one in IMAGES.load().image if all(word in own for word in one.words)), None)
+    last = own.rsplit("/", 1)[-1]
+    row = next((one for one in IMAGES.load().image if _matches(one, own, last)), None)
     inside = _INSIDE.search(tag.lower())
     if row is None:
         if inside is not None:
@@ -79,7 +82,14 @@ def image_of(text: str | None) -> Image:
         release = (found[1] or found[2]) if found is not None else None
     if release is None and inside is not None and row.engine == "vllm":
         release = inside[1]
-    return Image(engine=row.engine, release=release, role=row.role)
+    return Image(engine=row.engine, release=release, role=row.role, is_own=row.release)
+
+
+def _matches(row: ImageRow, name: str, last: str) -> bool:
+    """Whether a row is about an image; a row of one word without a slash is about the repository, not its owner."""
+    if len(row.words) == 1 and "/" not in row.words[0]:
+        return row.words[0] in last
+    return all(word in name for word in row.words)
 
 
 def split_image(text: str) -> tuple[str, str]:

@@ -54,7 +54,23 @@ def controller(document: Map, given: Input) -> Iterator[Found]:
     if template is not None and isinstance(template.get("containers"), Row):
         yield from _of_set(template, facts, given)
         return
-    yield from pods_anywhere(document, facts, given)
+    if id(document) in given.taken:
+        return
+    found = list(pods_anywhere(document, facts, given))
+    if not found and given.anywhere is not None:
+        found = [_named(one, facts) for one in given.anywhere(document, given)]
+    yield from found
+
+
+def _named(found: Found, facts: Facts) -> Found:
+    """What was found in a document under the document's name."""
+    from msgspec.structs import replace as changed
+
+    return (
+        changed(found, name=facts.name or found.name, kind=facts.kind)
+        if isinstance(found, Workload)
+        else found
+    )
 
 
 def _of_set(template: Map, facts: Facts, given: Input) -> Iterator[Found]:
@@ -85,11 +101,13 @@ def pods_anywhere(document: Map, facts: Facts, given: Input) -> Iterator[Found]:
         role = _role_of(document, node)
         name = f"{named}-{role}" if named and role else role or named or key
         replicas = _replicas_of(document, node)
-        yield from pod(
+        found = pod(
             node,
             replace(facts, name=name, replicas=replicas if replicas is not None else facts.replicas),
             given,
         )
+        is_cluster = any("headGroupSpec" in one for one in (document, *owners_of(document, node)))
+        yield from (ray.over_nodes(one) if is_cluster and isinstance(one, Workload) else one for one in found)
 
 
 def _role_of(document: Map, node: Map) -> str | None:
@@ -161,7 +179,7 @@ _KINDS: Final[Mapping[str, Reader]] = {
 }
 _NONE: Final = (
     "ConfigMap", "Service", "Secret", "Ingress", "PersistentVolumeClaim", "PersistentVolume", "Namespace",
-    "HTTPRoute", "Gateway", "LLMInferenceServiceConfig", "ServingRuntime", "ClusterServingRuntime",
+    "HTTPRoute", "Gateway", "LLMInferenceServiceConfig",
     "HorizontalPodAutoscaler", "ServiceMonitor", "PodMonitor", "Role", "RoleBinding", "ServiceAccount",
     "InferencePool", "Kustomization", "ResourceClaimTemplate", "ResourceClaim", "StorageClass",
     "CustomResourceDefinition",

@@ -177,7 +177,7 @@ def kubeai_model(name: str, spec: Map, given: Input) -> Iterator[Found]:
     low, high = (whole(text_of(spec.get(key))) for key in ("minReplicas", "maxReplicas"))
     facts = Facts(
         name=name, kind="Model", file=given.file, line=line_of(spec), model=uri_model(text_of(spec.get("url"))),
-        card=profile or None, gpus=whole(count),
+        card=profile if profile != "cpu" and profile else None, gpus=whole(count),
         replicas=whole(text_of(spec.get("replicas"))) or (low if low == high else None),
         image=text_of(spec.get("image")),
     )  # fmt: skip

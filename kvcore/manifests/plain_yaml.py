@@ -9,7 +9,7 @@ from typing import Final
 
 from kvcore.manifests import charts, compose, ray, skypilot
 from kvcore.manifests.build import Facts, built, pairs_given
-from kvcore.manifests.cards import card_in
+from kvcore.manifests.cards import card_in, of_resources
 from kvcore.manifests.nodes import Map, Row, Text, at, line_of, mapping, rows, text_of, walk
 from kvcore.manifests.operators import kubeai_model
 from kvcore.manifests.pods import Found, Input, container_found, distinct, environment
@@ -147,13 +147,14 @@ def engine_config(node: Map, given: Input, kind: str) -> Iterator[Found]:
 def anywhere(document: Map | Row, given: Input) -> Iterator[Found]:
     """Containers, commands and engine configurations anywhere in a document."""
     counts = _counts(document)
+    in_cluster = isinstance(document, Map) and "apiVersion" in document
     for key, node in walk(document):
         if id(node) in given.taken:
             continue
         if isinstance(node, Map):
             image = text_of(node.get("image"))
             if image is not None and any(name in node for name in ("command", "args", "cmd", "entrypoint")):
-                yield from _container(key, node, str(image), given)
+                yield from _container(key, node, str(image), given, is_kubernetes=in_cluster)
                 continue
             yield from _commands(key, node, given, counts)
             if "engine_kwargs" in node or (
@@ -162,7 +163,7 @@ def anywhere(document: Map | Row, given: Input) -> Iterator[Found]:
                 yield from engine_config(node, given, "config")
 
 
-def _container(key: str, node: Map, image: str, given: Input) -> Iterator[Found]:
+def _container(key: str, node: Map, image: str, given: Input, *, is_kubernetes: bool) -> Iterator[Found]:
     """A mapping with an image and a command: a container of a task definition, a play, a workflow."""
     given.taken.add(id(node))
     variables = environment(node, given)
@@ -184,11 +185,12 @@ def _container(key: str, node: Map, image: str, given: Input) -> Iterator[Found]
     )
     name = text_of(node.get("container_name")) or text_of(node.get("name"))
     facts = Facts(
-        name=str(name or key) or None, kind="container", file=given.file, line=line_of(node), image=image, gpus=gpus,
+        name=str(name or key) or None, kind="container", file=given.file, line=line_of(node), image=image,
+        gpus=gpus if gpus is not None else of_resources(node.get("resources"))[0],
         shm_gib=binary_gib(node.get("shm_size")), memory_gib=size_gib(at(node, "resources.limits.memory")),
         replicas=whole(text_of(node.get("replicas"))),
     )  # fmt: skip
-    found = container_found(container, facts, variables, given)
+    found = container_found(container, facts, variables, given, is_kubernetes=is_kubernetes)
     yield from (one for one in found if isinstance(one, Workload) or one.role != "unknown")
 
 

@@ -43,6 +43,8 @@ class Input:
     """The reader of programs, for files that name one."""
     structures: Callable[[Map, Input], Iterator[Found]] | None = None
     """The reader of documents without a kind, for values inside of others."""
+    anywhere: Callable[[Map, Input], Iterator[Found]] | None = None
+    """The reader of containers and commands anywhere in a document."""
     taken: set[int] = field(default_factory=set)
     """Nodes that a reader has read."""
 

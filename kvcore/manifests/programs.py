@@ -90,6 +90,8 @@ class Launch(Struct, frozen=True, kw_only=True):
     line: int = 0
     container: Container | None = None
     release: str | None = None
+    files: Mapping[str, str] = field(default_factory=dict)
+    """Files that the script writes before, by name."""
     takes_model: bool = False
     """Whether the first word without a dash is the model."""
     role: str = ""
@@ -137,7 +139,7 @@ def script_launches(
         if run.document is not None and run.target:
             written[run.target.rsplit("/", 1)[-1]] = run.document
         held = Scripts({**scripts.texts, **written}) if written else scripts
-        found += launches(run, held, depth)
+        found += (replace(one, files={**written, **one.files}) for one in launches(run, held, depth))
     return found
 
 
@@ -234,8 +236,9 @@ def _shell(words: Sequence[str], run: Run, scripts: Scripts, depth: int) -> Iter
     at = 0
     while at < len(words) and (words[at].startswith(("-", "+")) or words[at] == "pipefail"):
         if words[at].startswith("-") and not words[at].startswith("--") and words[at].endswith("c"):
-            inner = words[at + 1] if at + 1 < len(words) else ""
-            yield from _script(inner, words[at + 3 :], run, scripts, depth)
+            at += 2 if words[at + 1 : at + 2] == ["--"] else 1
+            inner = words[at] if at < len(words) else ""
+            yield from _script(inner, words[at + 2 :], run, scripts, depth)
             return
         at += 1
     text = scripts.find(words[at]) if at < len(words) else None
@@ -338,7 +341,9 @@ def container_launches(run: Run, held: Container, scripts: Scripts, depth: int =
         yield Launch(engine="", words=(), variables=seen, line=run.line, container=held, role=image.role)
         return
     words = list(run.words)
-    if words and _base(words[0]) in (*_SHELLS, "python", "python3") and not image.engine:
+    if words and _base(words[0]) in (*_SHELLS, *_TALK, "python", "python3", "env"):
+        return  # a program of somebody's own
+    if not words and not image.is_own:
         return
     if words and _base(words[0]) == "vllm":
         words = words[1:]

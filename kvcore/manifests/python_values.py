@@ -139,6 +139,8 @@ class Names:
         if name in ("json.dumps", "list", "tuple", "shlex.quote"):
             inner = self.value(first, depth + 1)
             return json.dumps(known(inner)) if name == "json.dumps" and inner is not UNKNOWN else inner
+        if name.endswith("Config") and node.keywords and not node.args:
+            return {one.arg: self.value(one.value, depth + 1) for one in node.keywords if one.arg is not None}
         if isinstance(node.func, ast.Attribute):
             return self._method(node, node.func, depth)
         return UNKNOWN

@@ -110,10 +110,10 @@ def llm_config(config: Map, given: Input, facts: Facts) -> Found:
     )
     launch = Launch(engine="sglang" if engine == "sglang" else "vllm", words=(), line=line_of(config))
     found = built(launch, made, given.scripts)
-    return _over_nodes(found) if isinstance(found, Workload) else found
+    return over_nodes(found) if isinstance(found, Workload) else found
 
 
-def _over_nodes(found: Workload) -> Workload:
+def over_nodes(found: Workload) -> Workload:
     """The number of pods that one engine's ranks fill."""
     sizes = [found.request.get(name) or 1 for name in ("tensor_parallel_size", "pipeline_parallel_size")]
     if not isinstance(found.gpus, int) or not all(isinstance(size, int) for size in sizes) or found.gpus < 1:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from msgspec import Struct
+
+from kvcore.manifests.unknowns import mark
 
 MAX_TOKENS: Final = 50_000
 MAX_NESTING: Final = 24
 
 _OPERATORS: Final = (";;&", "&&", "||", ";;", ";&", "|&", "\n", ";", "|", "&", "(", ")")
 _REDIRECTIONS: Final = ("<<<", "<<-", "<<", ">>", "<>", ">&", ">|", "&>>", "&>", "<&", ">", "<")
+_PLACEHOLDER: Final = re.compile(r"<([A-Za-z][\w .:/-]{0,60}[\w])>(?=[\s/\"']|$)")
+"""What a person is to fill in: `<model-path>`; no shell script reads from a file and writes to another so."""
 _PLAIN: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./:,=+@%^~[]{}!?*")
 
 
@@ -75,6 +80,8 @@ class Lexer:
         """Takes an operator or a redirection with its target, where one begins here."""
         text = self.text
         found = next((one for one in _REDIRECTIONS if text.startswith(one, self.at)), None)
+        if found == "<" and _PLACEHOLDER.match(text, self.at) is not None:
+            return False
         if found is not None and not text.startswith(("<(", ">("), self.at):
             self.at += len(found)
             self._redirection(found)
@@ -131,6 +138,11 @@ class Lexer:
         line, text = self.line, self.text
         while self.at < len(text):
             character = text[self.at]
+            placeholder = _PLACEHOLDER.match(text, self.at) if character == "<" else None
+            if placeholder is not None:
+                parts.append(Part(mark(placeholder[1]), True))
+                self.at = placeholder.end()
+                continue
             if character in " \t\r\n;|&()<>" and not (
                 character in "<>" and text.startswith("(", self.at + 1)
             ):

@@ -13,7 +13,7 @@ from kvcore.base.errors import ScenarioError, shorten
 from kvcore.base.untrusted import check_json
 from kvcore.flags import FLAGS, Kind, LogRule
 from kvcore.manifests.arguments import Given, is_secret
-from kvcore.manifests.unknowns import has_mark, names_in, shown
+from kvcore.manifests.unknowns import has_mark, is_mark, shown
 from kvcore.manifests.values import graph_flags, is_planned, read_value
 from kvcore.scenario import SpeculativeConfig, nested
 
@@ -101,7 +101,7 @@ def _read(texts: Mapping[str, Given], objects: Mapping[str, Mapping[str, Any]]) 
         if is_planned(name) and text.lower() not in _UNSET:
             unusable.append(_shown(one))
         elif not is_secret(name):
-            other[name] = held if held is not None else _scalar(shown(text))
+            other[name] = _clear(held) if held is not None else _scalar(shown(text))
     return Typed(request=request, planned=planned, other=other, unusable=tuple(unusable), lines=lines)
 
 
@@ -132,10 +132,20 @@ def _fields(name: str, text: str, held: Mapping[str, Any] | None) -> Iterable[tu
     )
     plain = _plain(read)
     if held is not None:
-        hidden = any(names_in(one) for one in held.values() if isinstance(one, str))
-        yield name, None if hidden and plain is None else held, plain
+        yield name, _clear(held), plain
     elif plain is not None:
         yield name, plain, plain
+
+
+def _clear(value: Any) -> Any:
+    """A value without marks: what is not known at all is None, a text with a variable in it names that."""
+    if isinstance(value, dict):
+        return {key: _clear(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_clear(one) for one in value]
+    if isinstance(value, str) and has_mark(value):
+        return None if is_mark(value) else shown(value)
+    return value
 
 
 def _plain(value: Any) -> Any:
