@@ -26,6 +26,17 @@ def test_the_record_is_told_and_drawn(locale: str, words: str) -> None:
         assert peer.address in seen(app)
 
 
+@pytest.mark.parametrize(
+    ("locale", "words"), [("en-US", "of authors nobody had seen"), ("zh-CN", "作者此前从未出现")]
+)
+def test_the_last_batch_is_shown_as_it_was_met_before_it_was_known(locale: str, words: str) -> None:
+    app = open_accuracy(locale)
+    last = load_accuracy().batches[-1]
+    [told] = [one.value for one in app.markdown if words in one.value]
+    for figure in (last.date, str(last.inside), str(last.starts)):
+        assert figure in told
+
+
 def test_another_quantity_and_another_grouping() -> None:
     app = open_accuracy("en-US")
     before = figures(app)
