@@ -106,6 +106,12 @@ def test_a_traceback_alone_tells_the_phase(before: tuple[str, ...], code: str, p
     assert cause(ARGS % 0.9, *before, OOM)[:2] == (code, phase)
 
 
+def test_the_batch_that_the_engine_printed_is_halved() -> None:
+    printed = "(APIServer pid=1) INFO [scheduler.py:238] Chunked prefill is enabled with max_num_batched_tokens=8192."
+    profile = (FRAME.format("gpu_model_runner", "profile_run"), OOM)
+    assert cause(ARGS % 0.9, printed, *profile)[2] == Change(field="max_num_batched_tokens", value=4096)
+
+
 def test_the_traceback_of_one_rank_counts_more_than_the_progress_of_another() -> None:
     assert (
         cause(ARGS % 0.9, LOADED.format(6.0), FRAME.format("gpu_worker", "load_model"), OOM)[1]

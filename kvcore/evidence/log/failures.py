@@ -145,6 +145,8 @@ class StartFacts(Struct, frozen=True, kw_only=True):
     utilization: float | None
     embedding_gib: float | None = None
     """The embedding table of one rank; None where the model is not known."""
+    batched_tokens: int | None = None
+    """Tokens of a step, where no flag but a line of the engine gives them."""
     others_count: bool = False
     """Whether this release takes what other processes hold on the card off its own budget."""
     taken_gib: float | None = None
@@ -358,7 +360,7 @@ def _fewer_sequences(failure: Failure, facts: StartFacts) -> Change | None:
 
 def _fewer_batched_tokens(failure: Failure, facts: StartFacts) -> Change | None:
     """Half the tokens of the profile run, or half its sequences where the log shows no more."""
-    now = facts.flags.max_num_batched_tokens
+    now = facts.flags.max_num_batched_tokens or facts.batched_tokens
     if now is not None and now >= 1024:
         return Change(field="max_num_batched_tokens", value=now // 2)
     return _fewer_sequences(failure, facts)

@@ -166,6 +166,7 @@ def _start(
         rank=ranked.worst,
         utilization=utilization,
         embedding_gib=_embedding_gib(said["model"], flags.tensor_parallel_size or 1),
+        batched_tokens=None if figures.batched_tokens is None else int(figures.batched_tokens.value),
         others_count=_others_count(engine, version),
         taken_gib=None if chip is None else chip.taken_gib,
     )
