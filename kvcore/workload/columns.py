@@ -9,7 +9,8 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from kvcore.workload.fields import READING, record_requests
+from kvcore.workload.fields import record_requests
+from kvcore.workload.layers import READING
 from kvcore.workload.requests import (
     LONGEST_NAME,
     Reading,

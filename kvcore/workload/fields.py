@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import codecs
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from datetime import UTC, datetime
 from functools import lru_cache
-from itertools import chain, islice
-from json.scanner import make_scanner
+from itertools import chain
 from typing import Any, Final, cast
 
-from kvcore.base.errors import shorten
-from kvcore.base.untrusted import MAX_JSON_DEPTH, json_depth
 from kvcore.workload.histogram import MAX_TOKENS
+from kvcore.workload.layers import (
+    READING,
+    Layer,
+    Layers,
+    as_object,
+    layers_of,
+    number_in,
+    parsed_json,
+    seconds_of,
+    value_at,
+)
 from kvcore.workload.requests import (
     Names,
     Reading,
@@ -22,7 +28,6 @@ from kvcore.workload.requests import (
     UnusableLineError,
     checked_tokens,
     names_with,
-    number_of,
     plain_name,
     tables,
 )
@@ -30,40 +35,21 @@ from kvcore.workload.texts import conversation, text_tokens
 
 MAX_VALUES: Final = 1 << 20
 """Values of one line, so that one call of the parser takes hundredths of a second."""
-MAX_LAYERS: Final = 16
-"""Objects within one record that are read."""
-MAX_INNER_CHARACTERS: Final = 1 << 20
-"""Characters of JSON inside a text."""
 MAX_SESSION_CHARACTERS: Final = 200
 MAX_BLOCKS: Final = 1 << 16
 """Blocks of one prompt: a million tokens in blocks of 16."""
+MAX_INNER_DEPTH: Final = 6
+"""Lists of records in lists of records."""
+LONGEST_PATH: Final = 400
+"""Characters of an address that are looked at."""
 _FAILURES: Final = frozenset(
     ("failure", "failed", "error", "errored", "cancelled", "canceled", "expired", "timeout", "aborted", "false",
      "statuscodeerror")
 )  # fmt: skip
-LONGEST_PATH: Final = 400
-SHOWN_FIELDS: Final = 12
-SHOWN_NAME: Final = 40
-SHOWN_DEPTH: Final = 2
-"""Fields of a refused record that are named, their characters, and objects in objects."""
-MAX_SECONDS: Final = 1e11
-"""A larger time is not in seconds but in a smaller unit."""
-_UNITS: Final = ((1e17, 1e9), (1e14, 1e6), (MAX_SECONDS, 1e3))
-"""Times above the first number have so many units a second: nano-, micro- and milliseconds."""
-
-READING: Final = Reading()
 _PLAIN: Final = frozenset(
     ("usage", "prompt_tokens", "completion_tokens", "total_tokens", "max_tokens", "created")
 )
-_SCAN: Final = make_scanner(cast(Any, json.JSONDecoder()))
 WHOLE: Final = ("conversations", "conversation", "resourcespans", "inputlens", "outputlens")
-Layer = Mapping[str, Any]
-Layers = tuple[list[Layer], list[Layer]]
-"""Objects of a record, with plain names: those with counts, and all others."""
-
-
-MAX_INNER_DEPTH: Final = 6
-"""Lists of records in lists of records."""
 Found = Request | Unusable
 """A request, or why one of several records is none."""
 
@@ -99,23 +85,6 @@ def _each(records: Iterable[Mapping[str, Any]], reading: Reading, depth: int = 0
             yield error.reason
 
 
-def parsed_json(text: str) -> Any:
-    """Parses like `json.loads`, with its scanner alone: on a short line the rest of `json.loads` takes as long.
-
-    Raises ValueError, also for deeper nesting than any log has, since later steps recurse.
-    """
-    text = text.strip(" \t\n\r")
-    if json_depth(text) > MAX_JSON_DEPTH:
-        raise ValueError
-    try:
-        found, end = _SCAN(text, 0)
-    except StopIteration:
-        raise ValueError from None
-    if end != len(text):
-        raise ValueError
-    return found
-
-
 def record_requests(record: Mapping[str, Any], reading: Reading = READING, depth: int = 0) -> Iterator[Found]:
     """The requests of one record. Raises UnusableLineError.
 
@@ -145,7 +114,7 @@ def record_requests(record: Mapping[str, Any], reading: Reading = READING, depth
             raise UnusableLineError(Unusable.NO_LENGTH)
         yield from turns
     else:
-        layers = _layers(record)
+        layers = layers_of(record)
         inner = _inner_records(layers, reading) if depth < MAX_INNER_DEPTH else []
         number = 0
         for found in _of_inner(inner, layers, reading, depth):
@@ -206,7 +175,7 @@ def _may_count(one: Unusable | Mapping[str, Any]) -> bool:
     """Whether a record has counts in it, or lists of further records."""
     if isinstance(one, Unusable):
         return True
-    usages, others = _layers(one)
+    usages, others = layers_of(one)
     found = tables()
     counts = {*found.names.prompt, *found.inside.many}
     return any(not counts.isdisjoint(layer) for layer in (*usages, *others)) or any(
@@ -262,73 +231,6 @@ def _says_something(key: str) -> bool:
     return name in (*names, *WHOLE)
 
 
-def value_at(record: Mapping[str, Any], path: str) -> Any:
-    """The value at a path of names with dots, through JSON in texts and places in lists; None where there is none.
-
-    Example:
-        >>> value_at({"ai": {"usage": '{"in": [5, 7]}'}}, "ai.usage.in.1")
-        7
-    """
-    value: Any = record
-    for part in path.split(".", MAX_LAYERS):
-        if isinstance(value, list) and part.isdecimal() and len(part) < 6 and int(part) < len(value):
-            value = value[int(part)]
-            continue
-        value = _opened(value).get(part)
-    return value
-
-
-def field_names(line: bytes) -> tuple[str, ...]:
-    """The fields of a JSON line, with dots for those within others, as they stand there.
-
-    Example:
-        >>> field_names(b'{"id": 1, "x": {"tokens": 5, "more": [1]}}')
-        ('id', 'x.tokens', 'x.more')
-    """
-    try:
-        record = parsed_json(line.decode("utf-8", "replace"))
-    except (ValueError, RecursionError):
-        return ()
-    record = record[0] if isinstance(record, list) and record else record
-    return tuple(islice(_paths(record, ""), SHOWN_FIELDS)) if isinstance(record, dict) else ()
-
-
-def _paths(record: Mapping[str, Any], before: str, depth: int = 0) -> Iterator[str]:
-    for key, value in islice(record.items(), SHOWN_FIELDS):
-        path = f"{before}{shorten(str(key), SHOWN_NAME)}"
-        if isinstance(value, dict) and value and depth < SHOWN_DEPTH:
-            yield from _paths(value, f"{path}.", depth + 1)
-        else:
-            yield path
-
-
-def names_that_decide() -> frozenset[str]:
-    """Plain names of fields that tell whether a record counts: of its status, its error, its kind, of sums."""
-    names = READING.names
-    return frozenset((*names.error, *names.status, *names.sums, *names.kind, *names.path))
-
-
-def decides(lines: Iterable[bytes]) -> bool:
-    """Whether any of these JSON lines has a field of `names_that_decide` that says something.
-
-    Example:
-        >>> decides([b'{"usage": {"prompt_tokens": 1}}']), decides([b'{"response": {"status_code": 200}}'])
-        (False, True)
-    """
-    known = names_that_decide()
-    for line in lines:
-        try:
-            record = parsed_json(line.decode("utf-8", "replace"))
-        except (ValueError, RecursionError):
-            return True
-        if not isinstance(record, dict):
-            return True
-        for layer in _layers(record)[1]:
-            if any(layer.get(name) not in (None, "", "message", "completion") for name in known):
-                return True
-    return False
-
-
 def forget_names() -> None:
     """Empties the caches that have names of a visitor's fields."""
     names_with.cache_clear()
@@ -346,62 +248,11 @@ def _spans(record: Mapping[str, Any], reading: Reading) -> Iterator[Found]:
     counts = {*reading.names.prompt, *reading.names.completion}
     for span in inside:
         attributes = span.get("attributes") if isinstance(span, dict) else None
-        if not counts.isdisjoint(map(plain_name, _attributes(attributes))):
+        if not counts.isdisjoint(map(plain_name, as_object(attributes))):
             number += 1
             yield from _each([span], reading, MAX_INNER_DEPTH)
     if not number:
         raise UnusableLineError(Unusable.NO_LENGTH)
-
-
-def _attributes(value: object) -> dict[str, Any]:
-    """Turns OpenTelemetry's list of keys and typed values into a dict."""
-    if isinstance(value, dict):
-        return value
-    found: dict[str, Any] = {}
-    for one in value if isinstance(value, list) else ():
-        if isinstance(one, dict) and "key" in one:
-            said = one.get("value")
-            found[str(one["key"])] = next(iter(said.values()), None) if isinstance(said, dict) else said
-    return found
-
-
-def _layers(record: Mapping[str, Any]) -> Layers:
-    """Objects of a record, with plain names: those with counts, and all others; outer before inner."""
-    inside = tables().inside
-    usages: list[Layer] = []
-    others: list[Layer] = []
-    queue: list[tuple[bool, str, Mapping[str, Any]]] = [(False, "", record)]
-    for is_usage, place, one in queue:
-        found: dict[str, Any] = {}
-        renamed = tables().within.get(place, {})
-        for key, value in one.items():
-            name = plain_name(key)
-            name = renamed.get(name, name)
-            # A number with its unit, as AIPerf writes it.
-            found.setdefault(name, value["value"] if type(value) is dict and "value" in value else value)
-            if (within := name in inside.usage) or name in inside.other or holds_records(name, value):
-                inner = _opened(value)
-                if inner and len(queue) < MAX_LAYERS:
-                    queue.append((within or is_usage, name, inner))
-        (usages if is_usage else others).append(found)
-    return usages, others
-
-
-def holds_records(name: str, value: object) -> bool:
-    """Whether a field that mostly holds a list or texts is an object with lists or counts: Bedrock's `input`."""
-    found = tables()
-    if not isinstance(value, dict) or name not in found.inside.counts:
-        return isinstance(value, dict) and name in found.inside.many
-    return not {*found.names.prompt, *found.names.completion}.isdisjoint(map(plain_name, value))
-
-
-def _opened(value: object) -> dict[str, Any]:
-    if isinstance(value, str) and value[:1] == "{" and len(value) <= MAX_INNER_CHARACTERS:
-        try:
-            value = parsed_json(value)
-        except (ValueError, RecursionError):
-            return {}
-    return _attributes(value)
 
 
 def _request(record: Mapping[str, Any], layers: Layers, reading: Reading) -> Request:
@@ -417,7 +268,7 @@ def _request(record: Mapping[str, Any], layers: Layers, reading: Reading) -> Req
         raise UnusableLineError(Unusable.OTHER_KIND)
     if _has_failed(others, names):
         raise UnusableLineError(Unusable.FAILED)
-    if any((_number(layer.get(name)) or 0) > 1 for layer in others for name in names.sums):
+    if any((number_in(layer.get(name)) or 0) > 1 for layer in others for name in names.sums):
         raise UnusableLineError(Unusable.SUM)
     prompt = _count(counted, names.prompt, least=1)
     answer = _count(counted, names.completion)
@@ -478,20 +329,14 @@ def _first(layers: Iterable[Layer], read: Callable[[Layer], Any]) -> Any:
     return next((found for layer in layers if (found := read(layer)) is not None), None)
 
 
-def _number(value: object) -> float | None:
-    if isinstance(value, str):
-        return number_of(value)
-    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
-
-
 def _count(layers: Iterable[Layer], names: tuple[str, ...], least: int = 0) -> int | None:
     plus = tables().plus
     for layer in layers:
         for name in names:
             value = layer.get(name)
-            if value is not None and _number(value) is not None:
+            if value is not None and number_in(value) is not None:
                 more = sum(
-                    checked_tokens(layer[one]) for one in plus.get(name, ()) if _number(layer.get(one))
+                    checked_tokens(layer[one]) for one in plus.get(name, ()) if number_in(layer.get(one))
                 )
                 return checked_tokens(checked_tokens(value, 0 if more else least) + more, least)
     return None
@@ -500,8 +345,8 @@ def _count(layers: Iterable[Layer], names: tuple[str, ...], least: int = 0) -> i
 def _shares(usages: Iterable[Layer], kind: str) -> int | None:
     """Sums Langfuse's usageDetails: keys with `input` are parts of the prompt, with `output` of the answer."""
     for layer in usages:
-        if _number(layer.get(kind)) is not None:
-            parts = (value for name, value in layer.items() if kind in name and _number(value) is not None)
+        if number_in(layer.get(kind)) is not None:
+            parts = (value for name, value in layer.items() if kind in name and number_in(value) is not None)
             return checked_tokens(sum(map(checked_tokens, parts)), 1 if kind == "input" else 0)
     return None
 
@@ -510,7 +355,7 @@ def _asked(layers: Iterable[Layer], names: tuple[str, ...]) -> int | None:
     """The first max_tokens above 0; 0 and -1 mean no limit."""
     for layer in layers:
         for name in names:
-            value = _number(layer.get(name))
+            value = number_in(layer.get(name))
             if value is not None and value > 0:
                 return checked_tokens(layer[name])
     return None
@@ -525,7 +370,7 @@ def _has_failed(layers: Iterable[Layer], names: Names) -> bool:
             if isinstance(value, dict):
                 # OpenTelemetry: STATUS_CODE_ERROR
                 value = "error" if value.get("code") in (2, "STATUS_CODE_ERROR", "ERROR") else None
-            code = _number(value)
+            code = number_in(value)
             if (code is not None and 400 <= code < 600) or value is False:
                 return True
             if isinstance(value, str) and plain_name(value) in _FAILURES:
@@ -550,27 +395,6 @@ def _seconds(layers: Iterable[Layer], names: tuple[str, ...], blocks: tuple[str,
                 # Mooncake's traces have milliseconds since their start.
                 return found / 1e3 if blocks[0] in layer and found < 1e8 else found
     return None
-
-
-def seconds_of(value: object) -> float | None:
-    """A time in seconds, from a number of seconds to nanoseconds or from ISO 8601; None for anything else.
-
-    Example:
-        >>> seconds_of("2023-11-16 18:17:03.9799600"), seconds_of(1760000000123), seconds_of("x")
-        (1700158623.97996, 1760000000.123, None)
-    """
-    number = _number(value)
-    if number is not None and 0 <= number < 1e20:
-        return next((number / unit for above, unit in _UNITS if number > above), float(number))
-    if not isinstance(value, str) or not 8 <= len(value) <= 40:
-        return None
-    text, dot, fraction = value.strip().partition(".")
-    digits = fraction[: len(fraction) - len(fraction.lstrip("0123456789"))]
-    try:
-        found = datetime.fromisoformat(text + (f".{digits[:6]:0<6}" if dot else "") + fraction[len(digits) :])
-        return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
-    except (ValueError, OverflowError):
-        return None
 
 
 def _blocks(layers: Iterable[Layer], names: tuple[str, ...]) -> tuple[str, ...]:

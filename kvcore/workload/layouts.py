@@ -18,16 +18,9 @@ import msgspec
 from msgspec import defstruct
 
 from kvcore.workload.columns import Columns, row_request
-from kvcore.workload.fields import (
-    MAX_LAYERS,
-    MAX_SECONDS,
-    MAX_SESSION_CHARACTERS,
-    holds_records,
-    parsed_json,
-    record_requests,
-    seconds_of,
-)
+from kvcore.workload.fields import MAX_SESSION_CHARACTERS, record_requests
 from kvcore.workload.histogram import MAX_TOKENS
+from kvcore.workload.layers import MAX_LAYERS, MAX_SECONDS, holds_records, parsed_json, seconds_of
 from kvcore.workload.opening import Lines
 from kvcore.workload.requests import Reading, Request, Rows, UnusableLineError, plain_name, tables
 from kvcore.workload.streams import json_at

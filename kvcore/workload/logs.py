@@ -28,7 +28,7 @@ import msgspec
 from msgspec import Struct
 
 from kvcore.base.errors import KvPlannerError, WorkloadError
-from kvcore.workload.fields import READING
+from kvcore.workload.layers import READING
 from kvcore.workload.opening import is_parquet
 from kvcore.workload.records import Progress, RequestLog, read_logs_here
 from kvcore.workload.requests import MAX_LOG_BYTES, Reading

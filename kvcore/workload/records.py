@@ -28,8 +28,9 @@ from kvcore.workload.columns import (
     row_request,
 )
 from kvcore.workload.database.cells import is_cells, read_cells_csv
-from kvcore.workload.fields import READING, field_names, forget_names, json_requests, record_requests
+from kvcore.workload.fields import forget_names, json_requests, record_requests
 from kvcore.workload.histogram import MAX_TOKENS
+from kvcore.workload.layers import READING, field_names
 from kvcore.workload.layouts import JsonForm, Layouts, RowForm
 from kvcore.workload.opening import MAX_LINE_BYTES, Lines, is_parquet, parquet_rows, slices_of
 from kvcore.workload.requests import Reading, Request, Rows, Unusable, UnusableLineError, tables

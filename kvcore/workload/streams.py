@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from kvcore.workload.fields import parsed_json
+from kvcore.workload.layers import parsed_json
 from kvcore.workload.opening import MAX_LINE_BYTES
 from kvcore.workload.requests import Request
 

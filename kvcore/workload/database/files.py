@@ -17,8 +17,8 @@ from kvcore.workload.columns import decoded_head, header_names
 from kvcore.workload.database.cells import BITS, UNKNOWN, lengths_error
 from kvcore.workload.database.connection import TIMEOUT_SECONDS, bounded, coded, log_of_traffic
 from kvcore.workload.database.query import LANGFUSE_FILES, Layout, length_columns, take_away
-from kvcore.workload.fields import decides, names_that_decide
 from kvcore.workload.histogram import EXACT_BITS, JointHistogram, LengthHistogram, error_of
+from kvcore.workload.layers import decides, names_that_decide
 from kvcore.workload.opening import needed, slices_of
 from kvcore.workload.records import RequestLog, read_logs_here
 from kvcore.workload.requests import MAX_LOG_BYTES, plain_name
