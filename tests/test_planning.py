@@ -237,12 +237,20 @@ def test_state_blocks_are_checked_in_a_given_kv_memory(given: dict[str, Any], bl
         "model": "Qwen/Qwen3.6-27B", "tensor_parallel_size": 2, "max_model_len": 122_633, "accelerator": "H100-80GB",
         "gpu_memory_utilization": 0.85, "engine_version": "0.25.1", **given,
     }  # fmt: skip
-    if blocks is None:
-        assert planned(**asked).cache is not None
+    if "kv_cache_memory_bytes" in given:
+        with pytest.raises(EngineRefusalError) as caught:
+            planned(**asked)
+        assert (caught.value.code, caught.value.params["blocks"]) == ("state-blocks-too-few", blocks)
         return
-    with pytest.raises(EngineRefusalError) as caught:
-        planned(**asked)
-    assert (caught.value.code, caught.value.params["blocks"]) == ("state-blocks-too-few", blocks)
+    found = planned(**asked)
+    told = {one.code: one.params["blocks"] for one in found.notices if one.code == "state-blocks-too-few"}
+    assert found.cache is not None
+    assert told == ({} if blocks is None else {"state-blocks-too-few": blocks})
+    assert (found.verdict is Verdict.NO_KV_MEMORY) is (blocks is not None)
+    if blocks is not None:
+        assert found.cache.num_blocks == 161
+        fixed = {fix.field: fix for fix in fixes(found, carries_measured=False)}
+        assert fixed["max_num_seqs"].value <= 161
 
 
 def test_the_stage_with_the_most_layers_decides_the_blocks() -> None:

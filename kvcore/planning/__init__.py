@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from kvcore.base.errors import Notice, notice
 from kvcore.base.parts import KV_CACHE
 from kvcore.base.quantity import Quantity
-from kvcore.cache.capacity import CachePlan, plan_cache
+from kvcore.cache.capacity import CachePlan, least_state_blocks, plan_cache
 from kvcore.cache.spec import LayerSpec
 from kvcore.cache.states import aligned_block_size, has_states, rank_layer_specs
 from kvcore.catalogue.accelerators import Accelerator, Vendor
@@ -124,6 +124,8 @@ class Plan(Struct, frozen=True, kw_only=True):
         short = self.verdict in (Verdict.CONTEXT_TOO_LONG, Verdict.TIGHT)
         if cache is not None and available is not None and short and not cache.fits:
             return cache.needed_bytes - available
+        if cache is not None and available is not None and lacks_states(self.scenario, self.resolved, cache):
+            return self.resolved.max_num_seqs * cache.bytes_per_block - available
         return max(0.0, -memory.unused.value) if memory is not None else 0.0
 
     @property
@@ -385,6 +387,8 @@ def _verdict(
         measured.origin(KV_CACHE.field) is Origin.MEASURED or scenario.accelerator is None
     )
     is_sure = is_exact or any(one.interval is None for one in stage_kv)
+    if lacks_states(scenario, resolved, cache):
+        return Verdict.NO_KV_MEMORY
     return judged(
         resolved,
         cache,
@@ -394,9 +398,22 @@ def _verdict(
         most=() if is_sure else stage_kv_bytes(stage_kv, HIGH),
         planned=lambda available: plan_cache(specs, available, resolved, scenario.parallel),
         has_room=only_cache or (memory.least_room >= 0 and not memory.stops_at_start),
-        counts_states=scenario.accelerator is not None or scenario.max_num_seqs is not None,
+        counts_states=not only_cache,
         is_empty=not is_sure and any(is_empty(one, scenario) for one in stage_kv),
     )
+
+
+def lacks_states(scenario: Scenario, resolved: Resolved, cache: CachePlan | None) -> bool:
+    """Whether a given KV memory has fewer blocks than sequences whose states it is to keep, though it holds a request.
+
+    The engine refuses the start when it captures graphs; what was given is planned all the same. How many sequences
+    run is only known with the card, unless it is said.
+    """
+    is_given = scenario.measured.available_kv_gib is not None
+    is_known = scenario.accelerator is not None or scenario.max_num_seqs is not None
+    if cache is None or not is_given or not is_known or not cache.fits:
+        return False
+    return cache.num_blocks < least_state_blocks((group.kind for group in cache.groups), resolved)
 
 
 def _tightness(
@@ -426,6 +443,9 @@ def _notices(
     yield from origin_notices(scenario)
     yield from architecture.notices
     yield from resolved.notices
+    if cache is not None and lacks_states(scenario, resolved, cache):
+        said = {"value": resolved.max_num_seqs, "blocks": cache.num_blocks}
+        yield notice("state-blocks-too-few", "max_num_seqs", **said)
     yield from memory.notices
     yield from tier_notices(scenario, resolved)
     if scenario.accelerator is not None and cache is not None:
