@@ -91,6 +91,11 @@ ONE_RECORD: dict[str, Callable[[int, int], Record]] = {
     },
     "elastic": lambda p, a: {"_index": "i", "_source": {"usage": {"prompt_tokens": p, "completion_tokens": a}}},
     "fluent-bit": lambda p, a: {"date": 1, "log": json.dumps({"usage": {"prompt_tokens": p, "completion_tokens": a}})},
+    "apisix-summary": lambda p, a: {"llm_summary": {"model": "m", "prompt_tokens": p, "completion_tokens": a}},
+    "envoy-metadata": lambda p, a: {"io.envoy.ai_gateway": {"llm_input_token": p, "llm_output_token": a}},
+    "langsmith": lambda p, a: {
+        "run_type": "llm", "outputs": {"llm_output": {"token_usage": {"prompt_tokens": p, "completion_tokens": a}}},
+    },
     "aiperf": lambda p, a: {
         "metadata": {"session_num": 3, "request_start_ns": 1782600000000000000}, "error": None,
         "metrics": {
@@ -274,6 +279,19 @@ def test_failed_requests_of_a_benchmark_are_in_no_figure() -> None:
         }
     )
     assert (guidellm.traffic.requests, guidellm.failed) == (1, 2)
+
+
+def test_what_was_asked_for_stands_within_others_too() -> None:
+    log = read(
+        {"input": {"inputTokenCount": 9, "inputBodyJson": {"inferenceConfig": {"maxTokens": 700}}}},
+        {
+            "attributes": {
+                "llm.invocation_parameters": '{"max_tokens": 300}',
+                "llm": {"token_count": {"prompt": 9}},
+            }
+        },
+    )
+    assert log.traffic.max_tokens.lengths == (300, 700)
 
 
 def test_a_gateway_that_says_that_a_request_did_not_succeed() -> None:
