@@ -1,9 +1,9 @@
 """Flags of the server that no field of a request stands for: those without effect on memory, and those that are not
 planned (`other_flags.toml`)."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from enum import StrEnum
-from functools import lru_cache
+from functools import cache
 from typing import Annotated, Final
 
 from msgspec import Meta
@@ -51,7 +51,14 @@ class OtherFlagTables(Reviewed, frozen=True, kw_only=True):
 OTHER_FLAGS: Final = TableFile("kvcore.flags", "other_flags.toml", OtherFlagTables)
 
 
-@lru_cache(maxsize=1024)
+@cache
+def _effects() -> tuple[Mapping[str, Effect], Mapping[str, Effect]]:
+    """The effect of every flag, and those of objects."""
+    rows = tuple(OTHER_FLAGS.load().groups())
+    names = {name: effect for effect, row in rows for name in row.names}
+    return names, {name: effect for effect, row in rows for name in row.objects}
+
+
 def effect_of(name: str) -> Effect:
     """What a flag does to memory, by its name with underscores, dots among them.
 
@@ -59,7 +66,8 @@ def effect_of(name: str) -> Effect:
         >>> [effect_of(name).value for name in ("trust_remote_code", "attention_config_backend", "no_such")]
         ['none', 'not-planned', 'unknown']
     """
-    for effect, row in OTHER_FLAGS.load().groups():
-        if name in row.names or any(name == one or name.startswith(f"{one}_") for one in row.objects):
-            return effect
-    return Effect.UNKNOWN
+    names, objects = _effects()
+    if name in names:
+        return names[name]
+    held = (one for one in objects if name == one or name.startswith(f"{one}_"))
+    return objects.get(next(held, ""), Effect.UNKNOWN)
