@@ -134,8 +134,9 @@ class _Name(Struct, frozen=True):
         for index, start in enumerate(self.starts):
             for end in bounds[index + 1 : index + 1 + LONGEST_RUN]:
                 run = self.text[start:end]
-                is_near = re.sub(r"\D", "", run) == digits and OSA.distance(word, run) <= allowed
-                if is_near:
+                if abs(end - start - len(word)) > allowed or re.sub(r"\D", "", run) != digits:
+                    continue
+                if OSA.distance(word, run) <= allowed:
                     best = max(best, MISSPELT * (OWNER_SHARE if end <= self.owner_ends else 1.0))
         return best
 
@@ -157,9 +158,12 @@ def _best(text: str, names: Sequence[tuple[T, Sequence[_Name]]], limit: int) -> 
 
 
 def _score(words: Sequence[str], name: _Name, letters: int, *, forgives: bool) -> float:
-    worths = [name.worth(word, forgives=forgives) for word in words]
-    if not all(worths):
-        return 0.0
+    worths = []
+    for word in words:
+        worth = name.worth(word, forgives=forgives)
+        if not worth:
+            return 0.0
+        worths.append(worth)
     rest = max(letters - sum(map(len, words)), 0)
     return max(sum(worths) / len(worths) - COST_OF_A_REST * rest - name.cost, LEAST)
 
