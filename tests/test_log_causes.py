@@ -378,7 +378,7 @@ def test_a_guess_is_no_fact() -> None:
 def test_no_card_is_guessed_for_one_that_the_log_names_or_that_none_fits() -> None:
     assert guess(*LLAMA, "Your device 'NVIDIA L4' (with compute capability 8.9)") == []
     assert guess(*LLAMA[:3]) == []
-    other = [line.replace("4.75", "9.50") for line in LLAMA]  # 27.4 GiB: no card has that
+    other = [line.replace("4.75", "10.30") for line in LLAMA]  # 28.2 GiB: no card has that
     assert guess(*other) == []
 
 

@@ -170,8 +170,10 @@ class _Case(Struct, frozen=True, kw_only=True):
 
     @property
     def was_compiled_before(self) -> bool:
+        """Whether it takes less by half or more of what a first start keeps for compiling."""
         memory = self.planned.memory
-        return self.gib < 0 and memory is not None and bool(restart_gain_bytes(memory.activations))
+        gain = 0.0 if memory is None else gib(restart_gain_bytes(memory.activations))
+        return gain > 0.0 and self.gib <= -gain / 2
 
 
 _CAUSES: Final[Mapping[str, tuple[tuple[str, Callable[[_Case], object]], ...]]] = {
@@ -216,10 +218,13 @@ _CAUSES: Final[Mapping[str, tuple[tuple[str, Callable[[_Case], object]], ...]]] 
 def _causes(
     log: StartupLog, planned: Plan, part: PartComparison, parts: list[PartComparison]
 ) -> tuple[Notice, ...]:
-    """Likely causes of a part outside its interval."""
-    if part.difference_gib is None or part.is_inside:
+    """Likely causes of a part outside its interval; inside it, only that kernels were there, which the interval has."""
+    if part.difference_gib is None:
         return ()
     case = _Case(log=log, planned=planned, gib=part.difference_gib)
+    if part.is_inside:
+        is_restart = part.part == ACTIVATIONS.estimate and case.was_compiled_before
+        return (Notice(code="cause-compiled-before"),) if is_restart else ()
     method = {"method": log.resolved_quantization or ""}
     found = [
         Notice(code=code, params=method if code == "cause-quantized" else {})
