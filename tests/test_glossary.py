@@ -39,5 +39,5 @@ def test_chinese_terms_are_those_of_the_page() -> None:
         "上下文长度",
         "并发请求数",
         "张量并行（TP）",
-        "首 token 时延（TTFT）",
+        "首 token 延迟（TTFT）",
     } <= spoken

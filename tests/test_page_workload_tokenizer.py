@@ -25,7 +25,7 @@ def count(app: AppTest, tokenizer: bytes, log: bytes = LOG) -> AppTest:
             "by a rate for each script",
             "100 % of the prompts were counted from their text by own.json",
         ),
-        ("zh-CN", "按每种文字的比率", "100% 的提示词由 own.json"),
+        ("zh-CN", "按每种文字的比率", "100% 的输入由 own.json"),
     ],
 )
 def test_a_log_of_texts_counts_by_its_tokenizer(locale: str, before: str, after: str) -> None:
