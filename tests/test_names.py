@@ -140,6 +140,8 @@ def test_a_log_says_how_it_names_the_model() -> None:
         ),
         ("vllm serve Qwen/Qwen3-8B --served-model-name Qwen/Qwen3-32B", "Qwen/Qwen3-8B"),
         ("vllm serve /models/current --served-model-name gpt-4o", "/models/current"),
+        ("vllm serve models/current --served-model-name Qwen/Qwen3-32B", "Qwen/Qwen3-32B"),
+        ("vllm serve somebody/GLM-5.1-NVFP4-MTP --served-model-name GLM-5", "somebody/GLM-5.1-NVFP4-MTP"),
     ],
 )
 def test_the_served_name_tells_the_model_where_its_path_does_not(line: str, model: str) -> None:

@@ -90,6 +90,7 @@ _MODELSCOPE: Final = re.compile(
 _PATH: Final = re.compile(r"^(?:[/~.\\]|[A-Za-z]:[/\\]|file:|hf:|s3:|gs:)")
 _FORMAT: Final = re.compile(r"fp8|fp4|int[48]|w\d+a\d+|awq|gptq|gguf|bnb|\d-?bit", re.IGNORECASE)
 """A format in a name: many quantize a model themselves and give it the same name."""
+_HUB_ID: Final = re.compile(r"([A-Za-z0-9][\w.-]{0,95})/[A-Za-z0-9][\w.-]{0,95}")
 _REVISION: Final = re.compile(r"\d+|v\d+|[0-9a-f]{7,64}")
 _DOT: Final = "___"
 """What ModelScope's cache writes for a dot."""
@@ -183,6 +184,8 @@ def find_model(model: str) -> ModelEntry:
 def recognized_start(name: str | None, served: str | None) -> Named | None:
     """The model of a start of an engine: what its name or path means, else the name that it is served under.
 
+    An id of the Hub that is not bundled is another model, whatever it is served as.
+
     Raises CatalogueError `ambiguous-model` for a name of several models, of which no name it is served under tells one.
 
     Example:
@@ -194,13 +197,24 @@ def recognized_start(name: str | None, served: str | None) -> Named | None:
         named = None if name is None else recognized(name, any_owner=True)
     except CatalogueError as error:
         named, unclear = None, error
-    if named is None and served is not None and served != name:
+    if named is None and served is not None and served != name and not is_hub_id(name):
         with suppress(CatalogueError):
             meant = recognized(served)
             named = None if meant is None else Named(meant.model, Recognition.SERVED)
     if named is None and unclear is not None:
         raise unclear
     return named
+
+
+def is_hub_id(name: str | None) -> bool:
+    """Whether a name is owner/name, and no path of two folders.
+
+    Example:
+        >>> is_hub_id("somebody/GLM-5.1-MTP"), is_hub_id("models/current"), is_hub_id("/models/current")
+        (True, False, False)
+    """
+    owner = _HUB_ID.fullmatch(name or "")
+    return owner is not None and not _is_folder(owner[1])
 
 
 def recognized_notice(given: str, named: Named) -> Notice:

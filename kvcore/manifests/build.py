@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from kvcore.base.errors import shorten
-from kvcore.catalogue.names import repository_of
+from kvcore.catalogue.names import is_hub_id, repository_of
 from kvcore.engines.registry import memory_variable_names
 from kvcore.flags import FLAGS
 from kvcore.manifests.arguments import (
@@ -301,7 +301,7 @@ def _models(
         *matching,
         *((facts.model,) if is_own and facts.model else ()),
         *facts.fallbacks,
-        *((served,) if served else ()),
+        *((served,) if served and not is_hub_id(model) else ()),
     )
     return model, served, tuple(dict.fromkeys(one for one in others if one and not has_mark(one)))
 
