@@ -97,7 +97,9 @@ def test_any_link_raises_only_coded_errors(params: dict[str, str]) -> None:
 
 
 @fuzz
-@given(st.sampled_from(["link", "start_up_log", "request_log", "command"]), st.integers(0), st.data())
+@given(
+    st.sampled_from(["link", "start_up_log", "request_log", "command", "deployed"]), st.integers(0), st.data()
+)
 def test_changed_text_raises_only_coded_errors(target: str, seed: int, data: st.DataObject) -> None:
     given_ = seeds.seeds_of(target)
     run(target, mutation.mutated_text(data.draw(st.sampled_from(given_)), random.Random(seed), given_))

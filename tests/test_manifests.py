@@ -178,6 +178,16 @@ FILES: dict[str, tuple[str, tuple[str | None, str | None, str | None], dict[str,
         "params = SamplingParams(max_tokens=9)\n",
         (None, None, "a/b"), {"tensor_parallel_size": 2, "dtype": "half"},
     ),
+    "dstack": (
+        "type: service\nname: d\nimage: vllm/vllm-openai:v0.19.0\nenv: [M=a/b, HF_TOKEN]\ncommands:\n"
+        "- vllm serve $M --tensor-parallel-size $DSTACK_GPUS_NUM\nresources: {gpu: 'H100:2'}\n",
+        ("d", "0.19.0", "a/b"), {"tensor_parallel_size": 2},
+    ),
+    "GPUStack": (
+        "- name: g\n  source: huggingface\n  huggingface_repo_id: a/b\n  backend: vLLM\n"
+        "  backend_parameters: [--max-model-len=8192, --tensor-parallel-size 2]\n  backend_version: 0.10.0\n",
+        ("g", "0.10.0", "a/b"), {"max_model_len": 8192, "tensor_parallel_size": 2},
+    ),
     "Terraform": (
         'locals {\n  args = ["a/b", "--max-model-len", "8k"]\n}\nresource "kubernetes_deployment" "llm" {\n  spec {\n'
         '    container {\n      image = "vllm/vllm-openai:v0.23.0"\n'
@@ -233,6 +243,14 @@ def test_a_template_takes_its_values() -> None:
     assert (one.release, one.model, one.gpus) == ("0.19.1", "a/b", 1)
     assert one.request == {"max_model_len": None}
     assert ".Values.len" in one.undefined
+
+
+def test_a_template_in_a_folder_hides_no_other_file() -> None:
+    template = "apiVersion: v1\nkind: Service\nmetadata: {name: {{ .Values.name }}}\n"
+    compose = "services:\n  llm: {image: 'vllm/vllm-openai:v0.19.0', command: --model a/b --max-num-seqs 2}\n"
+    values = "services: {type: ClusterIP}\nname: x\n"
+    names = ("chart/templates/t.yaml", "compose.yaml", "chart/values.yaml")
+    assert only(template, compose, values, names=names).request == {"max_num_seqs": 2}
 
 
 def test_a_base_config_stands_under_a_service() -> None:

@@ -20,6 +20,7 @@ MAX_DEPTH: Final = 12
 _PARAMETER: Final = re.compile(r"(#|!)?(\w{1,80}|[@*#?$!-])(\[[^\]]{0,80}\])?(.{0,4000})", re.DOTALL)
 _OPERATION: Final = re.compile(r"(:?[-=+?]|##?|%%?|//?|\^\^?|,,?|:)(.{0,4000})", re.DOTALL)
 _NAME: Final = re.compile(r"[A-Za-z_]\w{0,79}")
+_NUMBERS: Final = re.compile(r"[\d\s()+*/%-]{1,200}")
 _ARITHMETIC: Final[Mapping[type[ast.operator], Callable[[int, int], int]]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv,
     ast.Div: operator.floordiv, ast.Mod: operator.mod,
@@ -234,6 +235,8 @@ def whole(text: str) -> int | None:
                 return found
         raise ValueError
 
+    if _NUMBERS.fullmatch(text) is None:
+        return None
     try:
         return value(ast.parse(text.strip(), mode="eval").body)
     except (SyntaxError, ValueError, ZeroDivisionError, RecursionError, MemoryError):

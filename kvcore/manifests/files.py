@@ -35,6 +35,8 @@ MAX_FILES: Final = 2000
 MAX_WORKLOADS: Final = 4096
 MAX_FOUND_IN_DOCUMENT: Final = 512
 
+_VALUES: Final = re.compile(r"values|(?:^|[._-])vars|defaults", re.IGNORECASE)
+"""Names of files that hold what templates are filled in with."""
 _ENV_LINE: Final = re.compile(r"\s*(?:#.{0,2000}|(?:export\s+)?[A-Za-z_]\w{0,80}\s*=.{0,8000}|)")
 _SECTIONS: Final = re.compile(
     r"^\[(?:Unit|Service|Container|Install|program:[^\]\n]{1,80}|supervisord)\]", re.MULTILINE
@@ -189,11 +191,11 @@ def _companions(texts: Sequence[tuple[str, str]], kinds: dict[str, str], given: 
     """Takes from every file what others may name: documents, variables, values of templates."""
     env: dict[str, str] = {}
     values = Map()
-    templated = any(kinds[name] == "yaml" and is_template(text) for name, text in texts)
+    given.templates = frozenset(_folder(name) for name, text in texts if is_template(text))
     for name, text in texts:
         if kinds[name] == "env":
             env |= env_file(text)
-        elif kinds[name] == "yaml" and templated and not is_template(text):
+        elif kinds[name] == "yaml" and given.templates and _fills_in(name, given):
             for _, node in documents(text):
                 held = merged(values, node) if isinstance(node, Map) and "kind" not in node else None
                 values = held if isinstance(held, Map) else values
@@ -257,20 +259,28 @@ def _yaml(name: str, text: str, given: Input, problems: list[Problem]) -> Iterat
 
 def _document(node: Map | Row, given: Input) -> Iterator[Found]:
     if isinstance(node, Row):
-        yield from anywhere(node, given)
+        found = [each for one in node if isinstance(one, Map) for each in structures(one, given)]
+        yield from found
+        if not any(isinstance(one, Workload) for one in found):
+            yield from anywhere(node, given)
         return
     if "apiVersion" in node and "kind" in node:
         found = list(kubernetes(node, given))
         yield from found
         return
-    if given.values is not None and _is_values(node, given):
+    if _fills_in(given.file, given) and "servingEngineSpec" not in node:
         return
     yield from structures(node, given)
 
 
-def _is_values(node: Map, given: Input) -> bool:
-    """Whether a document only fills in a template that was read itself."""
-    return bool(given.values) and all(key in given.values for key in node) and "servingEngineSpec" not in node
+def _folder(name: str) -> str:
+    return name.replace("\\", "/").rpartition("/")[0]
+
+
+def _fills_in(name: str, given: Input) -> bool:
+    """Whether a file only holds the values of templates that lie beside it or below it."""
+    folder = _folder(name)
+    return _VALUES.search(_base(name)) is not None and any(one.startswith(folder) for one in given.templates)
 
 
 def shell(text: str, given: Input) -> Iterator[Found]:

@@ -186,6 +186,7 @@ def _of_runtime(model: Map, predictor: Map, facts: Facts, given: Input) -> Itera
     args = Row(str(one) for one in rows(model.get("args")) if isinstance(one, str))
     if runtime is not None:
         given.taken.update(id(node) for node in (runtime, *rows(at(runtime, "spec.containers"))))
+        given.used.add((str(runtime.get("kind")), wanted))
         base = mapping(runtime.get("spec"))
         containers = rows(base.get("containers"))
         main = next(

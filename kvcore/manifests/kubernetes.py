@@ -32,7 +32,7 @@ def workloads(document: Map, given: Input) -> Iterator[Found]:
         yield from reader(document, given)
     elif kind == "Pod":
         yield from pod(mapping(document.get("spec")), _facts(document, given), given)
-    elif kind not in _NONE:
+    elif kind not in _NONE or "knative" in str(document.get("apiVersion")):
         yield from controller(document, given)
 
 
@@ -54,7 +54,7 @@ def controller(document: Map, given: Input) -> Iterator[Found]:
     if template is not None and isinstance(template.get("containers"), Row):
         yield from _of_set(template, facts, given)
         return
-    if id(document) in given.taken:
+    if (str(document.get("kind")), str(at(document, "metadata.name"))) in given.used:
         return
     found = list(pods_anywhere(document, facts, given))
     if not found and given.anywhere is not None:

@@ -14,7 +14,7 @@ from kvcore.manifests.nodes import Map, Row, Text, at, line_of, mapping, rows, t
 from kvcore.manifests.operators import kubeai_model
 from kvcore.manifests.pods import Found, Input, container_found, distinct, environment
 from kvcore.manifests.programs import Launch, script_launches
-from kvcore.manifests.workload import Other, Place, Workload, binary_gib, size_gib, whole
+from kvcore.manifests.workload import ALL_GPUS, Other, Place, Workload, binary_gib, size_gib, whole
 
 COMMANDS: Final = re.compile(
     r"vllm\s+serve|vllm[._]entrypoints|sglang[. ](?:launch_server|serve)|docker\s+run|podman\s+run|"
@@ -40,6 +40,9 @@ def structures(document: Map, given: Input) -> Iterator[Found]:
 def _known(document: Map, given: Input) -> Iterator[Found]:
     if isinstance(document.get("services"), Map):
         yield from compose.services(document, given)
+        return
+    if "commands" in document and str(document.get("type")) in ("service", "task", "dev-environment"):
+        yield from skypilot.dstack(document, given)
         return
     if "run" in document and ("resources" in document or "envs" in document or "setup" in document):
         yield from skypilot.task(document, given)
@@ -175,7 +178,8 @@ def _container(key: str, node: Map, image: str, given: Input, *, is_kubernetes: 
         for word in _split(node.get(name))
     )
     container = Map({"command": words, "name": Text(key)})
-    gpus = next(
+    asked = [text_of(at(one, "count")) for one in rows(node.get("device_requests"))]
+    gpus: int | str | None = next(
         (
             whole(text_of(at(one, "value")))
             for one in rows(node.get("resourceRequirements"))
@@ -183,6 +187,8 @@ def _container(key: str, node: Map, image: str, given: Input, *, is_kubernetes: 
         ),
         None,
     )
+    if gpus is None and asked:
+        gpus = ALL_GPUS if asked[0] in ("-1", ALL_GPUS) else whole(asked[0])
     name = text_of(node.get("container_name")) or text_of(node.get("name"))
     facts = Facts(
         name=str(name or key) or None, kind="container", file=given.file, line=line_of(node), image=image,

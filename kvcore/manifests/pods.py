@@ -38,6 +38,8 @@ class Input:
     """Variables of `.env` files."""
     values: Map = field(default_factory=Map)
     """Values that templates are filled in with."""
+    templates: frozenset[str] = frozenset()
+    """Folders of the templates in the input."""
     text: str = ""
     python: Callable[[str, Facts, Input, Mapping[str, str]], Iterator[Found]] | None = None
     """The reader of programs, for files that name one."""
@@ -45,6 +47,8 @@ class Input:
     """The reader of documents without a kind, for values inside of others."""
     anywhere: Callable[[Map, Input], Iterator[Found]] | None = None
     """The reader of containers and commands anywhere in a document."""
+    used: set[tuple[str, str]] = field(default_factory=set)
+    """Documents of Kubernetes that others were read with, by kind and name."""
     taken: set[int] = field(default_factory=set)
     """Nodes that a reader has read."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ast
 import json
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
@@ -34,7 +35,9 @@ def python_workloads(
     Raises ManifestError `manifest-not-python` for what is no Python.
     """
     try:
-        tree = ast.parse(text)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of a stranger's text, which is not run
+            tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise ManifestError("manifest-not-python", line=getattr(error, "lineno", 1) or 1) from None
     reader = _Reader(Names(env or {}), facts, given)

@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kvcore.manifests.build import Facts, built
+from kvcore.manifests.cards import card_in
 from kvcore.manifests.nodes import Map, Row, at, line_of, mapping, rows, text_of
 from kvcore.manifests.pods import Found, Input, distinct
 from kvcore.manifests.programs import script_launches
 from kvcore.manifests.unknowns import has_mark
-from kvcore.manifests.workload import whole
+from kvcore.manifests.workload import binary_gib, whole
 
 
 def task(document: Map, given: Input) -> Iterator[Found]:
@@ -76,3 +77,45 @@ def _accelerators(resources: Map) -> list[tuple[str, int]]:
         if isinstance(option, Map) and "accelerators" in option:
             found += _accelerators(Map({"accelerators": option["accelerators"]}))
     return [(name, count) for name, count in found if name and not has_mark(name)]
+
+
+def dstack(document: Map, given: Input) -> Iterator[Found]:
+    """The engines of a dstack service or task.
+
+    Source: dstack's reference of .dstack.yml (resources.gpu, replicas, shm_size) and its variables (DSTACK_GPUS_NUM).
+    """
+    asked = at(document, "resources.gpu")
+    text = str(text_of(asked) or text_of(at(asked, "name")) or "")
+    parts = [part for part in text.split(":") if part]
+    count = whole(text_of(at(asked, "count"))) or next(
+        (whole(part) for part in parts if whole(part) is not None), None
+    )
+    named = next((part for part in parts if card_in(part) is not None), None)
+    variables: dict[str, str] = {}
+    for one in rows(document.get("env")):
+        name, is_set, value = str(one).partition("=")
+        variables |= {name: value} if is_set else {}
+    variables |= {
+        key: str(value) for key, value in mapping(document.get("env")).items() if isinstance(value, str)
+    }
+    gpus = count if count is not None else 1 if named is not None else None
+    known = {"DSTACK_NODES_NUM": "1", "DSTACK_NODE_RANK": "0"}
+    known |= {"DSTACK_GPUS_NUM": str(gpus), "DSTACK_GPUS_PER_NODE": str(gpus)} if gpus is not None else {}
+    commands = document.get("commands")
+    lines = [
+        " ".join(str(one).split("\n")) if "|" not in str(one)[:1] else str(one) for one in rows(commands)
+    ]
+    name, image = text_of(document.get("name")), text_of(document.get("image"))
+    facts = Facts(
+        name=str(name) if name is not None else None, kind="dstack", file=given.file, line=line_of(document),
+        image=str(image) if image is not None else None, card=text if named is not None else None, gpus=gpus,
+        replicas=whole(text_of(document.get("replicas"))), shm_gib=binary_gib(at(document, "resources.shm_size")),
+        installs="\n".join(lines),
+    )  # fmt: skip
+    found = script_launches(
+        "\n".join(lines), {**variables, **known}, given.scripts, line=line_of(commands),
+        exported=frozenset({*variables, *known}),
+    )  # fmt: skip
+    for launch in distinct(found) if found else ():
+        if launch.engine or launch.role:
+            yield built(launch, facts, given.scripts)

@@ -22,8 +22,8 @@ from typing import NamedTuple
 from tools.fuzz import seeds
 
 TARGETS = (
-    "contract", "config", "request", "link", "start_up_log", "request_log", "command", "search", "gzip", "zstd",
-    "parquet", "metrics", "trace", "benchmark", "replay_case",
+    "contract", "config", "request", "link", "start_up_log", "request_log", "command", "deployed", "search", "gzip",
+    "zstd", "parquet", "metrics", "trace", "benchmark", "replay_case",
 )  # fmt: skip
 SHARES = {
     "contract": 30,
@@ -33,6 +33,7 @@ SHARES = {
     "start_up_log": 1,
     "request_log": 25,
     "command": 1,
+    "deployed": 1,
     "search": 1,
     "gzip": 10,
     "zstd": 10,

@@ -68,6 +68,16 @@ _CASES: Final = tuple(
          "async_scheduling": False},
     )
 )  # fmt: skip
+_DEPLOYED: Final = (
+    b'A=${A:-x}\nB=(--model "$A")\nif [ -n "$C" ]; then B+=(-tp $((2 * 2))); fi\nexec vllm serve "${B[@]}" $D\n',
+    b"from vllm import LLM\nimport os\nLLM(model=os.getenv('M', 'a/b'), **{'max_model_len': 8 * 1024})\n",
+    b'locals {\n a = ["a/b"]\n}\n'
+    b'module "m" {\n image = "vllm/vllm-openai:v0.19.0"\n args = concat(local.a, ["-tp", "2"])\n}\n',
+    b"[Service]\nEnvironment=A=b\n"
+    b"ExecStart=/usr/bin/docker run --gpus all \\\n vllm/vllm-openai:v0.19.0 --model ${A}\n",
+    b"apiVersion: v1\nkind: Pod\nspec:\n  containers:\n  - image: '{{ .Values.i }}'\n"
+    b"    args: [--model=$(M)]\n    env: [{name: M, value: a}]\n",
+)
 _COMMANDS: Final = (
     b"Qwen/Qwen3-32B --tensor-parallel-size 2 --max-model-len 32k --kv-cache-dtype fp8",
     b'meta-llama/Llama-3.1-8B -tp=2 -O3 --compilation-config \'{"cudagraph_mode": "FULL"}\'',
@@ -134,6 +144,7 @@ def seeds_of(target: str) -> list[bytes]:
         "start_up_log": _logs,
         "request_log": lambda: iter(_REQUEST_LOGS),
         "command": lambda: iter(_COMMANDS),
+        "deployed": lambda: iter((*_COMMANDS, *_DEPLOYED)),
         "search": lambda: iter(_SEARCHES),
         "metrics": lambda: iter(_METRICS),
         "trace": lambda: iter(_TRACES),

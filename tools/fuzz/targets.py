@@ -20,6 +20,7 @@ from kvcore.charts import curves as charts
 from kvcore.charts import summary
 from kvcore.charts.memory_bar import memory_bar
 from kvcore.charts.replay_figures import replay_report
+from kvcore.contract.deployed import check_files, check_result
 from kvcore.contract.result import error_of, planned_result
 from kvcore.controls import in_force
 from kvcore.deploy import shell
@@ -28,6 +29,7 @@ from kvcore.evidence.log.reader import read_log
 from kvcore.evidence.log_report import log_report
 from kvcore.evidence.recognized import scenario_from_log
 from kvcore.explain import numbers
+from kvcore.manifests.files import Source
 from kvcore.planning import Plan, plan
 from kvcore.replay.clock import UserClock, fitted_clock
 from kvcore.replay.series import replayed
@@ -167,6 +169,15 @@ def command(data: bytes) -> None:
     start_up_log(data)
 
 
+def deployed(data: bytes) -> None:
+    """Files that people deploy, as each kind in turn, and what their workloads come to."""
+    for name in ("a.yaml", "a.sh", "a.py", "a.tf", "a.service", "Makefile", "Dockerfile", "-"):
+        found = check_files([Source(name, data)], "L4-24GB")
+        json.dumps(check_result(found), allow_nan=False)
+        for problem in found.read.problems:
+            _check_error(problem.error)
+
+
 def search(data: bytes) -> None:
     """Texts that find a model or a card, or describe one."""
     text = data.decode("utf-8", "replace")[:200]
@@ -243,5 +254,6 @@ TARGETS: Final[Mapping[str, Target]] = {
     "benchmark": benchmark,
     "replay_case": replay_case,
     "command": command,
+    "deployed": deployed,
     "search": search,
 }
