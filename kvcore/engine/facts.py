@@ -122,9 +122,9 @@ class EngineFacts(Record, frozen=True, kw_only=True):
     """Where its releases are listed."""
     vendors: tuple[Vendor, ...]
     """Vendors of the cards it has a platform for."""
-    assumed_card: Annotated[str, Meta(pattern="^[A-Za-z0-9-]+$")]
-    """The card of the catalogue that stands for one that nobody named."""
     launch: Launch
+    assumed_card: Annotated[str, Meta(pattern="^[A-Za-z0-9-]+$")] = "H100-80GB"
+    """The card of the catalogue that stands for one that nobody named."""
     releases: Releases[Version] = field(default_factory=Releases)
     """Its own releases, oldest first, each with the vLLM release that it runs on; empty for vLLM itself."""
     unstated: Unstated | None = None
