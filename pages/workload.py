@@ -22,16 +22,25 @@ if mix is None:
 upload.source(mix, t)
 if isinstance(plan, KvPlannerError):
     notes.refused(plan, t)
+    upload.read_notes(mix, t)
     result.lengths_only(mix, t)
     st.stop()
 
 tried = result.tried(mix)
 choices = result.planned_choices(plan, mix, tried)
 result.answer(plan, mix, choices, t)
+minute = st.container()
+upload.read_notes(mix, t)
+is_logged = replay.has_times()
+if is_logged:
+    replay.panel(plan, mix, t)
 result.histogram(plan, mix, tried, choices[tried], t)
 result.table(plan, mix, choices, tried, t)
 panels.steady(plan, choices[tried], t)
-replay.panel(plan, mix, t)
+if not is_logged:
+    replay.panel(plan, mix, t)
 panels.conversation(mix, choices[tried], t)
 panels.prefix(mix, choices[tried], t)
 panels.advice(plan, mix, choices, t)
+if line := replay.busiest_minute_line(plan, t):
+    minute.text(line)

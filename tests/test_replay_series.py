@@ -188,24 +188,51 @@ def test_traces_of_several_kinds() -> None:
     assert (first.prompt_tokens, first.answer_tokens, first.arrival) == (4808, 10, 0)
     assert second.arrival == pytest.approx(0.05, abs=0.001)
     burst = b"Timestamp,Model,Request tokens,Response tokens\n5,ChatGPT,472,18\n45,ChatGPT,1087,0"
-    assert [one.answer_tokens for one in read_trace(burst.splitlines())] == [18, 1]
+    # BurstGPT's requests with an answer of 0 tokens failed.
+    assert [one.answer_tokens for one in read_trace(burst.splitlines())] == [18]
     own = b'{"timestamp": 3, "prompt": [["system", 20], ["a", 5]], "completion_tokens": 9}'
     assert read_trace([own])[0].prompt == (("system", 20), ("a", 5))
 
 
 @pytest.mark.parametrize(
-    "line",
-    [b"", b"{", b'{"timestamp": 1}', b'{"timestamp": "x", "prompt_tokens": 1, "output_tokens": 1}',
-     b'{"timestamp": NaN, "prompt_tokens": 1, "output_tokens": 1}',
-     b'{"timestamp": 1, "prompt_tokens": -1, "output_tokens": 1}',
-     b'{"timestamp": 1, "prompt_tokens": 1e400, "output_tokens": 1}',
-     b'{"timestamp": 1, "prompt": [], "output_tokens": 1}', b'{"timestamp": 1, "prompt": [[1, 2]], "output_tokens": 1}',
-     b'{"timestamp": 1, "input_length": 5, "output_length": 1, "hash_ids": [{}]}', b"\xff\xfe", b"x" * (2 << 20)],
-)  # fmt: skip
-def test_a_broken_trace_is_refused_with_its_line(line: bytes) -> None:
+    ("line", "code"),
+    [
+        (b"", "request-log-empty"),
+        (b"{", "request-log-empty"),
+        (b'{"timestamp": 1}', "request-log-no-length"),
+        (b'{"timestamp": "x", "prompt_tokens": 1, "output_tokens": 1}', "trace-without-times"),
+        (b'{"timestamp": NaN, "prompt_tokens": 1, "output_tokens": 1}', "trace-without-times"),
+        (b'{"timestamp": 1, "prompt_tokens": -1, "output_tokens": 1}', "request-log-absurd"),
+        (b'{"timestamp": 1, "prompt_tokens": 1e400, "output_tokens": 1}', "request-log-absurd"),
+        (b'{"timestamp": 1, "prompt": [], "output_tokens": 1}', "trace-unusable"),
+        (b'{"timestamp": 1, "prompt": [[1, 2]], "output_tokens": 1}', "trace-unusable"),
+        (b'{"timestamp": 1, "prompt": [["a", 2]]}', "trace-unusable"),
+        (b'{"prompt": [["a", 2]], "output_tokens": 1}', "trace-unusable"),
+        (b"\xff\xfe", "request-log-empty"),
+        (b"x" * (2 << 20), "request-log-empty"),
+    ],
+)
+def test_a_broken_trace_is_refused(line: bytes, code: str) -> None:
     with pytest.raises(WorkloadError) as refused:
         read_trace([line])
-    assert refused.value.code == "trace-unusable"
+    assert refused.value.code == code
+
+
+def test_a_gateway_log_is_a_trace_in_every_format_with_times() -> None:
+    """The same 40 requests as a nested usage, a table, and lines behind a container's date: one trace."""
+    rows = [(1_760_000_000 + 3 * at, 400 + 7 * at, 20 + at) for at in range(40)]
+    nested = [
+        json.dumps(
+            {"created": time, "usage": {"prompt_tokens": prompt, "completion_tokens": answer}}
+        ).encode()
+        for time, prompt, answer in rows
+    ]
+    table = [b"timestamp,input_tokens,output_tokens", *(b"%d,%d,%d" % row for row in rows)]
+    pod = [b"2026-11-24T10:00:00.1Z stdout F " + line for line in nested]
+    asked = [(3.0 * at, 400 + 7 * at, 20 + at) for at in range(40)]
+    for log in (nested, table, pod):
+        found = read_trace(line + b"\n" for line in log)
+        assert [(one.arrival, one.prompt_tokens, one.answer_tokens) for one in found] == asked
 
 
 def test_a_plan_is_replayed_with_its_own_settings() -> None:

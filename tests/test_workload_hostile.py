@@ -18,7 +18,7 @@ import pytest
 from kvcore.base.errors import KvPlannerError, WorkloadError
 from kvcore.replay import trace
 from kvcore.replay.trace import Contents, TraceRequest, read_trace
-from kvcore.workload import layouts, logs, opening, records
+from kvcore.workload import layouts, logs, opening, records, timeline
 from kvcore.workload.collector import Collector
 from kvcore.workload.database import cells
 from kvcore.workload.fields import MAX_BLOCKS, json_requests
@@ -189,12 +189,17 @@ class TestTrace:
         assert kept < 6 * sum(map(len, data))
 
     def test_pieces_of_all_requests_are_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(trace, "MAX_ALL_PIECES", 5)
+        monkeypatch.setattr(timeline, "MAX_HASHES", 5)
         with pytest.raises(WorkloadError) as refused:
             read_trace([self.line([1, 2, 3]), self.line([1, 2]), self.line([3])])
+        assert refused.value.code == "replay-too-long"
+        monkeypatch.setattr(trace, "MAX_ALL_PIECES", 2)
+        own = b'{"timestamp": 1, "prompt": [["a", 5], ["b", 1]], "output_tokens": 1}'
+        with pytest.raises(WorkloadError) as refused:
+            read_trace([own, own])
         assert (refused.value.code, refused.value.params) == (
             "trace-too-many-pieces",
-            {"line": "3", "limit": "5"},
+            {"line": "2", "limit": "2"},
         )
 
 

@@ -12,9 +12,9 @@ from kvcore.advice.roofline import decode_bound, peak_flops, token_flops
 from kvcore.base.errors import KvPlannerError, WorkloadError
 from kvcore.base.numbers import DASH, concurrency_text, count, share_text, short_number
 from kvcore.base.units import GIB, rounded
-from kvcore.base.words import Words
+from kvcore.base.words import Words, msg
 from kvcore.charts import plotting as draw
-from kvcore.charts.summary import Card
+from kvcore.charts.summary import Card, Outcome, Sentence
 from kvcore.evidence.carry import carried_over
 from kvcore.planning import Plan, plan
 from kvcore.replay.clock import BoundClock, Clock, FittedClock
@@ -132,7 +132,7 @@ def replay_report(found: Replay) -> dict[str, Any]:
         "mean_running": rounded(found.mean_running),
         "preemptions": found.preemptions,
         "first_preemption_seconds": found.first_preemption,
-        "prefix_hit_rate": rounded(found.hit_rate),
+        "prefix_hit_rate": None if found.hit_rate is None else rounded(found.hit_rate),
         "answers_cut": found.answers_cut,
         "ttft_seconds": _latency(found.ttft),
         "tpot_seconds": _latency(found.tpot),
@@ -154,7 +154,7 @@ def replay_table(found: Replay) -> str:
         ("KV use at most", f"{100 * found.peak_usage:.1f} %"),
         ("running on average", f"{found.mean_running:.1f}"),
         ("preemptions", count(found.preemptions)),
-        ("prefix hit rate", f"{100 * found.hit_rate:.1f} %"),
+        ("prefix hit rate", "unknown" if found.hit_rate is None else f"{100 * found.hit_rate:.1f} %"),
     ]
     for name, latency in (("TTFT", found.ttft), ("TPOT", found.tpot)):
         if latency is not None:
@@ -177,8 +177,7 @@ def replay_cards(found: Replay, t: Words) -> tuple[Card, ...]:
          t("{requests} {requests:request|requests} in all", requests=count(found.requests))),
         (t("Preemptions"), count(found.preemptions),
          t("none") if first is None else t("the first after {seconds} s", seconds=f"{first:,.1f}")),
-        (t("Prefix hit rate"), share_text(found.hit_rate, t) if found.query_tokens else DASH,
-         t("of the prompt tokens that were looked up")),
+        (t("Prefix hit rate"), *hit_texts(found, t)),
     ]  # fmt: skip
     if found.ttft is not None and found.tpot is not None:
         cards.append((t("TTFT, P95"), t("{seconds} s", seconds=short_number(found.ttft.p95)),
@@ -188,10 +187,68 @@ def replay_cards(found: Replay, t: Words) -> tuple[Card, ...]:
     return tuple(Card(label=label, value=value, note=note) for label, value, note in cards)
 
 
+def hit_texts(found: Replay | Replays, t: Words) -> tuple[str, str]:
+    """The prefix hit rate, and what it is of or why it is not known."""
+    if found.hit_rate is not None:
+        return share_text(found.hit_rate, t), t("of the prompt tokens that were looked up")
+    parts = found.parts if isinstance(found, Replays) else (found,)
+    if any(part.query_tokens for part in parts):
+        return t("unknown"), t("the log does not say which prompts begin alike")
+    return DASH, t("prefix caching is off")
+
+
+def replay_verdict(found: Replay, times: int | None, t: Words) -> Sentence:
+    """What a replay says of the deployment: whether one replica carries the traffic, and how many times."""
+    peak = share_text(found.peak_usage, t)
+    if found.preemptions:
+        said = t(
+            "The KV cache overflows: {count} {count:preemption|preemptions} in {requests} requests. One replica does "
+            "not carry this traffic; compare replicas or other settings below.",
+            count=count(found.preemptions), requests=count(found.requests),
+        )  # fmt: skip
+    elif not found.keeps_up:
+        said = t(
+            "{waiting} requests wait on average, while at most {peak} of the KV cache is in use: one replica does not "
+            "keep up with this traffic.",
+            waiting=concurrency_text(found.mean_waiting), peak=peak,
+        )  # fmt: skip
+    elif times is not None and times > 1:
+        said = t("At most {peak} of the KV cache is in use: one replica carries {times} times this traffic.",
+                 peak=peak, times=str(times))  # fmt: skip
+    else:
+        said = t("At most {peak} of the KV cache is in use: one replica carries this traffic.", peak=peak)
+    return Sentence(outcome=Outcome.FITS if found.keeps_up else Outcome.CAUTION, text=said)
+
+
+def minute_sentence(found: Replay, arrivals: int, t: Words) -> str:
+    """The same of the busiest minute of a log, in one line."""
+    return t(
+        "Busiest minute ({arrivals} requests): at most {peak} of the KV cache is in use.",
+        arrivals=count(arrivals), peak=share_text(found.peak_usage, t),
+    ) if found.keeps_up else t(
+        "Busiest minute ({arrivals} requests): one replica does not keep up, with {peak} of the KV cache in use.",
+        arrivals=count(arrivals), peak=share_text(found.peak_usage, t),
+    )  # fmt: skip
+
+
+_UNITS: Final = ((3600.0, msg("hours")), (60.0, msg("minutes")), (1.0, msg("seconds")))
+
+
+def time_unit(seconds: float) -> tuple[float, str]:
+    """The seconds of the unit in which a span of time reads well, and its name, to be translated.
+
+    Example:
+        >>> time_unit(170), time_unit(3500), time_unit(90000)
+        ((1.0, 'seconds'), (60.0, 'minutes'), (3600.0, 'hours'))
+    """
+    return next((one for one in _UNITS if seconds >= 3 * one[0]), _UNITS[-1])
+
+
 def replay_chart(found: Replay, t: Words) -> draw.Figure:
     """KV use above, requests that run and wait below, and preemptions as marks, over time."""
     points = [point for point in found.points if point.seconds]
-    times = [point.start for point in points]
+    unit, name = time_unit(found.seconds)
+    times = [point.start / unit for point in points]
     usage = [100 * point.most_used / found.usable_blocks for point in points]
     running = [point.running / point.seconds for point in points]
     waiting = [point.waiting / point.seconds for point in points]
@@ -213,7 +270,7 @@ def replay_chart(found: Replay, t: Words) -> draw.Figure:
         (56, 16, 16, 46),
         showlegend=False,
         hovermode="closest",
-        xaxis=draw.axis(t("seconds"), 6, anchor="y"),
+        xaxis=draw.axis(t(name), 6, anchor="y"),
         yaxis=draw.axis(t("requests"), 8, domain=[0, 0.46], rangemode="tozero"),
         yaxis2=draw.axis(t("KV use, %"), 8, domain=[0.54, 1], range=[0, 105]),
     )

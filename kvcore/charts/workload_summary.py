@@ -10,6 +10,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from kvcore.advice.target import served
 from kvcore.base.numbers import DASH, concurrency_text, count, plain, preemption_text, share_text
 from kvcore.base.units import ceil_div, round_up
 from kvcore.base.words import Words
@@ -83,6 +84,23 @@ def mix_sentence(recommended: LimitChoice, now: LimitChoice, t: Words) -> str:
     elif math.isclose(here, there, rel_tol=0.02):
         answer = "under-either"
     return t(LABELS["mix-answers"][answer], count=concurrency_text(here))
+
+
+def target_sentence(planned: Plan, choice: LimitChoice, t: Words) -> Sentence | None:
+    """The requests at once that are wanted, against those that run at full length and with the traffic's own lengths;
+    None without a target."""
+    found, real = served(planned), math.floor(choice.running_requests)
+    if found is None or not real:
+        return None
+    here = real * found.replicas
+    said = t(
+        LABELS["target-answers"]["served" if here >= found.wanted else "short"],
+        wanted=count(found.wanted),
+        full=count(found.total),
+        length=count(planned.resolved.max_model_len),
+        real=count(here),
+    )
+    return Sentence(outcome=Outcome.FITS if here >= found.wanted else Outcome.CAUTION, text=said)
 
 
 def left_out_note(choice: LimitChoice, t: Words) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -14,8 +14,9 @@ from kvcore.replay.clock import Clock, ClockKind
 from kvcore.replay.hybrid import scheduler_of
 from kvcore.replay.settings import Settings
 from kvcore.replay.steps import MAX_STEPS, check_fits
-from kvcore.replay.trace import TraceRequest
+from kvcore.replay.trace import TraceRequest, busiest, copied, knows_texts
 
+T = TypeVar("T")
 POINTS: Final = 480
 """Points of a series; when there are twice as many, neighbours are merged."""
 SLICE: Final = 2000
@@ -82,6 +83,8 @@ class Replay(Struct, frozen=True, kw_only=True):
     """Seconds after the first arrival."""
     query_tokens: int
     hit_tokens: int
+    knows_texts: bool
+    """Whether the trace says which prompts begin alike."""
     answers_cut: int
     ttft: Latency | None
     """Time from arrival to the first token; only with a measured clock."""
@@ -89,9 +92,9 @@ class Replay(Struct, frozen=True, kw_only=True):
     """Seconds per token after the first."""
 
     @property
-    def hit_rate(self) -> float:
-        """Share of the looked-up prompt tokens that the cache had."""
-        return self.hit_tokens / self.query_tokens if self.query_tokens else 0.0
+    def hit_rate(self) -> float | None:
+        """Share of the looked-up prompt tokens that the cache had; None where none was, or no text is known."""
+        return self.hit_tokens / self.query_tokens if self.query_tokens and self.knows_texts else None
 
     @property
     def peak_usage(self) -> float:
@@ -101,8 +104,21 @@ class Replay(Struct, frozen=True, kw_only=True):
     @property
     def mean_running(self) -> float:
         """Mean number of running requests over time."""
+        return self._mean("running")
+
+    @property
+    def mean_waiting(self) -> float:
+        """Mean number of waiting requests over time."""
+        return self._mean("waiting")
+
+    def _mean(self, name: str) -> float:
         total = sum(point.seconds for point in self.points)
-        return sum(point.running for point in self.points) / total if total else 0.0
+        return sum(getattr(point, name) for point in self.points) / total if total else 0.0
+
+    @property
+    def keeps_up(self) -> bool:
+        """Whether nothing is preempted, and less than one request waits on average."""
+        return not self.preemptions and self.mean_waiting < 1
 
 
 class Replays(Struct, frozen=True, kw_only=True):
@@ -128,15 +144,11 @@ class Replays(Struct, frozen=True, kw_only=True):
         return sum(part.preemptions for part in self.parts)
 
     @property
-    def hit_rate(self) -> float:
-        """Share of the looked-up prompt tokens that the caches had."""
-        query = sum(part.query_tokens for part in self.parts)
-        return sum(part.hit_tokens for part in self.parts) / query if query else 0.0
-
-    @property
-    def has_looked_up(self) -> bool:
-        """Whether any prompt was looked up."""
-        return any(part.query_tokens for part in self.parts)
+    def hit_rate(self) -> float | None:
+        """Share of the looked-up prompt tokens that the caches had; None where that is not known."""
+        known = [part for part in self.parts if part.hit_rate is not None]
+        query = sum(part.query_tokens for part in known)
+        return sum(part.hit_tokens for part in known) / query if query else None
 
     @property
     def seconds(self) -> float:
@@ -146,12 +158,16 @@ class Replays(Struct, frozen=True, kw_only=True):
 
 def replayed(requests: Sequence[TraceRequest], settings: Settings, clock: Clock) -> Replay:
     """Runs the whole replay. Raises WorkloadError as `replaying`."""
-    work = replaying(requests, settings, clock)
+    return ended(replaying(requests, settings, clock))
+
+
+def ended(work: Generator[tuple[int, int], None, T]) -> T:
+    """Runs work to its end, without a word on the way."""
     while True:
         try:
             next(work)
         except StopIteration as stopped:
-            found: Replay = stopped.value
+            found: T = stopped.value
             return found
 
 
@@ -229,6 +245,7 @@ def replaying(
         first_preemption=first_preemption,
         query_tokens=totals.query_tokens,
         hit_tokens=totals.hit_tokens,
+        knows_texts=knows_texts(trace),
         answers_cut=totals.answers_cut,
         ttft=Latency.of(ttfts) if is_measured else None,
         tpot=Latency.of(tpots) if is_measured else None,
@@ -291,3 +308,34 @@ def most_rate(
         tried += 1
         low, high = (low, middle) if found.preemptions else (middle + 1, high)
     return factors[low - 1] if low else None
+
+
+MOST_TIMES: Final = 16
+"""Largest multiple of a traffic that `times_carried` tries."""
+MOST_COPIED: Final = 4000
+"""Requests of one of its replays, which bounds its time."""
+
+
+def times_carried(
+    requests: Sequence[TraceRequest],
+    settings: Settings,
+    clock: Clock,
+    found: Replay,
+    most: int = MOST_COPIED,
+) -> Generator[tuple[int, int], None, int]:
+    """How many times the traffic of `found` one replica carries: as often as its peak goes into the pool, if a replay
+    of so many copies of its busiest part keeps up too, else half of that; 0 where it does not carry it once.
+
+    Raises WorkloadError as `replaying`.
+    """
+    times = min(MOST_TIMES, int(1 / found.peak_usage) if found.peak_usage else 1)
+    times = min(times, max(1, most // min(len(requests), FEWEST_COPIED)))
+    for tried in (times, times // 2) if found.keeps_up else ():
+        part = busiest(requests, most // tried) if tried > 1 else ()
+        if part and (yield from replaying(copied(part, tried), settings, clock)).keeps_up:
+            return tried
+    return int(found.keeps_up)
+
+
+FEWEST_COPIED: Final = 200
+"""Requests of the busiest part at least."""

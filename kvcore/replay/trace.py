@@ -1,18 +1,14 @@
-"""Traces: requests with their arrival, and which of their tokens are the same; read from files or made at random.
-
-A line of JSON has `timestamp` in seconds, prompt and answer tokens, and may have `hash_ids` or `prompt` (pieces, as in
-a case of the step contract). A table has the same in columns. Mooncake's traces have milliseconds, by their keys.
-"""
+"""Traces: requests with their arrival, and which of their tokens are the same; of a log, from a file, or at random."""
 
 from __future__ import annotations
 
-import csv
-import math
+import re
 import secrets
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
-from itertools import accumulate
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate, chain
+from operator import attrgetter
 from random import Random
 from typing import Any, Final
 
@@ -21,8 +17,12 @@ from msgspec.structs import replace
 
 from kvcore.base.errors import KvPlannerError, WorkloadError
 from kvcore.base.untrusted import parse_json_object
+from kvcore.workload.fields import record_requests
+from kvcore.workload.logs import read_request_log
+from kvcore.workload.requests import Reading, Request, UnusableLineError
+from kvcore.workload.timeline import MAX_ARRIVALS, Arrival, Timeline
 
-MAX_REQUESTS: Final = 100_000
+MAX_REQUESTS: Final = MAX_ARRIVALS
 MAX_COUNT: Final = 1 << 26
 """Largest number in a case."""
 MAX_PIECES: Final = 4096
@@ -147,116 +147,209 @@ def random_arrivals(
     now, found = 0.0, []
     for at, (prompt, answer, _) in enumerate(chosen):
         now += random.expovariate(per_second)
-        piece = (f"own {at}", max(1, prompt))
+        piece = (f"{_OWN}{at}", max(1, prompt))
         found.append(TraceRequest(id=f"{at}", arrival=now, prompt=(piece,), answer_tokens=max(1, answer)))
     return tuple(found)
 
 
 MAX_LINE_BYTES: Final = 1 << 20
 MAX_ALL_PIECES: Final = 1_000_000
-"""Pieces of all prompts, including hash_ids: a choice that bounds the memory of a trace."""
-HASH_TOKENS: Final = 512
-"""Tokens of each of Mooncake's `hash_ids`."""
-TIMES: Final = ("timestamp", "arrival", "arrival_time", "time", "start_time", "starttime")
-PROMPTS: Final = ("prompt_tokens", "input_length", "input_tokens", "contexttokens", "request tokens")
-ANSWERS: Final = ("completion_tokens", "output_length", "output_tokens", "answer_tokens", "generatedtokens",
-                  "response tokens")  # fmt: skip
+"""Pieces of all prompts: a choice that bounds the memory of a trace."""
+
+
+def trace_of(timeline: Timeline) -> tuple[TraceRequest, ...]:
+    """The requests of a log in order of arrival, the first at 0 seconds: what a replay takes.
+
+    Two prompts share the blocks that have the same hash in the log; without hashes no two share a token.
+
+    Example:
+        >>> from kvcore.workload.logs import read_request_log
+        >>> line = b'{"timestamp": 5000, "input_length": 600, "output_length": 7, "hash_ids": [1, 2]}'
+        >>> [one] = trace_of(read_request_log([line]).timeline)
+        >>> [tokens for _, tokens in one.prompt], one.answer_tokens, one.arrival
+        ([512, 88], 7, 0.0)
+    """
+    size, known = timeline.block_tokens, dict[Piece, Piece]()
+    found = sorted(timeline.arrivals(), key=attrgetter("seconds"))
+    first = found[0].seconds if found else 0.0
+    return tuple(
+        TraceRequest(
+            id=str(at),
+            arrival=one.seconds - first,
+            prompt=_prompt(one, at, size, known),
+            answer_tokens=max(1, one.answer_tokens),
+        )
+        for at, one in enumerate(found)
+    )
+
+
+def _prompt(one: Arrival, at: int, size: int | None, known: dict[Piece, Piece]) -> tuple[Piece, ...]:
+    """The pieces of a prompt; equal ones are the same object in all prompts."""
+    left, found = one.prompt_tokens, list[Piece]()
+    for number in one.hashes if size is not None else ():
+        if tokens := min(size or 0, left):
+            piece = (f"hash {number}", tokens)
+            found.append(known.setdefault(piece, piece))
+            left -= tokens
+    if left:
+        found.append((f"{_OWN}{at}", left))
+    return tuple(found)
 
 
 def read_trace(lines: Iterable[bytes]) -> tuple[TraceRequest, ...]:
-    """The requests of a trace in order of arrival, the first at 0 seconds.
+    """The requests of a trace in order of arrival, the first at 0 seconds: of a request log in any format that has
+    times, or of JSON lines whose `prompt` is a list of pieces.
 
-    Raises WorkloadError `trace-unusable` with the line, `replay-too-long` above MAX_REQUESTS, `trace-too-many-pieces`
-    above MAX_ALL_PIECES.
+    Raises WorkloadError as `read_request_log`; `trace-without-times` for a log that has none; `trace-unusable` with
+    the line of a prompt in pieces; `replay-too-long` above MAX_REQUESTS, `trace-too-many-pieces` above MAX_ALL_PIECES.
 
     Example:
-        >>> [one] = read_trace([b'{"timestamp": 5000, "input_length": 600, "output_length": 7, "hash_ids": [1, 2]}'])
-        >>> one.prompt, one.answer_tokens
-        ((('hash 1', 512), ('hash 2', 88)), 7)
+        >>> own = b'{"timestamp": 3, "prompt": [["system", 20], ["a", 5]], "completion_tokens": 9}'
+        >>> log = b'{"created": 1760000000, "usage": {"prompt_tokens": 25, "completion_tokens": 9}}'
+        >>> [read_trace([one])[0].prompt for one in (own, log)]
+        [(('system', 20), ('a', 5)), (('own 0', 25),)]
     """
+    given = iter(lines)
+    head = next((line for line in given if line.strip()), b"")
+    lines = chain((head,), given)
+    if _IN_PIECES.search(head[:MAX_LINE_BYTES]):
+        return _of_pieces(lines)
+    log = read_request_log(lines, reading=Reading(max_bytes=None))
+    if not len(log.timeline):
+        raise WorkloadError("trace-without-times", field="trace")
+    if log.timeline.left_out:
+        raise WorkloadError("replay-too-long", field="trace", limit=f"{MAX_REQUESTS:,}")
+    return trace_of(log.timeline)
+
+
+def knows_texts(requests: Iterable[TraceRequest]) -> bool:
+    """Whether a trace says which prompts begin alike: without that no hit of the prefix cache can be known.
+
+    Example:
+        >>> knows_texts(random_arrivals([(100, 20, 3)], per_second=2, requests=5))
+        False
+    """
+    return any(not name.startswith(_OWN) for request in requests for name, _ in request.prompt)
+
+
+def admitted(requests: Sequence[TraceRequest], max_model_len: int) -> tuple[TraceRequest, ...]:
+    """The requests without those that the engine refuses for the length of their prompts; all where none is left."""
+    return tuple(one for one in requests if one.prompt_tokens < max_model_len) or tuple(requests)
+
+
+def busiest(requests: Sequence[TraceRequest], most: int) -> tuple[TraceRequest, ...]:
+    """The `most` consecutive requests that came in the shortest time.
+
+    Example:
+        >>> rows = [TraceRequest(id=f"{at}", arrival=at, prompt=(("a", 5),), answer_tokens=2) for at in (0, 9, 10, 20)]
+        >>> [one.arrival for one in busiest(rows, 2)]
+        [9, 10]
+    """
+    if len(requests) <= most:
+        return tuple(requests)
+    times = [one.arrival for one in requests]
+    start = min(range(len(times) - most + 1), key=lambda at: times[at + most - 1] - times[at])
+    return tuple(requests[start : start + most])
+
+
+def copied(requests: Sequence[TraceRequest], times: int) -> tuple[TraceRequest, ...]:
+    """The traffic so many times over, one copy a little after the other; no two copies share a token.
+
+    Example:
+        >>> rows = [TraceRequest(id=f"{at}", arrival=at, prompt=(("a", 5),), answer_tokens=2) for at in (0, 8)]
+        >>> [(one.arrival, one.prompt[0][0]) for one in copied(rows, 2)]
+        [(0.0, 'a'), (2.0, '1 a'), (8.0, 'a'), (10.0, '1 a')]
+    """
+    gap = (requests[-1].arrival - requests[0].arrival) / len(requests) / times
+    found = [
+        replace(
+            one,
+            id=f"{copy} {one.id}" if copy else one.id,
+            arrival=one.arrival + copy * gap,
+            prompt=tuple((_name(name, copy), tokens) for name, tokens in one.prompt) if copy else one.prompt,
+        )
+        for copy in range(times)
+        for one in requests
+    ]
+    return tuple(sorted(found, key=attrgetter("arrival")))
+
+
+def _name(name: str, copy: int) -> str:
+    """The name of a text in a copy; one that nobody knows stays so."""
+    own = name.removeprefix(_OWN)
+    return f"{_OWN}{copy} {own}" if own != name else f"{copy} {name}"
+
+
+def busiest_minute(requests: Sequence[TraceRequest]) -> tuple[TraceRequest, ...]:
+    """The requests of the minute in which most came, and of the minute before it, whose answers may still run.
+
+    Example:
+        >>> rows = [TraceRequest(id=f"{at}", arrival=at, prompt=(("a", 5),), answer_tokens=2)
+        ...         for at in (0, 50, 100, 110, 120, 300)]
+        >>> [one.arrival for one in busiest_minute(rows)]
+        [50, 100, 110, 120]
+    """
+    times = [one.arrival for one in requests]
+    ends = [bisect_left(times, time + MINUTE) for time in times]
+    start = max(range(len(times)), key=lambda at: ends[at] - at, default=0)
+    first = bisect_left(times, times[start] - MINUTE) if times else 0
+    return tuple(requests[first : ends[start]]) if times else ()
+
+
+MINUTE: Final = 60.0
+"""Seconds."""
+_OWN: Final = "own "
+"""Before the number of a request whose prompt nobody knows: no other prompt shares a token of it."""
+_IN_PIECES: Final = re.compile(rb'^\s*\{.{0,400}?"prompt"\s*:\s*\[\s*(?:\[|\])', re.DOTALL)
+"""A line of JSON whose prompt is a list of lists."""
+
+
+def _of_pieces(lines: Iterable[bytes]) -> tuple[TraceRequest, ...]:
     found: list[TraceRequest] = []
     known: dict[Piece, Piece] = {}
-    left, number, table = MAX_ALL_PIECES, 0, _Table()
-    try:
-        for number, line in enumerate(lines, start=1):
-            if (row := table.row(line)) is None:
-                continue
-            if len(found) == MAX_REQUESTS:
-                raise WorkloadError("replay-too-long", field="trace", limit=f"{MAX_REQUESTS:,}")
-            found.append(_request(row, str(len(found)), known))
-            left -= len(found[-1].prompt)
-            if left < 0:
-                limit = f"{MAX_ALL_PIECES:,}"
-                raise WorkloadError("trace-too-many-pieces", field="trace", line=number, limit=limit)
-        if not found:
-            number = 1
-            raise ValueError("there is no request")
-    except (csv.Error, ValueError, OverflowError) as error:
-        if isinstance(error, WorkloadError):
-            raise
-        words = error.message if isinstance(error, KvPlannerError) else str(error)[:80]
-        raise WorkloadError("trace-unusable", field="trace", line=number, reason=words) from None
+    left = MAX_ALL_PIECES
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        if len(found) == MAX_REQUESTS:
+            raise WorkloadError("replay-too-long", field="trace", limit=f"{MAX_REQUESTS:,}")
+        try:
+            found.append(_of_line(line, str(len(found)), known))
+        except (KvPlannerError, UnusableLineError, ValueError) as error:
+            words = error.message if isinstance(error, KvPlannerError) else str(error)[:80]
+            raise WorkloadError("trace-unusable", field="trace", line=number, reason=words) from None
+        left -= len(found[-1].prompt)
+        if left < 0:
+            limit = f"{MAX_ALL_PIECES:,}"
+            raise WorkloadError("trace-too-many-pieces", field="trace", line=number, limit=limit)
     first = min(request.arrival for request in found)
-    placed = sorted(found, key=lambda request: request.arrival)
+    placed = sorted(found, key=attrgetter("arrival"))
     return tuple(replace(one, arrival=one.arrival - first) for one in placed)
 
 
-class _Table:
-    """Reads lines: JSON objects, or the rows of a table by the names of its header."""
-
-    def __init__(self) -> None:
-        self._head: list[str] | None = None
-
-    def row(self, line: bytes) -> Mapping[str, Any] | None:
-        """The fields of a line; None for an empty line and for the header. Raises ValueError, csv.Error."""
-        if len(line) > MAX_LINE_BYTES:
-            raise ValueError("it is longer than 1 MiB")
-        text = line.decode("utf-8-sig", "replace").strip()
-        if text.startswith("{"):
-            return parse_json_object(text)
-        cells = next(csv.reader([text])) if text else []
-        if self._head is None:
-            self._head = [cell.strip().lower() for cell in cells] or None
-            return None
-        return dict(zip(self._head, cells, strict=False)) if text else None
-
-
-def _request(row: Mapping[str, Any], name: str, known: dict[Piece, Piece]) -> TraceRequest:
-    """Reads one request; `known` has the pieces of earlier requests, so that equal ones are shared."""
+def _of_line(line: bytes, name: str, known: dict[Piece, Piece]) -> TraceRequest:
+    """A request whose prompt is in pieces: `known` has those of earlier ones, so that equal ones are shared."""
+    if len(line) > MAX_LINE_BYTES:
+        raise ValueError("it is longer than 1 MiB")
+    row = parse_json_object(line.decode("utf-8", "replace"))
     pieces = row.get("prompt")
-    answer = _tokens(row, ANSWERS, least=1)
-    time = _time(row)
-    if isinstance(pieces, list):
-        return TraceRequest(
-            id=str(row.get("id", name))[:80],
-            arrival=time,
-            prompt=_pieces(pieces, known),
-            answer_tokens=answer,
-        )
-    tokens = _tokens(row, PROMPTS, least=1)
-    hashes = row.get("hash_ids")
-    if isinstance(hashes, list) and "input_length" in row:
-        return TraceRequest(
-            id=name, arrival=time / 1000, prompt=_hashed(hashes, tokens, name, known), answer_tokens=answer
-        )
-    return TraceRequest(id=name, arrival=time, prompt=((f"own {name}", tokens),), answer_tokens=answer)
-
-
-def _hashed(hashes: list[Any], tokens: int, name: str, known: dict[Piece, Piece]) -> tuple[Piece, ...]:
-    if len(hashes) > MAX_PIECES:
-        raise ValueError(f"more than {MAX_PIECES} hash_ids")
-    found: list[Piece] = []
-    for part in hashes:
-        if type(part) not in (int, str):
-            raise ValueError("hash_ids are numbers or texts")
-        size = min(HASH_TOKENS, tokens)
-        if size:
-            piece = (f"hash {part}"[:80], size)
-            found.append(known.setdefault(piece, piece))
-        tokens -= size
-    if tokens:
-        found.append((f"own {name}", tokens))
-    return tuple(found)
+    if not isinstance(pieces, list):
+        raise ValueError("its prompt is no list of pieces")
+    prompt = _pieces(pieces, known)
+    tokens = sum(tokens for _, tokens in prompt)
+    # Its time and its answer are called as in any log.
+    lengths = {key: value for key, value in row.items() if key not in ("prompt", "id")}
+    found = next(record_requests({**lengths, "prompt_tokens": tokens}))
+    if not isinstance(found, Request) or found.seconds is None:
+        raise ValueError("a time of arrival is missing")
+    if found.completion_tokens is None:
+        raise ValueError("completion_tokens is missing")
+    return TraceRequest(
+        id=str(row.get("id", name))[:80],
+        arrival=found.seconds,
+        prompt=prompt,
+        answer_tokens=max(1, found.completion_tokens),
+    )
 
 
 def _pieces(pieces: list[Any], known: dict[Piece, Piece]) -> tuple[Piece, ...]:
@@ -272,38 +365,3 @@ def _pieces(pieces: list[Any], known: dict[Piece, Piece]) -> tuple[Piece, ...]:
     if not sum(tokens for _, tokens in found):
         raise ValueError("the prompt has no token")
     return tuple(found)
-
-
-def _tokens(row: Mapping[str, Any], names: tuple[str, ...], *, least: int) -> int:
-    for name in names:
-        value = row.get(name)
-        if value is None or value == "" or isinstance(value, bool):
-            continue
-        if not isinstance(value, int | float | str):
-            raise ValueError(f"{name} is no number of tokens")
-        number = float(value)
-        if not number.is_integer() or not 0 <= number <= MAX_COUNT:
-            raise ValueError(f"{name} is no number of tokens")
-        return max(least, int(number))
-    raise ValueError(f"{names[0]} is missing")
-
-
-def _time(row: Mapping[str, Any]) -> float:
-    """Seconds, from a number or a date."""
-    for name in TIMES:
-        value = row.get(name)
-        if value is None or value == "" or isinstance(value, bool):
-            continue
-        if isinstance(value, str):
-            value = _read_time(value)
-        if not isinstance(value, int | float) or not math.isfinite(value) or abs(value) > 1e13:
-            raise ValueError(f"{name} is no time")
-        return float(value)
-    raise ValueError("timestamp is missing")
-
-
-def _read_time(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return datetime.fromisoformat(text.strip()[:26]).timestamp()

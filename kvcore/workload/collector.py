@@ -12,6 +12,7 @@ from typing import Final
 
 from kvcore.workload.histogram import EXACT_BITS, CellSums, LengthHistogram, cells_of, error_of
 from kvcore.workload.requests import Request, Rows
+from kvcore.workload.timeline import Timekeeper, Timeline
 from kvcore.workload.traffic import MAX_CELLS, Traffic, added, needed_tokens
 
 MAX_FRESH: Final = 1 << 17
@@ -64,6 +65,7 @@ class Collector:
         self._blocks: set[int] = set()
         self._cached = self._shared = 0
         self._first, self._last = math.inf, -math.inf
+        self._times = Timekeeper()
 
     def add(self, request: Request) -> None:
         """Counts one request."""
@@ -80,6 +82,9 @@ class Collector:
             self._first = min(self._first, request.seconds)
         if request.blocks:
             self._share(request.prompt_tokens, request.blocks)
+        answer = request.completion_tokens
+        longest = answer if answer is not None else request.max_tokens or 0
+        self._times.add(request.seconds, request.prompt_tokens, longest, request.blocks)
 
     def add_rows(self, rows: Rows) -> None:
         """Counts requests as `add` would, one after the other."""
@@ -93,6 +98,29 @@ class Collector:
         for prompt, blocks in zip(rows.prompts, rows.blocks or (), strict=False):
             if blocks:
                 self._share(prompt, blocks)
+        self._keep_times(rows)
+
+    def _keep_times(self, rows: Rows) -> None:
+        number, keeper = len(rows.prompts), self._times
+        times = () if rows.times is None else rows.times(keeper.room)
+        unknown = [None] * len(times)
+        answers, asked, blocks = (
+            rows.answers or unknown,
+            rows.asked or unknown,
+            rows.blocks or [()] * len(times),
+        )
+        for at, seconds in enumerate(times):
+            answer = answers[at]
+            longest = answer if answer is not None else asked[at] or 0
+            keeper.add(seconds, rows.prompts[at], longest, blocks[at])
+        if rows.times is None:
+            keeper.untimed += number
+        else:
+            keeper.left_out += number - len(times)
+
+    def timeline(self) -> Timeline:
+        """The arrivals of the requests counted so far; those of traffic counted before have none."""
+        return self._times.timeline()
 
     def take(self, traffic: Traffic) -> None:
         """Adds traffic that was counted before."""

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import codecs
 import csv
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Any, Final
 
 from msgspec import Struct
 
 from kvcore.workload.fields import record_requests
-from kvcore.workload.layers import READING
+from kvcore.workload.layers import READING, parsed_json
+from kvcore.workload.opening import slices_of
 from kvcore.workload.requests import (
     LONGEST_NAME,
     Reading,
@@ -75,6 +78,63 @@ def header_names(line: str) -> tuple[str, ...]:
     names = tuple(cell.strip() for cell in cells)
     are_names = len(names) > 1 and all(len(name) <= LONGEST_NAME for name in names)
     return names if are_names and all(number_of(name, LONGEST_NAME) is None for name in names) else ()
+
+
+def columns_of_file(source: Iterable[bytes]) -> tuple[str, ...]:
+    """The columns of a table, or the numbers in the first record of JSON lines; empty without any.
+
+    Example:
+        >>> columns_of_file([b"when,in_tok,out_tok", b"5,900,80"])
+        ('when', 'in_tok', 'out_tok')
+        >>> columns_of_file([b'{"id": "a", "in_tok": 900, "n": {"out_tok": 80}}'])
+        ('in_tok',)
+    """
+    lines = (line for slices in slices_of(source) for line in slices if line.strip())
+    head, _ = decoded_head(next(lines, b""))
+    if not head.startswith("{"):
+        return header_names(head)
+    try:
+        record = parsed_json(head)
+    except (ValueError, RecursionError):
+        return ()
+    if not isinstance(record, dict):
+        return ()
+    names = (
+        name for name, value in record.items() if type(value) in (int, float) and len(name) <= LONGEST_NAME
+    )
+    return tuple(islice(names, MAX_DELIMITERS))
+
+
+GUESSES: Final = {
+    "prompt": ("prompt", "input", "in", "context", "request", "query", "提示", "输入", "请求"),
+    "completion": ("completion", "output", "out", "generated", "generation", "response", "answer", "reply", "补全",
+                   "输出", "回答", "生成"),
+}  # fmt: skip
+"""Words in the names of columns with the tokens of prompts and of answers."""
+_TOKEN_WORDS: Final = ("tok", "tokens", "token", "len", "length", "toks", "长度")
+_PARTS: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+|[\u4e00-\u9fff]+")
+
+
+def guessed_columns(names: Sequence[str]) -> dict[str, str]:
+    """The likeliest column of each length, by the words in its name; "" where none has such a word.
+
+    Example:
+        >>> guessed_columns(("in_ms", "when", "in_tok", "tokOut"))
+        {'prompt': 'in_tok', 'completion': 'tokOut'}
+    """
+    found: dict[str, str] = {}
+    for field, words in GUESSES.items():
+        scores = {name: _score(name, words) for name in reversed(names) if name not in found.values()}
+        best = max(scores, key=lambda name: scores[name], default="")
+        found[field] = best if best and scores[best] else ""
+    return found
+
+
+def _score(name: str, words: Sequence[str]) -> int:
+    parts = {part.lower() for part in _PARTS.findall(name)}
+    fits = any(word in parts or (not word.isascii() and word in name) for word in words)
+    counts = any(word in parts or (not word.isascii() and word in name) for word in _TOKEN_WORDS)
+    return fits * (2 + counts)
 
 
 def columns_of(line: str, reading: Reading = READING) -> Columns | None:

@@ -88,7 +88,17 @@ class Layout:
             None if sessions is None else [str(one)[:MAX_SESSION_CHARACTERS] for one in sessions],
             None if self._seconds is None else self._first_and_last(self._seconds, records),
             None if blocks is None else [tuple(map(str, one)) for one in blocks],
+            None if self._seconds is None else partial(self._times, self._seconds, records),
         )
+
+    def _times(self, value: Value, records: Sequence[Any], most: int) -> list[float]:
+        return self._in_seconds(value.column(records[:most]))
+
+    def _in_seconds(self, times: Sequence[Any]) -> list[float]:
+        found = [one for one in map(seconds_of, times) if one is not None]
+        if self.are_milliseconds:
+            found = [one / 1e3 if one < _MILLISECONDS_BELOW else one for one in found]
+        return found
 
     def _first_and_last(self, value: Value, records: Sequence[Any]) -> tuple[float, float]:
         times = value.column(records)
@@ -99,11 +109,8 @@ class Layout:
         elif (last := max(map(float, times))) <= MAX_SECONDS:
             # Beyond, times may be in different units, and a larger number an earlier time.
             times = [min(map(float, times)), last]
-        found = [one for one in map(seconds_of, times) if one is not None]
-        first, last = min(found), max(found)
-        if self.are_milliseconds:
-            first, last = (one / 1e3 if one < _MILLISECONDS_BELOW else one for one in (first, last))
-        return first, last
+        found = self._in_seconds(times)
+        return min(found), max(found)
 
 
 def _only(values: Sequence[Value]) -> Value | None:
@@ -197,7 +204,9 @@ class Layouts:
                     record = _changed(record, value.path, value.of(chosen.randint(1, 9999)))
             rows = layout.rows([layout.record(self._form.data(record))])
             for same in (record, _turned(record)):
-                if _request_of(rows) != self._form.request(same):
+                read = self._form.request(same)
+                timed = None if rows.times is None else next(iter(rows.times(1)), None)
+                if _request_of(rows) != read or timed != read.seconds:
                     raise NoLayoutError
 
     def read(self, lines: Lines, alone: Callable[[], bool], add: Callable[[Rows], None]) -> None:

@@ -35,6 +35,7 @@ from kvcore.workload.layouts import JsonForm, Layouts, RowForm
 from kvcore.workload.opening import MAX_LINE_BYTES, Lines, is_parquet, parquet_rows, slices_of
 from kvcore.workload.requests import Reading, Request, Rows, Unusable, UnusableLineError, tables
 from kvcore.workload.streams import EngineLines, Records, Streams, json_at
+from kvcore.workload.timeline import Timeline
 from kvcore.workload.traffic import MARK, Traffic, read_traffic
 
 SHOWN_BAD_LINES: Final = 5
@@ -75,6 +76,8 @@ class RequestLog(Struct, frozen=True, kw_only=True):
     """Prompts counted from text, by a tokenizer or by the approximation."""
     unseen: tuple[str, ...] = ()
     """Field names given by the user that no record has."""
+    timeline: Timeline = Timeline()
+    """When its requests came, where it has times."""
 
     @property
     def without_answer(self) -> int:
@@ -250,6 +253,7 @@ class _Tally:
             not_counted=self.not_counted,
             by_text=self.by_text,
             unseen=self.reading.unseen,
+            timeline=self.collector.timeline(),
         )
 
 

@@ -222,6 +222,8 @@ class Rows(NamedTuple):
     seconds: tuple[float, float] | None
     """The first and the last time."""
     blocks: Sequence[Sequence[str]] | None
+    times: Callable[[int], Sequence[float]] | None = None
+    """The times of the first so many, worked out when asked for."""
 
 
 def checked_tokens(value: object, least: int = 0) -> int:

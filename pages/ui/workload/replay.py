@@ -1,9 +1,10 @@
-"""The Workload page's replay: a trace, or random arrivals of the mix, through the engine's own scheduler."""
+"""The Workload page's replay: the log just read, or random arrivals of a mix, through the engine's own scheduler."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator
+from html import escape
 from typing import Any, TypeVar
 
 import streamlit as st
@@ -18,32 +19,48 @@ from kvcore.charts.replay_figures import (
     REPLICAS,
     Compared,
     block_gib,
+    bound_clock,
     comparing,
+    hit_texts,
+    minute_sentence,
     replay_cards,
     replay_chart,
+    replay_verdict,
     reuse_chart,
     reuse_sentence,
+    time_unit,
 )
 from kvcore.planning import Plan
+from kvcore.replay.clock import Clock
 from kvcore.replay.reuse import reuse_of
-from kvcore.replay.series import Replay, most_rate, replaying, sped_up
+from kvcore.replay.series import Replay, most_rate, replayed, replaying, sped_up, times_carried
 from kvcore.replay.settings import settings_of
-from kvcore.replay.trace import TraceRequest, random_arrivals, read_trace
+from kvcore.replay.trace import MINUTE as MINUTE_SECONDS
+from kvcore.replay.trace import (
+    TraceRequest,
+    admitted,
+    busiest,
+    busiest_minute,
+    random_arrivals,
+    trace_of,
+)
 from kvcore.workload.mix import Mix
-from pages.ui.shared import elements, labels, net, notes, numbers, state
+from pages.ui.shared import elements, net, notes, numbers, state
 from pages.ui.shared.numbers import Limits
-from pages.ui.workload import clocks
+from pages.ui.workload import clocks, source
 
 T = TypeVar("T")
 TRACE, ASKED, DONE = "workload.replay.trace", "workload.replay.asked", "workload.replay.done"
 REUSE = "workload.replay.reuse"
 RUN, RATE = "replay", "rate"
 """Keys of what was asked for: a run, or a field to compare."""
-TRACE_TYPES = ("jsonl", "json", "csv")
-LARGEST_TRACE_MIB = 50
-"""The limit of `.streamlit/config.toml`."""
+MINUTE = "workload.replay.minute"
 REQUESTS = 1000
 """Requests of random arrivals."""
+USUAL = 5000
+"""Requests of a longer log that are replayed unless all are asked for."""
+MOST_AT_ONCE = 600
+"""Requests of the busiest minute that are replayed without being asked for: a moment."""
 RATE_FACTOR = Limits(0.01, 1000, is_whole=False)
 PER_SECOND = Limits(0.01, 10_000, is_whole=False)
 FACTORS = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0)
@@ -60,7 +77,7 @@ def panel(planned: Plan, mix: Mix, t: Words) -> None:
     )
     try:
         settings_of(planned)
-        trace, factor = _trace(mix, t)
+        trace, factor = _trace(planned, mix, t)
         clock = clocks.chosen(planned, t)
     except KvPlannerError as error:
         notes.problem(t("This cannot be replayed"), error, t)
@@ -94,7 +111,7 @@ def panel(planned: Plan, mix: Mix, t: Words) -> None:
     key = (str(state.params()), len(trace), trace[-1].arrival, clock, factor)
     try:
         if asked == RUN:
-            work = replaying(sped_up(trace, factor), settings_of(planned), clock)
+            work = _replaying(key, sped_up(trace, factor), planned, clock)
             st.session_state[DONE] = key, RUN, _worked(work, t)
         elif asked == RATE:
             rising = most_rate(trace, settings_of(planned), clock, FACTORS)
@@ -115,39 +132,126 @@ def panel(planned: Plan, mix: Mix, t: Words) -> None:
             _reuse(planned, trace, t)
 
 
+def _replaying(
+    key: object, trace: tuple[TraceRequest, ...], planned: Plan, clock: Clock
+) -> Generator[tuple[int, int], None, tuple[Replay, int]]:
+    """A replay, kept at once, and then how many times this traffic one replica carries."""
+    settings = settings_of(planned)
+    found = yield from replaying(trace, settings, clock)
+    st.session_state[DONE] = key, RUN, (found, None)
+    return found, (yield from times_carried(trace, settings, clock, found))
+
+
 @net.callback
 def _ask(what: str) -> None:
     st.session_state[ASKED] = what
 
 
-def _trace(mix: Mix, t: Words) -> tuple[tuple[TraceRequest, ...], float]:
-    upload = st.file_uploader(
-        labels.upload(
-            t(
-                "A trace with arrival times (JSON lines or CSV); without one, requests of your mix come at random"
-            ),
-            TRACE_TYPES,
-            t,
-            LARGEST_TRACE_MIB,
-        ),
-        type=[*TRACE_TYPES],
-        max_upload_size=LARGEST_TRACE_MIB,
-        key="workload.replay.upload",
-    )
+def _trace(planned: Plan, mix: Mix, t: Words) -> tuple[tuple[TraceRequest, ...], float]:
+    """The log just read, at its own times; a mix without times comes at random, at a stated rate."""
+    logged = _logged(planned, t)
     grid = st.grid(2, min_column_width=190)
     factor = numbers.of_session(
         grid.cell(), t("Arrival rate ×"), RATE_FACTOR, "workload.replay.factor", 1.0, t, step=0.25
     )
-    if upload is not None:
-        kept = st.session_state.get(TRACE)
-        if kept is None or kept[0] != upload.file_id:
-            kept = upload.file_id, read_trace(upload)
-            st.session_state[TRACE] = kept
-        return kept[1], float(factor)
-    rate = numbers.of_session(
-        grid.cell(), t("Requests a second"), PER_SECOND, "workload.replay.per_second", 1.0, t
-    )
-    return random_arrivals(mix.joint_cells, per_second=float(rate), requests=REQUESTS), float(factor)
+    if logged is None:
+        rate = numbers.of_session(
+            grid.cell(), t("Requests a second"), PER_SECOND, "workload.replay.per_second", 1.0, t
+        )
+        drawn = random_arrivals(mix.joint_cells, per_second=float(rate), requests=REQUESTS)
+        return drawn, float(factor)
+    requests = logged
+    if len(requests) > USUAL:
+        sizes = (USUAL, len(requests))
+        most = grid.selectbox(
+            t("Requests to replay"),
+            sizes,
+            format_func=lambda size: (
+                t("the busiest {requests}", requests=count(size))
+                if size == USUAL
+                else t("all {requests}", requests=count(size))
+            ),
+            key="workload.replay.most",
+        )
+        requests = busiest(requests, most)
+    return requests, float(factor)
+
+
+def _logged(planned: Plan, t: Words) -> tuple[TraceRequest, ...] | None:
+    """The requests of the log just read that the engine admits; says what they are, or why there are none."""
+    trace = _own_trace()
+    kept = source.shown_log()
+    if trace is None or kept is None:
+        st.caption(
+            t("This log has no times of arrival: its requests come at random, at the rate that you state.")
+            if kept is not None
+            else t("Requests of these lengths come at random, at the rate that you state.")
+        )
+        return None
+    limit, timeline = planned.resolved.max_model_len, kept.log.timeline
+    found = admitted(trace, limit)
+    span = trace[-1].arrival
+    unit, name = time_unit(span)
+    lines = [
+        t(
+            "{source}: {requests} {requests:request|requests} over {span} {unit}, {rate} a second, replayed when "
+            "they came.",
+            source=kept.source, requests=count(len(trace)), span=short_number(span / unit), unit=t(name),
+            rate=short_number(len(trace) / max(span, 1.0)),
+        )
+    ]  # fmt: skip
+    if missing := len(trace) - len(found):
+        lines.append(
+            t(
+                "{requests} with a prompt of {limit} tokens or more are left out: the engine refuses them.",
+                requests=count(missing), limit=count(limit),
+            )
+        )  # fmt: skip
+    if timeline.untimed:
+        lines.append(t("{requests} without a time are left out.", requests=count(timeline.untimed)))
+    if timeline.left_out:
+        lines.append(t("The log is longer: {requests} more are left out.", requests=count(timeline.left_out)))
+    st.text(" ".join(lines))
+    return found
+
+
+def _own_trace() -> tuple[TraceRequest, ...] | None:
+    """The requests of the log just read with their times; None where it has no times."""
+    kept = source.shown_log()
+    if kept is None or not kept.log.timeline.span_seconds:
+        return None
+    held = st.session_state.get(TRACE)
+    if held is None or held[0] is not kept.log:
+        held = st.session_state[TRACE] = kept.log, trace_of(kept.log.timeline)
+    found: tuple[TraceRequest, ...] = held[1]
+    return found
+
+
+def has_times() -> bool:
+    """Whether the log just read says when its requests came."""
+    return _own_trace() is not None
+
+
+def busiest_minute_line(planned: Plan, t: Words) -> str:
+    """What the busiest minute of the log just read takes, replayed; "" where that cannot be said quickly."""
+    trace = _own_trace()
+    if trace is None:
+        return ""
+    minute = busiest_minute(admitted(trace, planned.resolved.max_model_len))
+    if not 0 < len(minute) <= MOST_AT_ONCE:
+        return ""
+    key = str(state.params()), len(trace), minute[0].arrival
+    held = st.session_state.get(MINUTE)
+    if held is None or held[0] != key:
+        try:
+            settings, clock = settings_of(planned), bound_clock(planned)
+            found = replayed(minute, settings, clock)
+            said = found, sum(one.arrival > minute[-1].arrival - MINUTE_SECONDS for one in minute)
+        except KvPlannerError:
+            return ""
+        held = st.session_state[MINUTE] = key, said
+    found, number = held[1]
+    return minute_sentence(found, number, t)
 
 
 def _worked(work: Generator[tuple[int, int], None, T], t: Words) -> T:
@@ -172,13 +276,14 @@ def _worked(work: Generator[tuple[int, int], None, T], t: Words) -> T:
 
 def _show(what: str, found: Any, trace: tuple[TraceRequest, ...], t: Words) -> None:
     shown: dict[str, Callable[[], None]] = {
-        RUN: lambda: _replay(found, t),
+        RUN: lambda: _replay(found[0], found[1], t),
         RATE: lambda: _rate(found, trace, t),
     }
     shown.get(what, lambda: _comparison(what, found, t))()
 
 
-def _replay(found: Replay, t: Words) -> None:
+def _replay(found: Replay, times: int | None, t: Words) -> None:
+    notes.verdict(replay_verdict(found, times, t))
     figures = replay_cards(found, t)
     elements.card_grid(st.grid(len(figures), min_column_width=150), figures)
     elements.chart(
@@ -187,7 +292,16 @@ def _replay(found: Replay, t: Words) -> None:
         t("KV use, running and waiting requests over time; at most {share} of the blocks are in use",
           share=share_text(found.peak_usage, t)),
     )  # fmt: skip
-    st.caption(t("Blue: KV use. Green: running. Orange, dashed: waiting. Crosses: preemptions."))
+    entries = (
+        ("kv-use", t("KV use")),
+        ("kv-running", t("requests that run")),
+        ("kv-waiting", t("requests that wait")),
+        *([("kv-preempted", t("preemptions"))] if found.preemptions else ()),
+    )
+    items = "".join(
+        f'<li><span class="kv-swatch {name}"></span>{escape(text)}</li>' for name, text in entries
+    )
+    st.html(f'<ul class="kv-legend kv-wrapping">{items}</ul>')
 
 
 def _reuse(planned: Plan, trace: tuple[TraceRequest, ...], t: Words) -> None:
@@ -235,7 +349,7 @@ def _comparison(field: str, rows: Compared, t: Words) -> None:
             cells = (name, t.error(found), DASH, DASH, DASH, DASH)
         else:
             cells = (name, share_text(found.peak_usage, t), concurrency_text(found.mean_running),
-                     count(found.preemptions), share_text(found.hit_rate, t) if found.has_looked_up else DASH,
+                     count(found.preemptions), hit_texts(found, t)[0],
                      f"{found.seconds:,.0f}")  # fmt: skip
         body += "<tr>" + elements.figure_cells(*cells) + "</tr>"
     elements.table(head, body)

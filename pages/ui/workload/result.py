@@ -14,6 +14,7 @@ from kvcore.base.numbers import count, share_text, short_tokens
 from kvcore.base.units import round_up
 from kvcore.base.words import Words, listed, sentences
 from kvcore.charts.length_histogram import length_histogram, marked_limits
+from kvcore.charts.summary import Outcome, Sentence
 from kvcore.charts.workload_summary import (
     choice_rows,
     choices_csv,
@@ -21,6 +22,7 @@ from kvcore.charts.workload_summary import (
     left_out_note,
     mix_sentence,
     sentence,
+    target_sentence,
 )
 from kvcore.controls.offers import nearest_below
 from kvcore.evidence.carry import carried_over
@@ -53,10 +55,13 @@ def answer(plan: Plan, mix: Mix, choices: Choices, t: Words) -> None:
     wanted, now = mix.recommended_max_model_len, plan.resolved.max_model_len
     recommended, present = choices[wanted], choices[now]
     notes.scenario_line(plan, t)
-    notes.verdict(sentence(mix, recommended, present, t))
-    real = mix_sentence(recommended, present, t)
-    if real:
-        st.text(real)
+    said = sentence(mix, recommended, present, t)
+    target = target_sentence(plan, present, t)
+    texts = (f"{said.text}.", mix_sentence(recommended, present, t), "" if target is None else target.text)
+    short = target is not None and target.outcome is not Outcome.FITS and said.outcome is Outcome.FITS
+    notes.verdict(
+        Sentence(outcome=Outcome.CAUTION if short else said.outcome, text=sentences(t, filter(None, texts)))
+    )
     with st.container(horizontal=True, gap="small", key="workload.take", vertical_alignment="center"):
         if wanted != now and recommended.starts:
             use(wanted, t, primary=True)

@@ -88,11 +88,9 @@ def show(quantiles: LengthQuantiles) -> None:
 
 
 def columns_by_hand() -> tuple[tuple[str, str], ...]:
-    """The column names that a person gave."""
-    parts = (
-        part.partition("=") for part in str(st.session_state.get(COLUMNS, "")).split(",") if part.strip()
-    )
-    return tuple((field.strip(), name) for field, _, name in parts)
+    """The columns that a person chose for the file now read: pairs of a field and a name."""
+    found: tuple[tuple[str, str], ...] = st.session_state.get(COLUMNS, ())
+    return found
 
 
 def let_go(uploads: Sequence[Any]) -> None:
@@ -112,5 +110,6 @@ def clear_link() -> None:
 @net.callback
 def clear() -> None:
     """Removes the workload and asks again. For callbacks."""
-    st.session_state.pop(KEPT, None)
+    for name in (KEPT, COLUMNS):
+        st.session_state.pop(name, None)
     clear_link()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,15 @@ from kvcore.base.errors import WorkloadError
 from kvcore.base.numbers import count
 from kvcore.base.words import Words, listed, msg
 from kvcore.charts.workload_summary import REASONS
+from kvcore.workload.columns import columns_of_file, guessed_columns
 from kvcore.workload.histogram import MAX_TOKENS
 from kvcore.workload.logs import read_request_log, read_request_logs
 from kvcore.workload.mix import Mix, notices_of
+from kvcore.workload.opening import is_parquet
 from kvcore.workload.prometheus import read_metrics
 from kvcore.workload.requests import MAX_LOG_BYTES, Reading, tables
 from kvcore.workload.traffic import Percentiles, typed_quantiles
-from pages.ui.shared import labels, net, notes, numbers
+from pages.ui.shared import elements, labels, net, notes, numbers
 from pages.ui.workload import by_tokenizer, take_away
 from pages.ui.workload import source as workload_source
 
@@ -86,18 +89,20 @@ def _upload(t: Words) -> None:
         max_upload_size=LARGEST_UPLOAD_MB,
         key=f"workload.upload.{number}",
     )
-    st.text_input(
-        t("Columns by hand, where they are not found"),
-        placeholder="prompt=in, completion=out, max_tokens=limit",
-        key=workload_source.COLUMNS,
-        max_chars=300,
-    )
     if uploads and st.session_state.get(READ) != _asked(uploads):
         _read(uploads, t)
     error = st.session_state.get(ERROR)
     if uploads and error is not None:
-        notes.problem(t("This log cannot be read"), error, t)
-        st.text("\n".join(upload.name for upload in uploads))
+        if error.code in ("request-log-columns", "request-log-no-length") and (names := _columns(uploads)):
+            _ask_columns(uploads, names, t)
+        else:
+            notes.problem(t("This log cannot be read"), error, t, alert=True)
+            st.text("\n".join(upload.name for upload in uploads))
+    with st.expander(t("Formats that are read"), icon=":material/description:"):
+        _formats(t)
+
+
+def _formats(t: Words) -> None:
     st.markdown(
         "\n".join(
             f"- {line}"
@@ -106,7 +111,7 @@ def _upload(t: Words) -> None:
                   "or with their text; LiteLLM, Langfuse, OpenTelemetry; Mooncake, ShareGPT, LMSYS; "
                   "`vllm bench serve`."),
                 t("**CSV**: a column `prompt_tokens` (or `input_tokens`, `ContextTokens` …), and `completion_tokens` "
-                  "and `max_tokens` where you have them."),
+                  "and `max_tokens` where you have them; columns with other names are chosen from menus."),
                 t("**Packed**: any of them as gzip or zstd, in UTF-16, or as Parquet; `traffic.json` of "
                   "`kvcore workload --save`."),
                 t("**vLLM's own lines**: `--enable-log-requests`; newer versions print lengths only with "
@@ -114,6 +119,54 @@ def _upload(t: Words) -> None:
             )
         )
     )  # fmt: skip
+
+
+def _columns(uploads: Sequence[Any]) -> tuple[str, ...]:
+    """The columns of the first file that has any."""
+    for upload in uploads:
+        upload.seek(0)
+        try:
+            if not is_parquet(upload) and (names := columns_of_file(upload)):
+                return names
+        except WorkloadError:
+            continue
+    return ()
+
+
+def _ask_columns(uploads: Sequence[Any], names: tuple[str, ...], t: Words) -> None:
+    """Menus with the columns that the file has, for one whose columns are called otherwise."""
+    guessed = guessed_columns(names)
+    with st.container(border=True, gap="xsmall", key="workload.columns.ask"):
+        st.warning(t("Which columns have the lengths, in tokens?"), icon=":material/table_chart:")
+        st.text(", ".join(upload.name for upload in uploads))
+        grid = st.grid(2, min_column_width=160)
+        labels_of = {"prompt": t("Tokens of the prompt"), "completion": t("Tokens of the answer")}
+        for field, label in labels_of.items():
+            options = names if field == "prompt" else ("", *names)
+            at = options.index(guessed[field]) if guessed[field] in options else 0
+            grid.cell().selectbox(
+                label,
+                options,
+                index=at,
+                format_func=lambda name: labels.plain(name) if name else t("no such column"),
+                key=f"{workload_source.COLUMNS}.{field}",
+            )
+        st.button(
+            t("Read with these columns"),
+            key="workload.columns.take",
+            type="primary",
+            icon=":material/check:",
+            on_click=_take_columns,
+        )
+
+
+@net.callback
+def _take_columns() -> None:
+    found = {
+        field: st.session_state.get(f"{workload_source.COLUMNS}.{field}")
+        for field in ("prompt", "completion")
+    }
+    st.session_state[workload_source.COLUMNS] = tuple((field, name) for field, name in found.items() if name)
 
 
 def _read(uploads: Sequence[Any], t: Words) -> None:
@@ -144,13 +197,14 @@ def _read(uploads: Sequence[Any], t: Words) -> None:
 
 def _asked(uploads: Sequence[Any]) -> tuple[str, ...]:
     """The identity of the files of one reading."""
-    return (*(one.file_id for one in uploads), str(st.session_state.get(workload_source.COLUMNS, "")))
+    return (*(one.file_id for one in uploads), str(workload_source.columns_by_hand()))
 
 
 @net.callback
 def _forget_uploads() -> None:
     st.session_state[UPLOADS] = st.session_state.get(UPLOADS, 0) + 1
-    st.session_state.pop(ERROR, None)
+    for name in (ERROR, READ):
+        st.session_state.pop(name, None)
 
 
 def _samples(t: Words) -> None:
@@ -291,41 +345,57 @@ def source(mix: Mix, t: Words) -> None:
             icon=":material/arrow_back:",
             on_click=workload_source.clear,
         )
-    st.caption(_percentile_line(mix, t))
+
+
+def read_notes(mix: Mix, t: Words) -> None:
+    """The lengths as a small table; what they rest on, and, folded, how they were read."""
+    _percentile_table(mix, t)
+    shown = workload_source.shown_log()
+    doubts, others = ([], []) if shown is None else _read_lines(shown, t)
+    if mix.is_from_percentiles:
+        doubts.append(
+            t(
+                "Between the percentiles a log-normal shape is assumed; the result is as exact as "
+                "that assumption."
+            )
+        )
     if mix.traffic.error:
-        st.caption(
+        others.append(
             t(
                 "P50, P90, P95, P99 and the longest of each length are exact; other lengths stand at the mean of bins "
                 "{share} % wide, so that the link carries what the page shows.",
                 share=f"{100 * mix.traffic.error:.2g}",
             )
         )
-    if mix.is_from_percentiles:
-        st.caption(
-            t(
-                "Between the percentiles a log-normal shape is assumed; the result is as exact as "
-                "that assumption."
-            )
-        )
-    elif shown is not None:
-        _read_notes(shown, t)
+    if doubts:
+        st.text("\n".join(doubts))
+    if others:
+        with st.expander(t("How these lengths were read"), icon=":material/info:", key="workload.notes"):
+            st.text("\n".join(others))
+    if shown is not None and shown.log.by_text:
+        by_tokenizer.ask(t)
 
 
-def _percentile_line(mix: Mix, t: Words) -> str:
+def _percentile_table(mix: Mix, t: Words) -> None:
     parts = (
         (t("prompt"), mix.quantiles.prompt),
         (t("answer"), mix.quantiles.answer),
         (t("both together"), mix.quantiles.taken),
         (t("context needed"), mix.quantiles.needed),
     )
-    texts = [f"{name} {' / '.join(map(count, found.values))}" for name, found in parts if found.p99]
-    return t("P50 / P95 / P99 in tokens: {lengths}", lengths=" · ".join(texts))
+    body = "".join(
+        f"<tr><td>{escape(name)}</td>{elements.figure_cells(*map(count, found.values))}</tr>"
+        for name, found in parts
+        if found.p99
+    )
+    elements.table((t("Tokens"), *PERCENTILE_NAMES), body)
 
 
-def _read_notes(kept: workload_source.KeptLog, t: Words) -> None:
-    """Notes on what is approximate, assumed or missing."""
+def _read_lines(kept: workload_source.KeptLog, t: Words) -> tuple[list[str], list[str]]:
+    """What the lengths rest on, and what else was read or left out."""
     log = kept.log
-    lines = []
+    doubts: list[str] = []
+    lines: list[str] = []
     if log.unusable:
         lines.append(
             t(
@@ -336,7 +406,7 @@ def _read_notes(kept: workload_source.KeptLog, t: Words) -> None:
             )
         )
     if log.estimated:
-        lines.append(
+        doubts.append(
             t(
                 "{share} % of the prompts had no token counts: counted from their text by a rate for each script. "
                 "Against two vocabularies Chinese is right to -17 to +21 %, Latin script and code to -25 to +42 %, "
@@ -365,7 +435,7 @@ def _read_notes(kept: workload_source.KeptLog, t: Words) -> None:
                 records=count(log.other_kinds),
             )
         )
-    lines += [f"{t.error(one)}. {t.next_step(one)}." for one in notices_of(log)]
+    doubts += [f"{t.error(one)}. {t.next_step(one)}." for one in notices_of(log)]
     if log.not_counted:
         lines.append(
             t(
@@ -374,7 +444,7 @@ def _read_notes(kept: workload_source.KeptLog, t: Words) -> None:
             )
         )
     if 0 < log.traffic.without_max_tokens < log.traffic.requests:
-        lines.append(
+        doubts.append(
             t(
                 "Requests that state no max_tokens: {missing} of {requests}; the context that they need was counted "
                 "with their own answers instead, or with 1 token.",
@@ -383,7 +453,7 @@ def _read_notes(kept: workload_source.KeptLog, t: Words) -> None:
             )
         )
     if log.without_answer:
-        lines.append(
+        doubts.append(
             t(
                 (
                     "Requests without an answer in the log: {requests}; their max_tokens was used "
@@ -394,7 +464,4 @@ def _read_notes(kept: workload_source.KeptLog, t: Words) -> None:
         )
     if log.other_lines:
         lines.append(t("Other lines of the engine's log, skipped: {lines}.", lines=count(log.other_lines)))
-    if lines:
-        st.text("\n".join(lines))
-    if log.by_text:
-        by_tokenizer.ask(t)
+    return doubts, lines

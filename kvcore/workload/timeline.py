@@ -1,0 +1,142 @@
+"""When the requests of a log came, and with which lengths: what a replay takes of a log. No text is in it."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+from msgspec import Struct
+
+from kvcore.base.units import ceil_div
+
+MAX_ARRIVALS: Final = 100_000
+"""Arrivals kept of a log, the first ones: as many as a replay takes."""
+MAX_HASHES: Final = 1_000_000
+"""Hashes of prompt blocks kept with them."""
+BLOCK_TOKENS: Final = (512, 16, 32, 64, 128, 256, 1024)
+"""Tokens that a hash may stand for: Mooncake's traces have 512, engines their block size."""
+_TOKENS, _HASHES = "i", "q"
+
+
+class Arrival(NamedTuple):
+    """One request of a log: its time in seconds, its lengths in tokens, and hashes of its prompt's blocks."""
+
+    seconds: float
+    prompt_tokens: int
+    answer_tokens: int
+    hashes: Sequence[int]
+
+
+class Timeline(Struct, frozen=True, kw_only=True):
+    """The arrivals of a log, packed: a few bytes each, in the order of the log."""
+
+    seconds: bytes = b""
+    prompts: bytes = b""
+    answers: bytes = b""
+    hashes: bytes = b""
+    hashed: bytes = b""
+    """How many of `hashes` each request has; empty where none has any."""
+    left_out: int = 0
+    """Requests with a time beyond MAX_ARRIVALS or MAX_HASHES."""
+    untimed: int = 0
+    """Requests without a time."""
+
+    def __len__(self) -> int:
+        return len(_times(self.seconds))
+
+    @property
+    def block_tokens(self) -> int | None:
+        """Tokens that one hash stands for: the first of BLOCK_TOKENS by which every prompt has as many blocks as
+        hashes; None where no request has hashes or none of them fits.
+
+        Example:
+            >>> taken = Timekeeper()
+            >>> taken.add(0.0, 600, 7, (1, 2))
+            >>> taken.timeline().block_tokens
+            512
+        """
+        if not self.hashed:
+            return None
+        pairs = {*zip(_whole(_TOKENS, self.prompts), _whole(_TOKENS, self.hashed), strict=True)}
+        pairs = {(prompt, number) for prompt, number in pairs if number}
+        fitting = (
+            size for size in BLOCK_TOKENS
+            if all(number in (ceil_div(prompt, size), prompt // size) for prompt, number in pairs)
+        )  # fmt: skip
+        return next(fitting, None)
+
+    @property
+    def span_seconds(self) -> float:
+        """Time from the first arrival to the last."""
+        times = _times(self.seconds)
+        return max(times) - min(times) if times else 0.0
+
+    def arrivals(self) -> Iterator[Arrival]:
+        """The requests, in the order of the log."""
+        times, prompts, answers = (
+            _times(self.seconds),
+            _whole(_TOKENS, self.prompts),
+            _whole(_TOKENS, self.answers),
+        )
+        hashes, hashed, at = _whole(_HASHES, self.hashes), _whole(_TOKENS, self.hashed), 0
+        for place, time in enumerate(times):
+            number = hashed[place] if hashed else 0
+            yield Arrival(time, prompts[place], answers[place], hashes[at : at + number])
+            at += number
+
+
+def _times(packed: bytes) -> array[float]:
+    return array("d", packed)
+
+
+def _whole(kind: str, packed: bytes) -> array[int]:
+    return array(kind, packed)
+
+
+class Timekeeper:
+    """Collects the arrivals of a log, in bounded memory whatever comes.
+
+    Example:
+        >>> taken = Timekeeper()
+        >>> taken.add(1760000000.5, 900, 80)
+        >>> found = taken.timeline()
+        >>> len(found), next(found.arrivals())[:3]
+        (1, (1760000000.5, 900, 80))
+    """
+
+    def __init__(self) -> None:
+        self._seconds, self._prompts, self._answers = _times(b""), _whole(_TOKENS, b""), _whole(_TOKENS, b"")
+        self._hashes, self._hashed = _whole(_HASHES, b""), _whole(_TOKENS, b"")
+        self.left_out = self.untimed = 0
+
+    @property
+    def room(self) -> int:
+        """How many more arrivals are kept."""
+        return MAX_ARRIVALS - len(self._seconds) if len(self._hashes) < MAX_HASHES else 0
+
+    def add(self, seconds: float | None, prompt: int, answer: int, blocks: Sequence[str | int] = ()) -> None:
+        """Keeps one request; one without a time, or beyond the limits, is only counted."""
+        if seconds is None:
+            self.untimed += 1
+        elif self.room and len(self._hashes) + len(blocks) <= MAX_HASHES:
+            self._seconds.append(seconds)
+            self._prompts.append(prompt)
+            self._answers.append(answer)
+            # Hashes of texts are keyed: nothing of what the log calls its blocks is kept.
+            self._hashes.extend(map(hash, map(str, blocks)))
+            self._hashed.append(len(blocks))
+        else:
+            self.left_out += 1
+
+    def timeline(self) -> Timeline:
+        """The arrivals so far."""
+        return Timeline(
+            seconds=self._seconds.tobytes(),
+            prompts=self._prompts.tobytes(),
+            answers=self._answers.tobytes(),
+            hashes=self._hashes.tobytes(),
+            hashed=self._hashed.tobytes() if self._hashes else b"",
+            left_out=self.left_out,
+            untimed=self.untimed,
+        )
