@@ -199,7 +199,7 @@ def test_traces_of_several_kinds() -> None:
     [
         (b"", "request-log-empty"),
         (b"{", "request-log-empty"),
-        (b'{"timestamp": 1}', "request-log-no-length"),
+        (b'{"timestamp": 1}', "request-log-fields"),
         (b'{"timestamp": "x", "prompt_tokens": 1, "output_tokens": 1}', "trace-without-times"),
         (b'{"timestamp": NaN, "prompt_tokens": 1, "output_tokens": 1}', "trace-without-times"),
         (b'{"timestamp": 1, "prompt_tokens": -1, "output_tokens": 1}', "request-log-absurd"),

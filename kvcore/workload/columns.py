@@ -6,13 +6,12 @@ import codecs
 import csv
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import islice
 from typing import Any, Final
 
 from msgspec import Struct
 
 from kvcore.workload.fields import record_requests
-from kvcore.workload.layers import READING, parsed_json
+from kvcore.workload.layers import READING
 from kvcore.workload.opening import slices_of
 from kvcore.workload.requests import (
     LONGEST_NAME,
@@ -81,28 +80,14 @@ def header_names(line: str) -> tuple[str, ...]:
 
 
 def columns_of_file(source: Iterable[bytes]) -> tuple[str, ...]:
-    """The columns of a table, or the numbers in the first record of JSON lines; empty without any.
+    """The columns of a table by its header line; empty for any other file.
 
     Example:
         >>> columns_of_file([b"when,in_tok,out_tok", b"5,900,80"])
         ('when', 'in_tok', 'out_tok')
-        >>> columns_of_file([b'{"id": "a", "in_tok": 900, "n": {"out_tok": 80}}'])
-        ('in_tok',)
     """
     lines = (line for slices in slices_of(source) for line in slices if line.strip())
-    head, _ = decoded_head(next(lines, b""))
-    if not head.startswith("{"):
-        return header_names(head)
-    try:
-        record = parsed_json(head)
-    except (ValueError, RecursionError):
-        return ()
-    if not isinstance(record, dict):
-        return ()
-    names = (
-        name for name, value in record.items() if type(value) in (int, float) and len(name) <= LONGEST_NAME
-    )
-    return tuple(islice(names, MAX_DELIMITERS))
+    return header_names(decoded_head(next(lines, b""))[0])
 
 
 GUESSES: Final = {

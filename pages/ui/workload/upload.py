@@ -70,8 +70,9 @@ def ask(t: Words) -> None:
     take_away.query(t)
     st.caption(
         t(
-            "A log is read in the memory of the server that runs this page, for this session only: counts are taken "
-            "from it, nothing is stored or sent on. The link carries how many requests have which lengths, no text."
+            "A log is read in the memory of the server that runs this page, for this session only: counts and times of "
+            "arrival are taken from it, nothing is stored or sent on. The link carries how many requests have which "
+            "lengths: no text, no times."
         )
     )
 
@@ -93,7 +94,7 @@ def _upload(t: Words) -> None:
         _read(uploads, t)
     error = st.session_state.get(ERROR)
     if uploads and error is not None:
-        if error.code in ("request-log-columns", "request-log-no-length") and (names := _columns(uploads)):
+        if names := _columns(uploads, error):
             _ask_columns(uploads, names, t)
         else:
             notes.problem(t("This log cannot be read"), error, t, alert=True)
@@ -121,9 +122,11 @@ def _formats(t: Words) -> None:
     )  # fmt: skip
 
 
-def _columns(uploads: Sequence[Any]) -> tuple[str, ...]:
-    """The columns of the first file that has any."""
-    for upload in uploads:
+def _columns(uploads: Sequence[Any], error: WorkloadError) -> tuple[str, ...]:
+    """The fields of a log that has none with a known name: of its records, else the columns of the first table."""
+    if error.code == "request-log-fields":
+        return tuple(str(error.params["fields"]).split(", "))
+    for upload in uploads if error.code in ("request-log-columns", "request-log-no-length") else ():
         upload.seek(0)
         try:
             if not is_parquet(upload) and (names := columns_of_file(upload)):
