@@ -35,6 +35,10 @@ COST_OF_A_REST: Final = 0.004
 """Deducted for each letter of the id that no word asks for, so that the plainest of like names comes first."""
 COST_OF_A_SIBLING: Final = 0.1
 """Deducted for a model of which only the name is known: those with a config of their own come first."""
+COST_OF_A_BASE: Final = 0.08
+"""Deducted for a model of which the catalogue has the one that follows instructions, too: that one is served."""
+_SERVED: Final = ("-instruct", "-chat", "-it", "-chat-hf")
+"""Ends of the names of models that follow instructions, after the name of their base."""
 LEAST: Final = 0.01
 """Lowest score of a name with every word."""
 
@@ -170,8 +174,14 @@ def _score(words: Sequence[str], name: _Name, letters: int, *, forgives: bool) -
 
 @cache
 def _models() -> tuple[tuple[str, tuple[_Name, ...]], ...]:
-    own = frozenset(model_ids())
-    costs = ((model, 0.0 if model in own else COST_OF_A_SIBLING) for model in known_ids())
+    own, known = frozenset(model_ids()), frozenset(map(str.lower, known_ids()))
+
+    def cost(model: str) -> float:
+        base = model.lower().removesuffix("-base").removesuffix("-hf").removesuffix("-pt")
+        is_base = any(base + end in known for end in _SERVED)
+        return (0.0 if model in own else COST_OF_A_SIBLING) + (COST_OF_A_BASE if is_base else 0.0)
+
+    costs = ((model, cost(model)) for model in known_ids())
     return tuple((model, (_Name.of(model, cost),)) for model, cost in costs)
 
 

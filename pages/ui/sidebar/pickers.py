@@ -24,6 +24,8 @@ OWN_NAME, OWN_MEMORY, OWN_VENDOR, OWN_LINK = (
     "own_card.name", "own_card.memory_gib", "own_card.vendor", "own_card.interconnect",
 )  # fmt: skip
 LONGEST_TEXT = 100
+MOST_HITS = 8
+"""Names that are shown below a search field."""
 OWN_LIMITS = numbers.Limits(0.25, 1024, is_whole=False)
 
 
@@ -65,7 +67,7 @@ def model(t: Words) -> None:
             ),
             find=lambda text: [
                 Hit(name, name, catalogue_rows.bundled_facts(name, t))
-                for name in catalogue.search_models(text)
+                for name in catalogue.search_models(text, limit=MOST_HITS + 1)
             ],
             take=_take_model,
             nothing=t("No bundled model has this name."),
@@ -101,7 +103,7 @@ def accelerator(t: Words) -> None:
             help_text=t("The memory is what the driver shows, a little less than the figure in the name."),
             find=lambda text: [
                 Hit(found.id, t.card(found.name), catalogue_rows.accelerator_facts(found, t))
-                for found in catalogue.search_accelerators(text)
+                for found in catalogue.search_accelerators(text, limit=MOST_HITS + 1)
             ],
             take=_take_card,
             nothing=t("No bundled accelerator has this name."),
@@ -129,7 +131,9 @@ def _search(one: Picker, now: str, t: Words) -> None:
         text = _field(one.key, one.label, now, one.help_text)
         if text:
             hits = one.find(text)
-            _hits(hits, one.kind, one.take)
+            _hits(hits[:MOST_HITS], one.kind, one.take)
+            if len(hits) > MOST_HITS:
+                st.caption(t("There are more: type another word of the name."))
             if not hits:
                 st.caption(one.nothing)
                 st.button(
