@@ -195,3 +195,32 @@ def test_a_doubled_dollar_sign_is_one(kind: Artefact) -> None:
         scenario_from_request({"model": "/models/a$b$$c", "config": config, "accelerator": "L40S-48GB"})
     )
     assert read(artefact(kind, start)).model == "/models/a$b$$c"
+
+
+def test_the_card_of_a_file_is_the_card_of_the_plan() -> None:
+    text = (
+        "apiVersion: v1\nkind: Pod\nspec:\n  nodeSelector: {nvidia.com/gpu.product: NVIDIA-L40S}\n  containers:\n"
+        "  - {name: c, image: 'vllm/vllm-openai:v0.19.0', args: [--model=Qwen/Qwen3-8B, --max-model-len=8192]}\n"
+    )
+    card = scenario_from_log(read(text)).scenario.accelerator
+    assert card is not None
+    assert card.id == "L40S-48GB"
+
+
+@pytest.mark.parametrize(
+    ("line", "model"),
+    [
+        ("vllm serve /cache/hub/models--Qwen--Qwen3-8B/snapshots/0123abcd -tp 2", "Qwen/Qwen3-8B"),
+        ("vllm serve /models/current --served-model-name Qwen/Qwen3-8B -tp 2", "Qwen/Qwen3-8B"),
+        ("uv run vllm serve Qwen/Qwen3-8B -tp 2", "Qwen/Qwen3-8B"),
+    ],
+)
+def test_a_model_by_its_path_or_its_served_name(line: str, model: str) -> None:
+    assert scenario_from_log(read(line)).scenario.model == model
+
+
+def test_of_several_workloads_the_first_is_read_and_said() -> None:
+    one = "  {}: {{image: 'vllm/vllm-openai:v0.19.0', command: --model {} --max-num-seqs 2}}\n"
+    log = read("services:\n" + one.format("a", "Qwen/Qwen3-8B") + one.format("b", "Qwen/Qwen3-32B"))
+    assert log.model == "Qwen/Qwen3-8B"
+    assert [notice.code for notice in log.notices] == ["log-several-workloads"]
