@@ -5,7 +5,9 @@ Source: SkyPilot's task YAML (resources, num_nodes, envs, run, service) and its 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from typing import Final
 
 from kvcore.manifests.build import Facts, built
 from kvcore.manifests.cards import card_in
@@ -14,6 +16,9 @@ from kvcore.manifests.pods import Found, Input, distinct
 from kvcore.manifests.programs import script_launches
 from kvcore.manifests.unknowns import has_mark
 from kvcore.manifests.workload import binary_gib, whole
+
+_CONTINUED: Final = re.compile(r"\n\s{0,80}(?=-)")
+"""A line of a folded command that goes on with an option."""
 
 
 def task(document: Map, given: Input) -> Iterator[Found]:
@@ -93,8 +98,8 @@ def dstack(document: Map, given: Input) -> Iterator[Found]:
     named = next((part for part in parts if card_in(part) is not None), None)
     variables: dict[str, str] = {}
     for one in rows(document.get("env")):
-        name, is_set, value = str(one).partition("=")
-        variables |= {name: value} if is_set else {}
+        key, is_set, value = str(one).partition("=")
+        variables |= {key: value} if is_set else {}
     variables |= {
         key: str(value) for key, value in mapping(document.get("env")).items() if isinstance(value, str)
     }
@@ -102,9 +107,7 @@ def dstack(document: Map, given: Input) -> Iterator[Found]:
     known = {"DSTACK_NODES_NUM": "1", "DSTACK_NODE_RANK": "0"}
     known |= {"DSTACK_GPUS_NUM": str(gpus), "DSTACK_GPUS_PER_NODE": str(gpus)} if gpus is not None else {}
     commands = document.get("commands")
-    lines = [
-        " ".join(str(one).split("\n")) if "|" not in str(one)[:1] else str(one) for one in rows(commands)
-    ]
+    lines = [_CONTINUED.sub(" ", str(one)) for one in rows(commands)]
     name, image = text_of(document.get("name")), text_of(document.get("image"))
     facts = Facts(
         name=str(name) if name is not None else None, kind="dstack", file=given.file, line=line_of(document),
