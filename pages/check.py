@@ -18,9 +18,12 @@ notes.repairs(t)
 st.header(t("Check a start against its plan"), anchor=False)
 log_tab, prerun_tab = tabs.shown(t)
 with log_tab:
-    check_log.ask(t)
     kept = check_log.kept_log()
     log = None if kept is None else kept.read
+    if kept is None or isinstance(log, LogError):
+        check_log.ask(t)
+    else:
+        check_log.checked(kept, t)
     if kept is not None and log is not None and not isinstance(log, LogError):
         prerun.offer(kept.content, log, t)
         t = state.translator(log.engine)
@@ -35,12 +38,12 @@ with log_tab:
         else:
             compared = compare(log, planned)
             is_known = check_log.knows_model(found)
-            result.surroundings(log, t)
             result.failure(log, found.scenario, planned, t, offers_fixes=is_known)
             # Once a fix was made, the log's own scenario is no longer the plan's: what was done stands alone.
             is_fixed = taken.is_fixed()
             if not is_fixed:
                 result.headline(compared, log, planned, t, is_known=is_known)
+            result.surroundings(log, t)
             check_log.unknown_model(found, t)
             check_log.found(kept, log, t)
             guess = guessed_cards(log, found.scenario)
@@ -52,5 +55,6 @@ with log_tab:
             if compared.measured_parts and is_known and not is_fixed:
                 result.comparison(compared, planned, t)
                 result.use_measurements(log, found, planned, t)
+        check_log.another(t)
 with prerun_tab:
     prerun.section(t)

@@ -200,7 +200,7 @@ def test_taking_the_scenario_over_leaves_the_figures_predicted() -> None:
     assert TAKE not in keys(app)
 
 
-@pytest.mark.parametrize(("locale", "words"), [("en-US", "is left"), ("zh-CN", "此次启动失败")])
+@pytest.mark.parametrize(("locale", "words"), [("en-US", "is left"), ("zh-CN", "启动失败")])
 def test_a_failed_start_is_explained_with_the_change_that_mends_it(locale: str, words: str) -> None:
     app = open_check(locale)
     checked(app.button(key="sample.failed").click().run())

@@ -163,10 +163,11 @@ def advice(comparison: Comparison, t: Words) -> str:
         if missing:
             right = "right-so-far" if comparison.names_card else "borrowed-card-so-far"
         return t(texts[right], missing=listed(t, missing))
+    difference = largest.difference_gib or 0.0
     return t(
-        texts["off"],
+        texts["more" if difference > 0 else "less"],
         part=t(GIVEN_LABELS[largest.part]),
-        difference=signed_gib(largest.difference_gib or 0.0),
+        size=two_decimals(abs(difference)),
         step=t.next_step(largest.causes[0]).rstrip("。."),
     )
 

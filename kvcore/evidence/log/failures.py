@@ -93,6 +93,18 @@ class Failure(Struct, frozen=True, kw_only=True):
     fp8_suffices: bool = False
     """For a context that is too long: whether it may fit with an fp8 KV cache."""
 
+    @property
+    def device(self) -> int | None:
+        """The number of the card on its machine: of the line itself, else the worker's rank; None where neither tells.
+
+        Example:
+            >>> found = Failure(code="start-oom", phase=Phase.WARM_UP, line_number=1, line="", rank="Worker_TP2")
+            >>> found.device, replace(found, line="Free memory on device cuda:3 (1/79 GiB)").device
+            (2, 3)
+        """
+        told = _DEVICE.search(self.line) or _RANK.search(self.rank)
+        return None if told is None else int(told[1])
+
     def number(self, name: str) -> float | None:
         """A number of the error's text, or None."""
         return self.numbers.get(name)
@@ -106,6 +118,12 @@ class Failure(Struct, frozen=True, kw_only=True):
         return Notice(code=self.code, params=params)
 
 
+_DEVICE: Final = re.compile(r"(?:cuda:|npu:|\bGPU |\bNPU )(\d{1,3})\b")
+_RANK: Final = re.compile(r"\AWorker(?:_TP)?_?(\d{1,3})(?:_EP\d{1,3})?\Z")
+"""A worker of one machine without stages and replicas: its rank is its card's number.
+
+Source: v1/executor/multiproc_executor.py:WorkerProc.setup_proc_title_and_log_prefix (0.23.0).
+"""
 _TOO_LONG: Final = "start-context-too-long"
 _NO_MEMORY: Final = "start-no-kv-memory"
 _SAMPLER: Final = "start-oom-sampler"

@@ -17,6 +17,8 @@ class Phase(StrEnum):
 
     CONFIGURATION = "configuration"
     """Before any memory is taken."""
+    DEVICE = "device"
+    """When a worker opens its card and holds what is free there against the budget."""
     LOADING = "loading"
     PROFILING = "profiling"
     KV_CACHE = "kv-cache"

@@ -61,7 +61,7 @@ def ask(t: Words) -> None:
         st.button(
             t("Check"), key="check.go", type="primary", icon=":material/fact_check:", on_click=_take_pasted
         )
-        if kept is not None:
+        if kept is not None and isinstance(kept.read, LogError):
             st.button(
                 t("Clear"), icon=":material/close:", on_click=_clear, type="tertiary", key="check.clear"
             )
@@ -93,6 +93,23 @@ def ask(t: Words) -> None:
             "only; it is neither stored nor sent on. Only numbers that you use go into the link."
         )
     )
+
+
+def checked(kept: KeptLog, t: Words) -> None:
+    """What was checked, in one line above its result, and the way to the next log."""
+    with st.container(horizontal=True, gap="small", vertical_alignment="center", key="check.source"):
+        st.text(kept.source or t("Pasted text"), width="content")
+        st.button(
+            t("Check another"), icon=":material/close:", on_click=_clear, type="tertiary", key="check.clear"
+        )
+
+
+def another(t: Words) -> None:
+    """The field with the text, folded below its result: to change a line and check again, or to paste the next."""
+    with st.expander(
+        t("The text that was checked, or another one"), icon=":material/edit_note:", key="check.input"
+    ):
+        ask(t)
 
 
 def kept_log() -> KeptLog | None:
@@ -150,7 +167,7 @@ def _clear() -> None:
 def refusal(error: LogError, source: str, t: Words) -> None:
     """Why a log cannot be read; the pasted text stays in the field."""
     with st.container(border=True):
-        st.markdown(f":material/error: **{t('This log cannot be read')}**")
+        st.error(f"**{t('This log cannot be read')}**", icon=":material/error:")
         if source:
             st.text(source)
         st.text(f"{t.error(error)}\n→ {t.next_step(error)}")

@@ -32,6 +32,7 @@ from pages.ui.shared import drawings, elements, notes, state
 
 PHASES = {
     "configuration": msg("while the flags were checked, before any memory was taken"),
+    "device": msg("when a worker opened its card, before any weights were loaded"),
     "loading": msg("while the weights were loaded"),
     "profiling": msg("in the profile run"),
     "kv-cache": msg("when the KV cache was sized"),
@@ -58,7 +59,13 @@ def failure(
     found = log.failure
     if found is None:
         return
-    st.error(t("This start failed {phase}.", phase=t(PHASES[found.phase.value])), icon=":material/cancel:")
+    phase = t(PHASES[found.phase.value])
+    said = (
+        t("This start failed {phase}.", phase=phase)
+        if found.device is None
+        else t("This start failed {phase}, on GPU {number}.", phase=phase, number=str(found.device))
+    )
+    st.error(said, icon=":material/cancel:")
     if isinstance(planned, Plan):
         planned = with_measurements(log, planned)
         scenario = planned.scenario
