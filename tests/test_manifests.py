@@ -70,6 +70,16 @@ def test_no_secret_is_kept() -> None:
     assert "hidden" not in repr(read(DEPLOYMENT))
 
 
+def test_no_login_of_an_address_is_shown() -> None:
+    text = (
+        "export LMCACHE_REMOTE_URL=redis://me:hidden@cache:6379\n"
+        "vllm serve a/b --otlp-traces-endpoint http://x:hidden@y\n"
+    )
+    one = only(text)
+    assert "LMCACHE_REMOTE_URL" in one.environment
+    assert "hidden" not in repr((one.environment, one.extra))
+
+
 SCRIPT_ARGUMENTS = {"tensor_parallel_size": 4, "max_model_len": 8192, "enforce_eager": True}
 FILES: dict[str, tuple[str, tuple[str | None, str | None, str | None], dict[str, Any]]] = {
     "shell": (

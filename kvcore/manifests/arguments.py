@@ -28,6 +28,7 @@ _LEVEL: Final = re.compile(r"-O=?\d")
 _SECRETS: Final = re.compile(
     r"(?:^|_)(?:api_?keys?|(?:hf_|access_|auth_|bearer_)?tokens?|secrets?|passwords?|passwd|credentials?|pat|keys?)$"
 )
+_LOGIN: Final = re.compile(r"://[^/@\s]{1,400}@")
 _NO_SECRETS: Final = re.compile(
     r"(?:^|_)(?:max|num|min|batched|total|prefill|chunk\w*)_\w*tokens?$|speculative_tokens$"
 )
@@ -92,6 +93,16 @@ def is_secret(name: str) -> bool:
     """
     name = name.lower().replace("-", "_")
     return _SECRETS.search(name) is not None and _NO_SECRETS.search(name) is None
+
+
+def without_login(text: str) -> str:
+    """A text whose addresses have no name and password.
+
+    Example:
+        >>> without_login("redis://me:hidden@cache:6379/0")
+        'redis://***@cache:6379/0'
+    """
+    return _LOGIN.sub("://***@", text)
 
 
 @cache

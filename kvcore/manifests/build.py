@@ -20,6 +20,7 @@ from kvcore.manifests.arguments import (
     is_option,
     is_secret,
     resolved,
+    without_login,
 )
 from kvcore.manifests.images import image_of, pinned
 from kvcore.manifests.nodes import Map, Row, Text, document, line_of, plain, scalar
@@ -319,7 +320,7 @@ def _without_secret(one: Given) -> Given:
 def _shown_environment(variables: Mapping[str, str]) -> dict[str, str]:
     """The variables that concern the engine, without secrets."""
     return {
-        name: shorten(shown(value), MAX_SHOWN)
+        name: shorten(without_login(shown(value)), MAX_SHOWN)
         for name, value in variables.items()
         if _is_shown(name) and value
     }

@@ -12,7 +12,7 @@ from msgspec.structs import asdict
 from kvcore.base.errors import ScenarioError, shorten
 from kvcore.base.untrusted import check_json
 from kvcore.flags import FLAGS, Kind, LogRule
-from kvcore.manifests.arguments import Given, is_secret
+from kvcore.manifests.arguments import Given, is_secret, without_login
 from kvcore.manifests.unknowns import has_mark, is_mark, shown
 from kvcore.manifests.values import graph_flags, is_planned, read_value
 from kvcore.scenario import SpeculativeConfig, nested
@@ -101,7 +101,7 @@ def _read(texts: Mapping[str, Given], objects: Mapping[str, Mapping[str, Any]]) 
         if is_planned(name) and text.lower() not in _UNSET:
             unusable.append(_shown(one))
         elif not is_secret(name):
-            other[name] = _clear(held) if held is not None else _scalar(shown(text))
+            other[name] = _clear(held) if held is not None else _scalar(without_login(shown(text)))
     return Typed(request=request, planned=planned, other=other, unusable=tuple(unusable), lines=lines)
 
 
