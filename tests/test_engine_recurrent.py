@@ -183,7 +183,7 @@ def test_states_without_attention_take_the_asked_block() -> None:
 
 def test_fewer_states_mend_a_hybrid_that_keeps_them_all() -> None:
     # Mode all: 5 × 31 blocks of 6 × 2176 KiB are 1.9 GiB; align: 32 + 4 × 2 blocks of 6 × 2096 KiB are 0.5 GiB.
-    broken = start(measured={"available_kv_gib": 1})
+    broken = start(max_num_seqs=64, measured={"available_kv_gib": 1})
     assert broken.verdict is Verdict.CONTEXT_TOO_LONG
     found = {fix.field: fix for fix in fixes(broken)}
     assert next(iter(found)) == "mamba_cache_mode"
@@ -191,6 +191,14 @@ def test_fewer_states_mend_a_hybrid_that_keeps_them_all() -> None:
     assert found["mamba_cache_mode"].plan.resolved.mamba_cache_mode == "align"
     assert found["enable_prefix_caching"].value is False
     assert found["enable_prefix_caching"].plan.resolved.mamba_cache_mode == "none"
+
+
+def test_fewer_states_alone_do_not_mend_a_start_with_fewer_blocks_than_sequences() -> None:
+    """Source: vllm/config/compilation.py:CompilationConfig.resolve_cudagraph_mode_and_sizes (0.32.0)."""
+    broken = start(measured={"available_kv_gib": 1})
+    assert (broken.verdict, broken.resolved.max_num_seqs) == (Verdict.CONTEXT_TOO_LONG, 1024)
+    assert "mamba_cache_mode" not in {fix.field for fix in fixes(broken)}
+    assert start(mamba_cache_mode="align", measured={"available_kv_gib": 1}).verdict is Verdict.NO_KV_MEMORY
 
 
 def test_models_without_states_are_offered_neither() -> None:

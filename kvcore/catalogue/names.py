@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from enum import StrEnum
-from functools import cache, lru_cache
+from functools import cache
 from typing import Final
 
 from msgspec import Struct
@@ -111,7 +111,6 @@ def repository_of(path: str) -> str | None:
     return None if found is None else f"{found[1]}/{found[2]}".replace(_DOT, ".")
 
 
-@lru_cache(maxsize=4096)
 def recognized(text: str, *, any_owner: bool = False) -> Named | None:
     """The model that `text` means; None where nothing bundled has that name.
 

@@ -115,7 +115,6 @@ def sibling_ids() -> tuple[str, ...]:
     return tuple(row.id for lower, row in _rows().items() if lower not in own)
 
 
-@lru_cache(maxsize=512)
 def sibling(lower_id: str) -> ModelEntry | None:
     """The sibling with that id, given in lower case; None for any other.
 
@@ -125,8 +124,14 @@ def sibling(lower_id: str) -> ModelEntry | None:
         ('Qwen/Qwen3-8B', 'format-by-name')
     """
     row = _rows().get(lower_id)
-    base = None if row is None else bundled_model(row.base)
-    if row is None or base is None:
+    return None if row is None else _entry(row.id)
+
+
+@lru_cache(maxsize=512)
+def _entry(model: str) -> ModelEntry | None:
+    row = _rows()[model.lower()]
+    base = bundled_model(row.base)
+    if base is None:
         return None
     table, group = SIBLINGS.load(), row.group
     written, side_file, says = _storage(group.format)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
-from kvcore.advice.target import served
 from kvcore.base.errors import KvPlannerError, defect
 from kvcore.base.parts import KV_CACHE, PARTS, UNACCOUNTED, WEIGHTS
 from kvcore.base.quantity import Quantity
@@ -20,6 +19,7 @@ from kvcore.wire.request import ReadConfig, from_hub, id_of, parse_request, scen
 
 if TYPE_CHECKING:
     from kvcore.advice.fixes import Fix
+    from kvcore.advice.target import Served
 
 RANK_PARTS: Final = ("total", *(part.name for part in PARTS))
 """Parts of one rank: all but the first sum to it, with `unaccounted` where the KV memory is given."""
@@ -59,17 +59,19 @@ def planned_result(planned: Plan, request_id: object = None) -> dict[str, Any]:
     """The contract's result for one plan, with fixes where it does not fit, or serves fewer than are wanted: each
     holds when it is sent back alone.
     """
+    fits = planned.verdict is Verdict.FITS
+    if fits and planned.scenario.wanted is None:
+        return result_of(planned, request_id)
     from kvcore.advice.fixes import falls_short, fixes
 
-    if planned.verdict is Verdict.FITS and not falls_short(planned):
-        return result_of(planned, request_id)
-    return result_of(planned, request_id, fixes(planned, carries_measured=False))
+    helps = not fits or falls_short(planned)
+    return result_of(planned, request_id, fixes(planned, carries_measured=False) if helps else ())
 
 
 def result_of(plan: Plan, request_id: object = None, fixes: tuple[Fix, ...] = ()) -> dict[str, Any]:
     """The contract's result for one plan; figures that need an unknown card are null."""
     resolved, memory, cache = plan.resolved, plan.memory, plan.cache
-    given, target = plan.scenario.measured, served(plan)
+    given, target = plan.scenario.measured, _served(plan)
     parts: dict[str, float | None] = dict.fromkeys(RANK_PARTS)
     parts[WEIGHTS.name] = rounded_gib(plan.loaded_weights.value)
     if memory is not None:
@@ -103,6 +105,15 @@ def result_of(plan: Plan, request_id: object = None, fixes: tuple[Fix, ...] = ()
         "fixes": [_fix(fix) for fix in fixes],
         "launch": launch_command(plan),
     }
+
+
+def _served(plan: Plan) -> Served | None:
+    """What it serves of its target, which most plans do not have."""
+    if plan.scenario.wanted is None:
+        return None
+    from kvcore.advice.target import served
+
+    return served(plan)
 
 
 def _fix(fix: Fix) -> dict[str, Any]:

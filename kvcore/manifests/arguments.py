@@ -11,6 +11,7 @@ from typing import Annotated, Final
 
 from msgspec import Meta, Struct, field
 
+from kvcore.flags import FLAGS
 from kvcore.manifests.unknowns import is_mark, names_in
 from kvcore.manifests.values import field_name
 from kvcore.tables import Reviewed, Source, TableFile
@@ -85,14 +86,14 @@ class Arguments(Struct, frozen=True, kw_only=True):
 
 
 def is_secret(name: str) -> bool:
-    """Whether an argument or a variable holds what nobody may see.
+    """Whether an argument or a variable holds what nobody may see; no field of a request does.
 
     Example:
         >>> [is_secret(name) for name in ("HF_TOKEN", "api_key", "max_num_batched_tokens", "AWS_SECRET_ACCESS_KEY")]
         [True, True, False, True]
     """
     name = name.lower().replace("-", "_")
-    return _SECRETS.search(name) is not None and _NO_SECRETS.search(name) is None
+    return _SECRETS.search(name) is not None and _NO_SECRETS.search(name) is None and name not in FLAGS
 
 
 def without_login(text: str) -> str:
@@ -114,7 +115,6 @@ def _kinds() -> Mapping[str, str]:
     return found | dict.fromkeys(parser.switches, "switch")
 
 
-@cache
 def resolved(word: str, engine: str = VLLM) -> tuple[str, str, str]:
     """The name that the engine keeps an argument under, what follows it, and the full name of the option.
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from kvcore import catalogue
@@ -46,7 +45,6 @@ def origin_of(scenario: Scenario) -> Origin | None:
     return None if entry is None else Origin(entry, how)
 
 
-@lru_cache(maxsize=4096)
 def _named(model: str) -> tuple[str, Recognition] | None:
     try:
         found = recognized(model)
