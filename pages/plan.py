@@ -17,6 +17,7 @@ from kvcore.workload.limits import is_above_model
 from pages.ui.plan import groups, numbers, share
 from pages.ui.shared import drawings, elements, notes, shell, state, undo
 from pages.ui.shared.elements import fold
+from pages.ui.workload.result import target_line
 
 shell.guard()
 t = state.translator()
@@ -35,6 +36,8 @@ with st.container(horizontal=True, key="verdict", gap="small", vertical_alignmen
     notes.verdict(sentence)
     if plan.verdict in (Verdict.FITS, Verdict.TIGHT):
         share.command(plan, t)
+if said := target_line(plan, t):
+    st.text(said)
 notes.other_platform(plan, t)
 notes.above_model(plan, t)
 if plan.verdict is not Verdict.FITS or falls_short(plan):

@@ -28,8 +28,7 @@ if isinstance(plan, KvPlannerError):
 
 tried = result.tried(mix)
 choices = result.planned_choices(plan, mix, tried)
-result.answer(plan, mix, choices, t)
-minute = st.container()
+minute = result.answer(plan, mix, choices, t)
 upload.read_notes(mix, t)
 is_logged = replay.has_times()
 if is_logged:

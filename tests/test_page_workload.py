@@ -336,6 +336,14 @@ def test_the_target_is_judged_by_both_lengths() -> None:
     assert "too few" in short.warning[0].value
 
 
+def test_the_plan_names_both_answers_to_the_target() -> None:
+    app = open_workload(**WORKED, lengths=POST_MORTEM, wanted="60")
+    app = checked(app.switch_page("pages/plan.py").run())
+    assert "Of 60 wanted at once 20 run if all have 8,192 tokens; with your real lengths about" in seen(app)
+    none = checked(open_workload(**WORKED, wanted="60").switch_page("pages/plan.py").run())
+    assert "with your real lengths" not in seen(none)
+
+
 def test_same_requests_over_other_settings() -> None:
     app = open_workload(**WORKED, lengths=POST_MORTEM)
     compared = html(press(app, "workload.replay.compare"))

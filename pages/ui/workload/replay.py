@@ -106,7 +106,7 @@ def panel(planned: Plan, mix: Mix, t: Words) -> None:
             key="workload.replay.field",
             width=220,
         )
-        st.button(t("Compare"), key="workload.replay.compare", on_click=_ask, args=(field,))
+        st.button(t("Compare them"), key="workload.replay.compare", on_click=_ask, args=(field,))
     asked = st.session_state.pop(ASKED, None)
     key = (str(state.params()), len(trace), trace[-1].arrival, clock, factor)
     try:

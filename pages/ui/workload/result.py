@@ -9,6 +9,7 @@ from typing import TypeAlias
 
 import streamlit as st
 from msgspec.structs import replace
+from streamlit.delta_generator import DeltaGenerator
 
 from kvcore.base.numbers import count, share_text, short_tokens
 from kvcore.base.units import round_up
@@ -28,9 +29,10 @@ from kvcore.controls.offers import nearest_below
 from kvcore.evidence.carry import carried_over
 from kvcore.planning import Plan
 from kvcore.workload.histogram import MAX_LENGTH
-from kvcore.workload.limits import LimitChoice, limit_choices
+from kvcore.workload.limits import LimitChoice, limit_choice, limit_choices
 from kvcore.workload.mix import ROUND_TO, Mix
 from pages.ui.shared import elements, net, notes, numbers, shell, state, undo
+from pages.ui.workload import source
 from pages.ui.workload.source import TRIED
 
 Choices: TypeAlias = MappingProxyType[int, LimitChoice]
@@ -50,18 +52,23 @@ def planned_choices(plan: Plan, mix: Mix, limit: int) -> Choices:
     return MappingProxyType({choice.limit_tokens: choice for choice in limit_choices(plan, mix, limit)})
 
 
-def answer(plan: Plan, mix: Mix, choices: Choices, t: Words) -> None:
-    """The sentence, and the button that takes the recommended length."""
+def answer(plan: Plan, mix: Mix, choices: Choices, t: Words) -> DeltaGenerator:
+    """The sentence, and the button that takes the recommended length; a place between them for one more line."""
     wanted, now = mix.recommended_max_model_len, plan.resolved.max_model_len
     recommended, present = choices[wanted], choices[now]
     notes.scenario_line(plan, t)
     said = sentence(mix, recommended, present, t)
     target = target_sentence(plan, present, t)
-    texts = (f"{said.text}.", mix_sentence(recommended, present, t), "" if target is None else target.text)
+    texts = (
+        t("{sentence}.", sentence=said.text),
+        mix_sentence(recommended, present, t),
+        "" if target is None else target.text,
+    )
     short = target is not None and target.outcome is not Outcome.FITS and said.outcome is Outcome.FITS
     notes.verdict(
         Sentence(outcome=Outcome.CAUTION if short else said.outcome, text=sentences(t, filter(None, texts)))
     )
+    place = st.container()
     with st.container(horizontal=True, gap="small", key="workload.take", vertical_alignment="center"):
         if wanted != now and recommended.starts:
             use(wanted, t, primary=True)
@@ -73,6 +80,17 @@ def answer(plan: Plan, mix: Mix, choices: Choices, t: Words) -> None:
                 query_params=state.params(),
             )
         undo.offer(t)
+    return place
+
+
+def target_line(plan: Plan, t: Words) -> str:
+    """For the Plan page: the target against full length and against the lengths of this session's requests; "" where
+    one of them is not known."""
+    mix = None if plan.scenario.wanted is None else source.current()
+    if mix is None:
+        return ""
+    target = target_sentence(plan, limit_choice(plan.scenario, mix, plan.resolved.max_model_len), t)
+    return "" if target is None else target.text
 
 
 def use(limit: int, t: Words, *, primary: bool = False) -> None:

@@ -80,11 +80,7 @@ def ask(t: Words) -> None:
 def _upload(t: Words) -> None:
     number = st.session_state.get(UPLOADS, 0)
     uploads = st.file_uploader(
-        labels.upload(
-            t("Drop request logs, up to {size} MiB together", size=str(MAX_LOG_BYTES >> 20)),
-            workload_source.LOG_TYPES,
-            t,
-        ),
+        t("Drop request logs, up to {size} MiB together", size=str(MAX_LOG_BYTES >> 20)),
         type=[*workload_source.LOG_TYPES],
         accept_multiple_files=True,
         max_upload_size=LARGEST_UPLOAD_MB,
@@ -391,7 +387,7 @@ def _percentile_table(mix: Mix, t: Words) -> None:
         for name, found in parts
         if found.p99
     )
-    elements.table((t("Tokens"), *PERCENTILE_NAMES), body)
+    elements.table((t("Length in tokens"), *PERCENTILE_NAMES), body, "kv-lengths")
 
 
 def _read_lines(kept: workload_source.KeptLog, t: Words) -> tuple[list[str], list[str]]:
