@@ -13,7 +13,7 @@ from kvcore import catalogue
 from kvcore.base.errors import CatalogueError, KvPlannerError, Notice, notice, shorten
 from kvcore.base.units import rounded_gib
 from kvcore.catalogue.accelerators import Accelerator
-from kvcore.engines.registry import engine_for, engine_names, find_engine
+from kvcore.engines.registry import engine_for, find_engine, is_planned
 from kvcore.manifests.build import PLANNED_VARIABLES
 from kvcore.manifests.files import Read, Source, read_files
 from kvcore.manifests.machines import card_named, is_assumed_size
@@ -103,7 +103,7 @@ def _checked(one: Workload, given: Accelerator | None, tight: Tight, batch: Batc
     assumed = list(about)
     if one.open_arguments:
         assumed.append(notice("check-arguments-empty", names=joined(one.open_arguments)))
-    if one.engine not in engine_names():
+    if not is_planned(one.engine):
         return Checked(workload=one, outcome=Outcome.CANNOT_BE_KNOWN, reasons=tuple(unknown))
     if not cards:
         unknown.append(
@@ -161,7 +161,7 @@ def _open_questions(one: Workload) -> Iterator[Notice]:
     if one.undefined and (hidden or one.model is None):
         about = joined([*hidden, *(["model"] if one.model is None else [])])
         yield notice("check-undefined", names=joined(one.undefined), fields=about)
-    if one.engine not in engine_names():
+    if not is_planned(one.engine):
         yield notice("check-engine-not-planned", engine=one.engine)
     if one.unusable:
         yield notice("check-unusable", flags=joined(one.unusable))
@@ -218,12 +218,16 @@ def _model(one: Workload) -> tuple[str | None, Notice | None]:
 
 def request_of(one: Workload, model: str | None = None, card: Accelerator | None = None) -> dict[str, Any]:
     """A workload as a request that `plan` takes."""
-    engine = one.engine
-    if card is not None and engine == "vllm" and not find_engine(engine).runs_on(card):
-        engine = engine_for(card).name
+    plug_in = None
+    if (
+        card is not None
+        and not find_engine(one.engine).facts.releases
+        and not find_engine(one.engine).runs_on(card)
+    ):
+        plug_in = engine_for(card).name
     env = {name: value for name, value in one.environment.items() if name in PLANNED_VARIABLES}
-    request: dict[str, Any] = {"model": model or one.model, "engine": engine, **one.planned}
-    if one.release is not None and engine == one.engine:
+    request: dict[str, Any] = {"model": model or one.model, "engine": plug_in or one.engine, **one.planned}
+    if one.release is not None and plug_in is None:
         request["engine_version"] = one.release
     if card is not None:
         request["accelerator"] = card.id

@@ -62,6 +62,16 @@ def engine_names() -> tuple[str, ...]:
     return tuple(ENGINES)
 
 
+def is_planned(name: str) -> bool:
+    """Whether a request may name that engine: files that people deploy name others too.
+
+    Example:
+        >>> is_planned("vllm-ascend"), is_planned("sglang")
+        (True, False)
+    """
+    return name in ENGINES
+
+
 def find_engine(name: str) -> Engine:
     """The engine of that name. Raises ScenarioError `invalid-value` for one that is not known.
 

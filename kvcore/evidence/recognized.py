@@ -22,7 +22,7 @@ from kvcore.evidence.log.arguments import LogFlags
 from kvcore.evidence.log.reader import StartupLog, measured_from, release_of, value_of
 from kvcore.flags import fields_of
 from kvcore.planning import plan
-from kvcore.scenario import DEFAULT_ENGINE, PARALLEL, Measured, Scenario, SpeculativeConfig, nested
+from kvcore.scenario import PARALLEL, Measured, Scenario, SpeculativeConfig, nested
 from kvcore.scenario import value_of as field_value
 from kvcore.wire.request import scenario_from_request, with_surroundings
 
@@ -156,7 +156,8 @@ def scenario_from_log(log: StartupLog, current: Scenario | None = None) -> Recog
         )
         borrowed.append("model")
     card = _card(log, scenario.accelerator, current.accelerator)
-    if card is not None and log.engine != DEFAULT_ENGINE and not engine_of(scenario).runs_on(card):
+    engine = engine_of(scenario)
+    if card is not None and engine.facts.releases and not engine.runs_on(card):
         # Its own lines tell a plug-in: the current card is not the log's.
         card = card_of(scenario)
     elif scenario.accelerator is None and card is not None:

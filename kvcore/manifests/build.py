@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from kvcore.base.errors import shorten
 from kvcore.catalogue.names import is_hub_id, repository_of
-from kvcore.engines.registry import memory_variable_names
+from kvcore.engines.registry import is_planned, memory_variable_names
 from kvcore.flags import FLAGS
 from kvcore.manifests.arguments import (
     SGLANG,
@@ -45,8 +45,8 @@ _VARIABLE_FLAGS: Final[Mapping[str, str]] = {"VLLM_ALL2ALL_BACKEND": "all2all_ba
 """Environment variables that are a field of a request.
 
 Source: vllm/envs.py:VLLM_ALL2ALL_BACKEND (0.10.0 to 0.13.0)."""
-_KNOWN: Final = ("vllm", "vllm-ascend", "vllm-mindspore", "sglang", "tensorrt-llm", "mindie")
-"""Engines whose workloads are read; all others are named only."""
+_NOT_PLANNED: Final = (SGLANG, "tensorrt-llm", "mindie")
+"""Other engines whose workloads are read; all others are named only."""
 MAX_SHOWN: Final = 200
 MAX_NAME: Final = 200
 HUB_IDS: Final = 4
@@ -140,12 +140,12 @@ def built(launch: Launch, facts: Facts, scripts: Scripts) -> Workload | Other:
     image = image_of(facts.image if facts.image is not None else held.image if held is not None else None)
     place = Place(facts.file, launch.line or facts.line)
     name = _name(facts, held.name if held is not None else None)
-    if launch.engine and launch.engine not in _KNOWN:
+    engine = launch.engine
+    if engine and not (is_planned(engine) or engine in _NOT_PLANNED):
         return Other(name=name or launch.program or "?", role=f"engine {launch.engine}", place=place)
     if launch.role or not launch.engine:
         return Other(name=name or launch.program or "?", role=launch.role or "unknown", place=place)
-    engine = launch.engine
-    family = engine if engine in (SGLANG, "tensorrt-llm", "mindie") else VLLM
+    family = engine if engine in _NOT_PLANNED else VLLM
     arguments = arguments_of(launch.words, family, place.line)
     variables = {**facts.environment, **launch.variables}
     files = {**facts.files, **launch.files}
@@ -156,21 +156,15 @@ def built(launch: Launch, facts: Facts, scripts: Scripts) -> Workload | Other:
         if variables.get(name) and not any(one.name == flag for one in given)
     )
     last = {one.name: one.value for one in given}
-    if family == VLLM and (image.engine.startswith("vllm-") or _is_npu(variables, facts)):
-        engine = (
-            image.engine
-            if image.engine.startswith("vllm-")
-            else "vllm-ascend"
-            if engine == "vllm"
-            else engine
-        )
+    is_plug_in = family == VLLM and image.engine.startswith("vllm-")
+    if is_plug_in:
+        engine = image.engine
+    elif engine == "vllm" and _is_npu(variables, facts):
+        engine = "vllm-ascend"
     read = typed(given) if family == VLLM else _as_it_is(given)
     model, served, others = _models(launch, arguments, last, facts)
-    release = (
-        facts.release or launch.release or image.release
-        if image.engine in ("", engine, launch.engine)
-        else None
-    )
+    is_its = is_plug_in or not image.engine or image.engine == launch.engine
+    release = facts.release or launch.release or image.release if is_its else None
     names = names_in(
         *arguments.names and [""], facts.image or (held.image if held is not None else "") or "", model or "",
         *(one.value for one in given), *(variables[key] for key in variables if _is_shown(key)),

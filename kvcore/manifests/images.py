@@ -4,6 +4,7 @@ import re
 from typing import Annotated, Final
 
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 
 from kvcore.manifests.unknowns import has_mark
 from kvcore.tables import Record, Reviewed, Source, TableFile
@@ -56,6 +57,10 @@ class Image(Struct, frozen=True, kw_only=True):
     """Whether it is the engine's own image, which starts the engine by itself."""
 
 
+_BARE: Final = Image(engine="vllm")
+"""The engine whose release tags of other people's images name."""
+
+
 def image_of(text: str | None) -> Image:
     """The engine of an image, and the release that its tag names.
 
@@ -74,13 +79,13 @@ def image_of(text: str | None) -> Image:
     inside = _INSIDE.search(tag.lower())
     if row is None:
         if inside is not None:
-            return Image(engine="vllm", release=inside[1])
+            return replace(_BARE, release=inside[1])
         return Image(engine="sglang" if "sglang" in tag.lower() else "vllm" if "vllm" in tag.lower() else "")
     release = None
     if row.release and not has_mark(tag):
         found = _TAG.match(tag)
         release = (found[1] or found[2]) if found is not None else None
-    if release is None and inside is not None and row.engine == "vllm":
+    if release is None and inside is not None and row.engine == _BARE.engine:
         release = inside[1]
     return Image(engine=row.engine, release=release, role=row.role, is_own=row.release)
 

@@ -10,7 +10,7 @@ from typing import Final
 from msgspec import Struct, field
 
 from kvcore.base.errors import Notice, notice, shorten
-from kvcore.engines.registry import engine_names, server_commands
+from kvcore.engines.registry import is_planned, server_commands
 from kvcore.evidence.log.cleaned import MAX_JSON_LINE_CHARACTERS, LogText, Steps, message_of
 from kvcore.manifests.arguments import Given, is_secret
 from kvcore.manifests.build import PLANNED_VARIABLES, Facts, built
@@ -100,7 +100,7 @@ def _of_file(log: LogText) -> Command | None:
     if not log.steps.take(len(text)):
         return None
     kind = kind_of("-", text)
-    found = [one for one in read_files([Source("-", text)]).workloads if one.engine in engine_names()]
+    found = [one for one in read_files([Source("-", text)]).workloads if is_planned(one.engine)]
     if kind == "shell":
         found = [one for one in found if one.is_whole]
     return _of_workload(log, found, kind) if found else None
