@@ -12,6 +12,10 @@ undo.follow()
 t = state.translator()
 
 notes.repairs(t)
+lost = state.lost_model()
+if lost is not None:
+    notes.unknown_model(lost, t)
+    st.stop()
 try:
     read_architecture(state.scenario().config)
 except KvPlannerError as error:

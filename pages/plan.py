@@ -14,7 +14,7 @@ from kvcore.controls import in_force
 from kvcore.explain import numbers as figures
 from kvcore.planning import Verdict
 from kvcore.workload.limits import is_above_model
-from pages.ui.plan import groups, numbers, share
+from pages.ui.plan import groups, numbers, refused, share
 from pages.ui.shared import drawings, elements, notes, shell, state, undo
 from pages.ui.shared.elements import fold
 from pages.ui.workload.result import target_line
@@ -26,8 +26,11 @@ plan = state.planned()
 notes.what_this_is(t)
 notes.repairs(t)
 if isinstance(plan, KvPlannerError):
-    notes.scenario_line_of(state.scenario(), plan, t)
-    notes.refused(plan, t)
+    if state.lost_model() is None:
+        notes.scenario_line_of(state.scenario(), plan, t)
+    found = notes.refused(plan, t)
+    if state.lost_model() is None:
+        refused.known(state.scenario(), found, t)
     st.stop()
 
 notes.scenario_head(plan, t)

@@ -219,6 +219,42 @@ class TestLink:
         assert "some/unknown-model" in seen(app)
         assert [button.label for button in app.button if "Hub" in button.label] == ["Look it up on the Hub"]
 
+    @pytest.mark.parametrize("page", ["", "explore", "compare", "workload", "reference"])
+    def test_no_page_judges_another_model_in_place_of_an_unknown_one(self, page: str) -> None:
+        app = open_app(WORKED | {"model": "some/unknown-model"})
+        if page:
+            app.switch_page(f"pages/{page}.py")
+            checked(app.run())
+        assert "Qwen3-32B" not in seen(app)
+        assert "KV cache tokens" not in metrics(app)
+        assert not stacks(app)
+
+    def test_other_settings_of_a_link_stay_until_its_model_is_chosen(self) -> None:
+        app = open_app(WORKED | {"model": "Qwen/Qwen3-32C"})
+        app.number_input(key="tensor_parallel_size").set_value(4)
+        checked(app.run())
+        assert params(app)["model"] == "Qwen/Qwen3-32C"
+        assert not metrics(app)
+        checked(app.button(key="near.Qwen/Qwen3-32B").click().run())
+        assert {"model": "Qwen/Qwen3-32B", "tensor_parallel_size": "4"}.items() <= params(app).items()
+        assert metrics(app)
+        assert "not known here" not in seen(app)
+
+    def test_a_config_that_cannot_be_read_leaves_no_model(self) -> None:
+        app = open_app({"accelerator": "H100-80GB", "config": "{not json"})
+        assert not metrics(app)
+        assert "not known here" in seen(app)
+        app.number_input(key="tensor_parallel_size").set_value(4)
+        assert "model" not in params(checked(app.run()))
+
+    def test_below_a_refusal_stand_the_model_and_the_plan_of_its_first_change(self) -> None:
+        app = open_app(WORKED | {"model": "meta-llama/Llama-3.1-8B-Instruct", "tensor_parallel_size": "6"})
+        assert any("refuses" in error.value for error in app.error)
+        assert "8.03B" in seen(app)
+        assert "With this change: " in seen(app)
+        assert len(stacks(app)) == 1
+        assert metrics(app)
+
     def test_back_brings_the_scenario_of_that_link(self) -> None:
         app = open_app(WORKED)
         app.number_input(key="tensor_parallel_size").set_value(4)

@@ -95,6 +95,8 @@ class Decoded(Struct, frozen=True, kw_only=True):
 
     scenario: Scenario
     repairs: tuple[Repair, ...] = ()
+    lost_model: Repair | None = None
+    """Why the link's own model cannot be planned, where it names one: the scenario has that of the start."""
 
 
 def encode(scenario: Scenario) -> dict[str, str]:
@@ -178,9 +180,13 @@ def decode(params: Mapping[str, str], beside: Container[str] = ()) -> Decoded:
             for name in blamed:
                 del given[name]
     used = encode(scenario)
+    lost = [repair for repair in repairs if repair.field in _MODEL_SOURCES and repair.field not in given]
+    if any(name in given for name in _MODEL_SOURCES):
+        lost = []
     return Decoded(
         scenario=scenario,
         repairs=tuple(replace(repair, used=used.get(repair.field, "")) for repair in repairs),
+        lost_model=next((repair for repair in lost if repair.field == "model"), lost[0] if lost else None),
     )
 
 

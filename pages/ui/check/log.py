@@ -19,7 +19,7 @@ from kvcore.charts.comparison import FIGURE_LABELS, reading_text
 from kvcore.evidence.log.reader import StartupLog, read_log
 from kvcore.evidence.recognized import Recognized
 from pages.ui.check import taken
-from pages.ui.shared import elements, labels, net, state
+from pages.ui.shared import elements, labels, net, notes, state
 from pages.ui.sidebar import model_source
 
 SAMPLES = Path(__file__).parents[1] / "samples"
@@ -166,11 +166,9 @@ def _clear() -> None:
 
 def refusal(error: LogError, source: str, t: Words) -> None:
     """Why a log cannot be read; the pasted text stays in the field."""
-    with st.container(border=True):
-        st.error(f"**{t('This log cannot be read')}**", icon=":material/error:")
-        if source:
-            st.text(source)
-        st.text(f"{t.error(error)}\n→ {t.next_step(error)}")
+    if source:
+        st.text(source)
+    notes.problem(t("This log cannot be read"), error, t)
 
 
 FLAG_LINES = {

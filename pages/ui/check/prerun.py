@@ -35,7 +35,7 @@ from kvcore.planning import Plan, plan
 from kvcore.scenario import Measured, Scenario
 from pages.ui.check import log as check_log
 from pages.ui.check import tabs
-from pages.ui.shared import net, notes, numbers, state, undo
+from pages.ui.shared import labels, net, notes, numbers, state, undo
 from pages.ui.shared.numbers import Limits
 
 TOTAL, MODEL, SHARE, LENGTH = "prerun.total", "prerun.model", "prerun.share", "prerun.length"
@@ -226,7 +226,7 @@ def _settings(t: Words) -> PreRun | None:
 
 def _model(scenario: Scenario) -> str:
     """The name that the server is started with and asked for."""
-    return scenario.model if notes.ID.fullmatch(scenario.model) else "MODEL"
+    return scenario.model if labels.ID.fullmatch(scenario.model) else "MODEL"
 
 
 def _shell(exports: Mapping[str, str], scenario: Scenario, flags: Mapping[str, str]) -> str:
@@ -407,7 +407,7 @@ def _arithmetic(result: PreRunResult, scenario: Scenario, t: Words) -> None:
             "step 1 and repeat the pre-run. A token takes {bytes} bytes on each card for {model}, as on the Plan page.",
             step=count(result.max_num_batched_tokens),
             bytes=f"{result.bytes_per_token:,.0f}",
-            model=f"`{scenario.model}`" if notes.ID.fullmatch(scenario.model) else "config.json",
+            model=f"`{scenario.model}`" if labels.ID.fullmatch(scenario.model) else "config.json",
         )
     )
     if result.max_num_seqs == 0:

@@ -13,7 +13,7 @@ from kvcore.wire import link
 from kvcore.wire.link import Pin
 from pages.ui.compare import table
 from pages.ui.shared import state, undo
-from pages.ui.shared.notes import ID
+from pages.ui.shared.labels import ID
 
 
 def show(t: Words) -> None:

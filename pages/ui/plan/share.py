@@ -18,7 +18,7 @@ from kvcore.deploy.launch_files import CONTAINERS, FILE_NAMES, Artefact, artefac
 from kvcore.deploy.server_start import has_image, machine_variables, no_image
 from kvcore.planning import Plan
 from kvcore.texts import LABELS as TEXTS
-from pages.ui.shared import elements, net, notes, share_link, shell, state
+from pages.ui.shared import elements, labels, net, share_link, shell, state
 from pages.ui.shared.elements import fold
 
 EXPORTS = TEXTS["exports"]
@@ -151,7 +151,7 @@ def _explained(plan: Plan, t: Words) -> None:
     other = modelslim_name(scenario)
     if other:
         which = "modelslim-repository" if modelslim_repository(scenario.model) else "modelslim-place"
-        model = scenario.model if notes.ID.fullmatch(scenario.model) else "config.json"
+        model = scenario.model if labels.ID.fullmatch(scenario.model) else "config.json"
         st.caption(t(EXPORTS[which], name=f"`{other}`", model=f"`{model}`"))
     known = {name: EXPORTS[name] for name in launch_environment(plan) if name in EXPORTS}
     with suppress(ScenarioError):

@@ -6,11 +6,16 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
+import streamlit as st
+
+from kvcore.base.errors import KvPlannerError
 from kvcore.base.words import Words, listed, sentences
 from kvcore.flags import Flag, explained
 
 _WORD: Final = re.compile(r"[A-Za-z0-9]+([_.-][A-Za-z0-9]+)*")
 """A word without meaning in Markdown."""
+ID: Final = re.compile(r"[\w./ -]{1,200}", re.ASCII)
+"""A name that may stand in code marks."""
 _MARKS: Final = re.compile(r"([!-/:-@\[-`{-~])")
 """ASCII punctuation, all of which may be escaped. Source: CommonMark 0.31.2, 2.4 Backslash escapes."""
 
@@ -24,6 +29,12 @@ def plain(text: object) -> str:
     """
     said = str(text)
     return said if _WORD.fullmatch(said) else _MARKS.sub(r"\\\1", said)
+
+
+def code(error: KvPlannerError) -> None:
+    """The code of an error and its field, for those who search for them, in small print."""
+    names = [f"`{name}`" for name in (error.code, error.field) if ID.fullmatch(name)]
+    st.caption(f":small[{' '.join(names)}]")
 
 
 def help_of(flag: Flag, t: Words) -> str | None:

@@ -28,9 +28,9 @@ def under(place: str, t: Words) -> Iterator[None]:
     except Exception as error:  # the last net: whatever it is, the other parts of the page are drawn
         found = defect(error)
         with st.container(border=True, key=f"net.{place}", gap="xsmall"):
-            st.markdown(f":material/block: **{t('This part of the page failed')}**")
+            st.error(f"**{t('This part of the page failed')}**", icon=":material/block:")
             st.text(f"{t.error(found)}\n{t('Next: {step}', step=t.next_step(found))}")
-            st.caption(f"`{found.code}`")
+            st.caption(f":small[`{found.code}`]")
 
 
 def callback(change: Callable[Given, None]) -> Callable[Given, None]:

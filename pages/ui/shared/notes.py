@@ -5,13 +5,13 @@ Text that comes from a link, a config or the Hub is shown with `st.text` or as a
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Final, Literal
 
 import streamlit as st
 from msgspec.structs import replace
 
+from kvcore import catalogue
 from kvcore.advice.fixes import Fix, falls_short, fix_pairs, refusal_fixes
 from kvcore.advice.vary import ConcurrencyCurve
 from kvcore.base.errors import DefectError, EngineRefusalError, KvPlannerError, Notice
@@ -25,13 +25,15 @@ from kvcore.controls.in_force import settings_in_force
 from kvcore.evidence.calibration import fields_by_origin
 from kvcore.planning import Plan
 from kvcore.scenario import Measured, Origin, Scenario
+from kvcore.wire.link_names import Repair
 from kvcore.workload.limits import ALLOW_LONG, is_above_model, stretch_for
-from pages.ui.shared import net, state, undo
+from pages.ui.shared import labels, net, state, undo
 from pages.ui.sidebar import model_source
 
 ENGINE_NOT_ON_CARD = "engine-not-on-card"
 ABOVE_MODEL = "max-model-len-above-model"
-ID = re.compile(r"[\w./ -]{1,200}", re.ASCII)
+MOST_NEAR = 6
+"""Bundled models that are offered in place of an unknown one."""
 
 
 def scenario_line(plan: Plan, t: Words) -> None:
@@ -236,13 +238,6 @@ def repairs(t: Words) -> None:
                 if repair.error.code in ("unknown-parameter", "named-twice"):
                     line = f"{repair.field}={repair.given}"
                 st.text(f"{line}\n{t.error(repair.error)}")
-                if repair.field == "model" and repair.given != model_source.CONFIG_LABEL:
-                    st.button(
-                        t("Look it up on the Hub"),
-                        on_click=model_source.fetch_and_use,
-                        args=(repair.given, "repairs"),
-                    )
-                    model_source.show_error("repairs", t)
     error = st.session_state.pop("input_error", None)
     st.session_state.pop(state.ERROR_FIELD, None)
     if error is not None:
@@ -258,9 +253,7 @@ def repairs(t: Words) -> None:
 def refusal(error: KvPlannerError, t: Words) -> None:
     """Why there is no plan, and the next step, with a button where the error itself says the value."""
     is_engine = isinstance(error, EngineRefusalError)
-    problem(
-        t("The engine refuses this start") if is_engine else t("This cannot be planned"), error, t, alert=True
-    )
+    problem(t("The engine refuses this start") if is_engine else t("This cannot be planned"), error, t)
     if error.code == "state-blocks-too-few":
         blocks = error.params["blocks"]
         st.button(
@@ -271,11 +264,51 @@ def refusal(error: KvPlannerError, t: Words) -> None:
         )
 
 
+def unknown_model(lost: Repair, t: Words) -> None:
+    """In place of a plan: the model of the link is not known, with the ways to name one."""
+    with st.container(border=True, key="unknown_model", gap="small"):
+        st.error(f"**{t('This link names a model that is not known here')}**", icon=":material/block:")
+        st.text(t.error(lost.error))
+        st.text(t("Nothing is planned until a model is chosen; the other settings of the link are kept."))
+        found = [
+            name for name in lost.error.params.get("near", "").split(", ") if catalogue.bundled_model(name)
+        ]
+        near = (found or catalogue.search_models(lost.given, limit=MOST_NEAR))[:MOST_NEAR]
+        if near:
+            st.caption(t("Bundled models with a name like it:"))
+            with st.container(horizontal=True, gap="small"):
+                for name in near:
+                    st.button(name, key=f"near.{name}", on_click=model_source.choose, args=(name,))
+        if "/" in lost.given:
+            st.button(
+                t("Look it up on the Hub"),
+                key="unknown_model.hub",
+                icon=":material/travel_explore:",
+                disabled=model_source.is_offline(),
+                on_click=model_source.fetch_and_use,
+                args=(lost.given, "unknown_model"),
+            )
+            model_source.show_error("unknown_model", t)
+        st.button(
+            t("Give its config.json"),
+            key="unknown_model.config",
+            icon=":material/data_object:",
+            on_click=model_source.ask,
+            args=(lost.given if "/" in lost.given else "",),
+        )
+        st.caption(t("Or search for any other model in the sidebar, under “Model”."))
+        labels.code(lost.error)
+
+
 def refused(error: KvPlannerError, t: Words) -> tuple[Fix, ...]:
     """The refusal of the scenario on any page: the reason, the single changes that end it, and every setting in force.
 
     Gives the changes.
     """
+    lost = state.lost_model()
+    if lost is not None:
+        unknown_model(lost, t)
+        return ()
     refusal(error, t)
     found = accepted(state.scenario(), error, t) if isinstance(error, EngineRefusalError) else ()
     setting_chips(state.scenario(), t)
@@ -283,18 +316,15 @@ def refused(error: KvPlannerError, t: Words) -> tuple[Fix, ...]:
     return found
 
 
-def problem(title: str, error: KvPlannerError, t: Words, *, alert: bool = False) -> None:
+def problem(title: str, error: KvPlannerError, t: Words) -> None:
     """An error in words with its next step and its code; `title` is a text of the catalogue.
 
-    With `alert` it stands where the verdict would, and looks like one. Two parts of a page may have the same error.
+    Two parts of a page may have the same error.
     """
     with st.container(border=True, gap="xsmall"):
-        if alert:
-            st.error(f"**{title}**", icon=":material/block:")
-        else:
-            st.markdown(f":material/block: **{title}**")
+        st.error(f"**{title}**", icon=":material/block:")
         st.text(f"{t.error(error)}\n{t('Next: {step}', step=t.next_step(error))}")
-        st.caption(f"`{error.code}` `{error.field}`" if ID.fullmatch(error.field) else f"`{error.code}`")
+        labels.code(error)
 
 
 def notices(found: Sequence[Notice], t: Words) -> None:

@@ -9,6 +9,7 @@ import streamlit as st
 from kvcore.base.errors import KvPlannerError
 from kvcore.base.words import Words
 from kvcore.scenario import Scenario
+from pages.ui.shared import labels
 
 KEY = "problem"
 
@@ -59,4 +60,4 @@ def show(place: str, title: str, t: Words) -> None:
 def _say(error: KvPlannerError, title: str, t: Words) -> None:
     st.error(title, icon=":material/error:")
     st.text(f"{t.error(error)}\n{t('Next: {step}', step=t.next_step(error))}")
-    st.caption(f"`{error.code}`")
+    labels.code(error)

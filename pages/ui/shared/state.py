@@ -59,8 +59,19 @@ def _adopt_parameters(given: dict[str, str]) -> None:
     state["scenario"] = decoded.scenario
     state.setdefault("found", decoded.scenario)
     state["page_parameters"] = dict(shown.values)
-    state["repairs"] = (*decoded.repairs, *shown.repairs, *refused_language, *_given_twice())
+    state["lost_model"] = lost = decoded.lost_model
+    # The page says of a lost model that nothing is planned; the rest of what could not be used stands beside it.
+    others = (
+        one for one in decoded.repairs if lost is None or (one.field, one.error) != (lost.field, lost.error)
+    )
+    state["repairs"] = (*others, *shown.repairs, *refused_language, *_given_twice())
     state["pins"] = link.decode_pins(given, PARAMETERS)
+
+
+def lost_model() -> Repair | None:
+    """The model of the link, which is not known, until one is chosen: no page judges another in its place."""
+    lost: Repair | None = st.session_state.get("lost_model")
+    return lost
 
 
 def is_as_found() -> bool:
@@ -127,8 +138,9 @@ def planned() -> Plan | KvPlannerError:
 
 def make_plan() -> Plan | KvPlannerError:
     """Plans the scenario once per run, for every page."""
+    lost = lost_model()
     try:
-        result: Plan | KvPlannerError = plan(scenario())
+        result: Plan | KvPlannerError = plan(scenario()) if lost is None else lost.error
     except KvPlannerError as error:
         result = error
     except Exception as error:  # the last net: every page draws a refusal
@@ -141,8 +153,13 @@ def params(kept: Scenario | None = None) -> dict[str, str]:
     """The link of this session as query parameters, with the language once it was chosen; `kept` replaces the
     scenario."""
     asked: Language | None = st.session_state.get("asked_language")
+    lost = lost_model() if kept is None else None
+    written = link.encode(scenario() if kept is None else kept)
+    if lost is not None:
+        del written["model"]
+        written[lost.field] = lost.given
     return {
-        **link.encode(scenario() if kept is None else kept),
+        **written,
         **link.encode_pins(pinned()),
         **parameters.encode_page(st.session_state.get("page_parameters", {})),
         **({LANGUAGE: asked.value} if asked is not None else {}),
@@ -151,9 +168,17 @@ def params(kept: Scenario | None = None) -> dict[str, str]:
 
 def set_scenario(changed: Scenario) -> None:
     """Makes `changed` the scenario and writes the link. For callbacks."""
+    _make(changed)
+    _write(params())
+
+
+def _make(changed: Scenario) -> None:
+    """Makes `changed` the scenario; with another model, that is the chosen one."""
+    before = scenario()
+    if (changed.model, changed.config) != (before.model, before.config):
+        st.session_state["lost_model"] = None
     st.session_state["scenario"] = changed
     st.session_state["repairs"] = ()
-    _write(params())
 
 
 def pinned() -> tuple[Pin, ...]:
@@ -222,8 +247,7 @@ def _take_page_parameter(name: str, key: str) -> None:
 
 def adopt(changed: Scenario) -> dict[str, str]:
     """Makes `changed` the scenario and returns its link, for a page to go to."""
-    st.session_state["scenario"] = changed
-    st.session_state["repairs"] = ()
+    _make(changed)
     st.session_state["link"] = params()
     return params()
 
@@ -260,6 +284,7 @@ def tell_of_the_card(before: Scenario, after: Scenario) -> None:
 def set_model(model: str, config: ModelConfig, checkpoint: Checkpoint) -> None:
     """Changes the model and the fields that depend on it. Raises ModelError when its config cannot be read."""
     adjusted = edit.with_model(scenario(), model, config, checkpoint)
+    st.session_state["lost_model"] = None
     set_scenario(adjusted.scenario)
     st.session_state["followed"] = adjusted.fields
 

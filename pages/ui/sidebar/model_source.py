@@ -64,7 +64,7 @@ class Refused(NamedTuple):
 @net.callback
 def choose(name: str | None) -> None:
     """Callback: a model of the catalogue."""
-    if name is None or name == state.scenario().model:
+    if name is None or (name == state.scenario().model and state.lost_model() is None):
         return
     entry = catalogue.find_model(name)
     _attempt(entry.id, entry.config, entry.checkpoint, "model")
@@ -154,6 +154,13 @@ def _use_headers() -> None:
         replace(refused.checkpoint, total_size=size),
         HEADERS_FILE,
     )
+
+
+@net.callback
+def ask(name: str = "") -> None:
+    """Callback: opens the other ways to name a model, with an id of the Hub."""
+    st.session_state[POPOVER] = True
+    st.session_state["hub_id"] = name
 
 
 def is_offline() -> bool:

@@ -56,7 +56,8 @@ def model(t: Words) -> None:
     """The model: a search field, its facts, and the other ways to name one."""
     st.session_state.pop(PICKED, None)
     scenario = state.scenario()
-    shown = summary.model_name(scenario)
+    lost = state.lost_model()
+    shown = summary.model_name(scenario) if lost is None else t("None chosen")
     _search(
         Picker(
             kind="model",
@@ -83,7 +84,8 @@ def model(t: Words) -> None:
     license_name = catalogue.license_of(scenario.model) if known and known.config == scenario.config else ""
     facts = catalogue_rows.model_facts(scenario.config, scenario.checkpoint, license_name, t)
     with st.container(key="model_facts", gap=None):
-        st.caption(facts)
+        if lost is None:
+            st.caption(facts)
         box, is_opened = elements.other_ways(t("Another model"), MODEL_SOURCES)
         if is_opened:
             with box:
@@ -189,8 +191,8 @@ def _take_card(card: str) -> None:
 def _ask_for_model() -> None:
     """Callback: opens the other ways, with the typed text where it can be an id of the Hub."""
     typed = st.session_state[MODEL].strip()
-    st.session_state[MODEL_SOURCES], st.session_state[PICKED] = True, True
-    st.session_state["hub_id"] = typed if "/" in typed else ""
+    st.session_state[PICKED] = True
+    model_source.ask(typed if "/" in typed else "")
 
 
 @net.callback
@@ -200,12 +202,12 @@ def _ask_for_card() -> None:
 
 
 def _all_models(t: Words, shown: str) -> None:
-    now, ids = state.scenario().model, catalogue.known_ids()
-    options = ids if now in ids else (now, *ids)
+    now, ids = state.scenario().model if state.lost_model() is None else None, catalogue.known_ids()
+    options = ids if now in ids or now is None else (now, *ids)
     st.selectbox(
         t("All bundled models"),
         options,
-        index=options.index(now),
+        index=None if now is None else options.index(now),
         key=state.seed("model", now),
         format_func=lambda name: shown if name == now else name,
         on_change=net.taking("model", model_source.choose, options),

@@ -93,7 +93,7 @@ def _upload(t: Words) -> None:
         if names := _columns(uploads, error):
             _ask_columns(uploads, names, t)
         else:
-            notes.problem(t("This log cannot be read"), error, t, alert=True)
+            notes.problem(t("This log cannot be read"), error, t)
             st.text("\n".join(upload.name for upload in uploads))
     with st.expander(t("Formats that are read"), icon=":material/description:"):
         _formats(t)
