@@ -8,6 +8,7 @@ import pytest
 
 from kvcore.advice.fixes import fix_pairs, fixes, refusal_fixes
 from kvcore.base.errors import EngineRefusalError
+from kvcore.catalogue.siblings import checkpoints
 from kvcore.controls import edit
 from kvcore.planning import Plan, Tightness, Verdict, plan
 from kvcore.wire.request import scenario_from_request
@@ -210,3 +211,45 @@ def test_what_nothing_mends_has_no_fix() -> None:
     with pytest.raises(EngineRefusalError) as refused:
         plan(scenario)
     assert refusal_fixes(scenario, refused.value) == ()
+
+
+TWO_4090 = {
+    "model": "Qwen/Qwen3-32B", "accelerator": "RTX-4090-24GB", "tensor_parallel_size": 2, "max_model_len": 32768,
+}  # fmt: skip
+
+
+def test_weights_that_do_not_fit_are_offered_in_four_bits() -> None:
+    """61 GiB of 16-bit weights on 2 × 24 GiB: the publisher's own AWQ takes a third of it, bitsandbytes no more."""
+    found = fixes(start(**TWO_4090 | {"engine_version": None}))
+    offered = [(fix.field, fix.value) for fix in found]
+    assert ("quantization", "bitsandbytes") in offered
+    models = [value for field, value in offered if field == "model"]
+    assert models[0] == "Qwen/Qwen3-32B-AWQ"
+    assert len(models) <= 2
+    assert len({fix.key for fix in found}) == len(found)
+
+
+@pytest.mark.parametrize(
+    "model", ["Qwen/Qwen3-32B", "meta-llama/Llama-3.3-70B-Instruct", "Qwen/Qwen3-30B-A3B"]
+)
+@pytest.mark.parametrize("card", ["T4-16GB", "A100-40GB", "RTX-4090-24GB", "H100-80GB"])
+def test_a_promised_checkpoint_starts_when_it_is_sent_back(model: str, card: str) -> None:
+    asked = {"model": model, "accelerator": card, "max_model_len": 8192, "tensor_parallel_size": 1}
+    broken = plan(scenario_from_request(asked))
+    for fix in fixes(broken):
+        if fix.field == "model":
+            again = plan(scenario_from_request(asked | {"model": fix.value}))
+            assert again.verdict in (Verdict.FITS, Verdict.TIGHT)
+            assert again.loaded_weights.value < broken.loaded_weights.value
+            assert edit.with_field(broken.scenario, "model", fix.value) == again.scenario == fix.plan.scenario
+
+
+def test_another_model_is_no_checkpoint_of_this_one() -> None:
+    assert "Qwen/Qwen3-30B-A3B-Instruct-2507-FP8" not in checkpoints("Qwen/Qwen3-30B-A3B")
+    assert "Qwen/Qwen2.5-32B-Instruct-AWQ" not in checkpoints("Qwen/Qwen2.5-32B")
+    assert checkpoints("no/such-model") == ()
+
+
+def test_a_config_that_was_changed_has_no_checkpoint_in_the_catalogue() -> None:
+    asked = TWO_4090 | {"hf_overrides": '{"rope_theta": 500000}'}
+    assert not [fix for fix in fixes(plan(scenario_from_request(asked))) if fix.field == "model"]

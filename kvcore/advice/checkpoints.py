@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from kvcore import catalogue
 from kvcore.base.errors import KvPlannerError
 from kvcore.engines.registry import engine_of, format_refusals
 from kvcore.planning import check
@@ -21,6 +22,29 @@ def as_served(scenario: Scenario) -> Scenario:
     """
     served = _quantization_as_served(scenario)
     return scenario if served == scenario.quantization else replace(scenario, quantization=served)
+
+
+def with_checkpoint(scenario: Scenario, model: str) -> Scenario:
+    """`scenario` with a model of the catalogue, which is the same in another storage format.
+
+    Raises CatalogueError for an unknown one.
+
+    Example:
+        >>> from kvcore.wire.request import scenario_from_request
+        >>> asked = {"model": "Qwen/Qwen3-32B", "accelerator": "RTX-4090-24GB"}
+        >>> changed = with_checkpoint(scenario_from_request(asked), "Qwen/Qwen3-32B-AWQ")
+        >>> changed.config.raw["quantization_config"]["bits"]
+        4
+    """
+    entry = catalogue.find_model(model)
+    return replace(scenario, model=entry.id, config=entry.config, checkpoint=entry.checkpoint)
+
+
+def is_as_published(scenario: Scenario) -> bool:
+    """Whether the config is the catalogue's own, and nothing asks for another storage format."""
+    own = catalogue.bundled_model(scenario.model)
+    as_stored = scenario.quantization is None and scenario.hf_overrides is None
+    return as_stored and own is not None and own.config == scenario.config
 
 
 @cached_answer

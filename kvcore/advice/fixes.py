@@ -9,18 +9,21 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, cached_property
+from itertools import islice
 from typing import Final, TypeAlias
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from kvcore import catalogue
+from kvcore.advice.checkpoints import is_as_published, with_checkpoint
 from kvcore.advice.sweep_cell import STARTS
 from kvcore.advice.target import Served, served, served_by
 from kvcore.base.errors import EngineRefusalError, KvPlannerError
 from kvcore.base.quantity import Grade
 from kvcore.base.units import ceil_div, gib
 from kvcore.catalogue.accelerators import Accelerator, Interconnect
+from kvcore.catalogue.siblings import checkpoints
 from kvcore.engines.registry import engine_of, find_engine
 from kvcore.evidence.carry import carried_over
 from kvcore.memory.activations import restart_gain_bytes
@@ -38,6 +41,9 @@ LOWEST_TRIED_PERCENT: Final = 60
 """Lowest share of the card, where the warm-up may find too little of it."""
 SMALLEST_USEFUL_LENGTH: Final = 256
 MAX_PAIRS: Final = 4
+MAX_CHECKPOINTS: Final = 2
+"""Most checkpoints of the same model that are proposed."""
+MAX_TRIED_CHECKPOINTS: Final = 16
 LARGEST_SIZE: Final = 64
 """Largest size of a tensor parallel group that is tried."""
 SIZES: Final = (1, 2, 4, 8, 16, 32)
@@ -48,6 +54,7 @@ LARGER: Final = 1.1
 """A card counts as larger from a tenth more memory on: less is another board of the same kind."""
 AS_MUCH: Final = 0.95
 """Share of the memory: boards of one size differ by some percent."""
+_FEWER_BITS: Final = ("model", "quantization")
 _OF_PARALLEL: Final = ("tensor_parallel_size", "data_parallel_size", "enable_expert_parallel")
 BATCH_STEP: Final = 1024
 """Tokens of one step that are tried are multiples of it."""
@@ -62,6 +69,11 @@ class Fix(Struct, frozen=True, kw_only=True, dict=True):
     scenario: Scenario
     verdict: Verdict
     """The verdict with this change alone."""
+
+    @property
+    def key(self) -> str:
+        """Tells it from the others of one plan: several may be of the field `model`."""
+        return f"model.{self.value}" if self.field == "model" else self.field
 
     @cached_property
     def plan(self) -> Plan:
@@ -92,7 +104,8 @@ def fixes(broken: Plan, *, carries_measured: bool = True) -> tuple[Fix, ...]:
 
     Order: a second start, fewer recurrent states in the cache, a shorter context, an fp8 KV cache, more of the card, no
     prefix caching of recurrent states, fewer tokens in a step, fewer sequences in the profile run, fewer graphs, no
-    graphs, the next tensor parallel size, experts shared out among more replicas, fp8 weights, a larger card.
+    graphs, the next tensor parallel size, experts shared out among more replicas, weights in 8 or 4 bits, checkpoints
+    of the same model in fewer bits, a larger card.
     """
     scenario = broken.scenario
     if scenario.accelerator is None and scenario.measured.available_kv_gib is None:
@@ -105,7 +118,18 @@ def fixes(broken: Plan, *, carries_measured: bool = True) -> tuple[Fix, ...]:
         values = {field: _VALUES[field] for field in fixing}
     change = _changed if carries_measured else _replaced
     found = (_first(scenario, field, tried(broken), broken, change) for field, tried in values.items())
-    return tuple(fix for fix in found if fix is not None)
+    each = (_first(scenario, "model", (model,), broken, change) for model in _checkpoints(broken))
+    others = list(islice(filter(None, each), MAX_CHECKPOINTS))
+    kept = [fix for fix in found if fix is not None]
+    place = next((at for at, fix in enumerate(kept) if fix.field == "accelerator"), len(kept))
+    return (*kept[:place], *others, *kept[place:])
+
+
+def _checkpoints(broken: Plan) -> Iterable[str]:
+    """Checkpoints of the same model in fewer bits, the publisher's own first."""
+    if broken.quantization.method != NOT_QUANTIZED or not is_as_published(broken.scenario):
+        return ()
+    return checkpoints(broken.scenario.model)[:MAX_TRIED_CHECKPOINTS]
 
 
 def falls_short(planned: Plan) -> bool:
@@ -160,7 +184,8 @@ def fix_pairs(broken: Plan, most: int = MAX_PAIRS) -> tuple[FixPair, ...]:
             answer = (
                 fix.value if field == "tensor_parallel_size" and fix.field == "accelerator" else fix.field
             )
-            if fix.field != field and answer not in seen:
+            is_likely = fix.plan.tight_by is not Tightness.AFTER_POOL
+            if fix.field != field and answer not in seen and is_likely:
                 pairs.append(FixPair(first=(field, value), second=fix))
                 seen.add(answer)
     return tuple(pairs[:most])
@@ -251,7 +276,7 @@ def _first(
     def tried(value: Value) -> Fix | None:
         changed = (change or _changed)(scenario, field, value)
         found = None if changed is None else _numbers(changed)
-        if changed is None or found is None or not _is_good(found, broken):
+        if changed is None or found is None or not _is_good(found, broken, field):
             return None
         return Fix(field=field, value=value, scenario=changed, verdict=found.verdict)
 
@@ -278,6 +303,8 @@ def _replaced(scenario: Scenario, field: str, value: Value) -> Scenario:
     """`scenario` with one setting changed, and measured parts as they are."""
     if field in _OF_PARALLEL:
         return replace(scenario, parallel=replace(scenario.parallel, **{field: value}))
+    if field == "model":
+        return with_checkpoint(scenario, str(value))
     if field == "accelerator":
         return replace(scenario, accelerator=catalogue.find_accelerator(str(value)))
     return replace(scenario, **{field: value})
@@ -291,15 +318,19 @@ def _numbers(scenario: Scenario) -> Numbers | None:
         return None
 
 
-def _is_good(planned: Numbers, broken: Plan | None) -> bool:
+def _is_good(planned: Numbers, broken: Plan | None, field: str = "") -> bool:
     """Whether that fixes it: it fits, or by the figures it does. A tight plan is fixed by one that fits alone; what the
-    engine refused, by any that it takes and that has a cache."""
+    engine refused, by any that it takes and that has a cache. Weights that do not fit are fixed by fewer bits even
+    where what is taken after the KV cache may be too much: the result is then called tight."""
     if broken is None:
         return planned.verdict is Verdict.FITS or planned.tight_by in (Tightness.SPARE, Tightness.AFTER_POOL)
     wanted = broken.scenario.wanted
     if wanted is not None and not served_by(planned, wanted).enough:
         return False
-    by_figures = broken.verdict is not Verdict.TIGHT and planned.tight_by is Tightness.SPARE
+    likely = [Tightness.SPARE] if broken.verdict is not Verdict.TIGHT else []
+    if broken.verdict is Verdict.WEIGHTS_DO_NOT_FIT and field in _FEWER_BITS:
+        likely.append(Tightness.AFTER_POOL)
+    by_figures = planned.tight_by in likely
     return planned.verdict is Verdict.FITS or by_figures
 
 
@@ -380,7 +411,7 @@ def _narrower_caches(broken: Plan) -> tuple[str, ...]:
 def _narrower_weights(broken: Plan) -> tuple[str, ...]:
     if broken.scenario.quantization is not None or broken.quantization.method != NOT_QUANTIZED:
         return ()
-    return (*find_engine(broken.scenario.engine).facts.weight_precisions, "fp8")
+    return (*find_engine(broken.scenario.engine).facts.weight_precisions, "fp8", "bitsandbytes")
 
 
 def _larger_cards(broken: Plan) -> Iterable[Value]:

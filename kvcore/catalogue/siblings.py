@@ -20,6 +20,7 @@ that the repository's name says. Nobody has read their own config: their entries
 """
 
 import datetime
+import re
 from collections.abc import Mapping
 from functools import cache, lru_cache
 from typing import Any, Final, NamedTuple
@@ -113,6 +114,50 @@ def sibling_ids() -> tuple[str, ...]:
     """Ids of the siblings that have no config of their own by now, in the order of the file."""
     own = {model.lower() for model in model_ids()}
     return tuple(row.id for lower, row in _rows().items() if lower not in own)
+
+
+_FORMAT_WORDS: Final = re.compile(
+    r"(?:[-_.](?:awq|gptq|marlin|nvfp4|mxfp4|fp4|fp8|int4|int8|bnb|[48]bit|w4a16|w4a4|w8a8|w8a16|quantized|dynamic|block|g\d+))+"
+)
+"""What a name adds to that of a model for a storage format alone."""
+_SHAPE: Final = (
+    "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "intermediate_size", "vocab_size",
+    "num_experts", "n_routed_experts", "num_local_experts", "moe_intermediate_size",
+)  # fmt: skip
+"""Keys of a config.json in which a model and its checkpoints are alike."""
+
+
+@cache
+def checkpoints(model: str) -> tuple[str, ...]:
+    """Bundled models that are `model` in another storage format: of its publisher first, then with a config of their
+    own, then by name.
+
+    The same model by its row in siblings.toml, or by a name that adds only a format to that of a model of one shape.
+
+    Example:
+        >>> checkpoints("Qwen/Qwen3-32B")[:2]
+        ('Qwen/Qwen3-32B-AWQ', 'Qwen/Qwen3-32B-FP8')
+    """
+    base = own_model(model)
+    if base is None:
+        return ()
+    owner, _, name = base.id.lower().partition("/")
+    named = (other for other in model_ids() if _only_adds_a_format(name, other.lower().partition("/")[2]))
+    own = [entry for entry in map(own_model, named) if entry is not None and _shape(entry) == _shape(base)]
+    own.sort(key=lambda entry: entry.id.lower().partition("/")[0] != owner)
+    lower = base.id.lower()
+    stored = [
+        row for row in _rows().values() if row.base.lower() == lower and row.group.format not in ("", NONE)
+    ]
+    return tuple(dict.fromkeys((*(entry.id for entry in own), *(row.id for row in stored))))
+
+
+def _only_adds_a_format(name: str, other: str) -> bool:
+    return other.startswith(name) and _FORMAT_WORDS.fullmatch(other[len(name) :]) is not None
+
+
+def _shape(entry: ModelEntry) -> tuple[object, ...]:
+    return tuple(entry.config.language.raw.get(key) for key in _SHAPE)
 
 
 def sibling(lower_id: str) -> ModelEntry | None:

@@ -8,6 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from kvcore import catalogue
+from kvcore.advice.checkpoints import with_checkpoint
 from kvcore.base.parts import ACTIVATIONS, MEASURED_FIELDS
 from kvcore.base.quantity import Grade
 from kvcore.catalogue.accelerators import Accelerator
@@ -65,6 +66,8 @@ def with_card(scenario: Scenario, card: Accelerator) -> Scenario:
 def _changed(scenario: Scenario, field: str, value: object) -> Scenario:
     if field == "accelerator":
         return with_accelerator(scenario, catalogue.find_accelerator(str(value)))
+    if field == "model":
+        return with_checkpoint(scenario, str(value))
     if field == "accelerator.memory_gib":
         return _with_memory(scenario, value)
     head, _, key = field.partition(".")

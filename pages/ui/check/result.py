@@ -132,7 +132,7 @@ def _fixes(found: Sequence[Fix], planned: Plan, head: str, t: Words) -> None:
         for fix in found:
             st.button(
                 f"{summary.fix_label(fix, t)} → {summary.fix_result(fix, t)}",
-                key=f"check.fix.{fix.field}",
+                key=f"check.fix.{fix.key}",
                 on_click=taken.take_with,
                 args=(planned.scenario, fix.field, fix.value),
             )

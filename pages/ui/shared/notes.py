@@ -175,7 +175,7 @@ def fixes(plan: Plan, found: Sequence[Fix], t: Words) -> None:
         for fix in found:
             grid.cell().button(
                 summary.fix_text(summary.fix_label(fix, t), fix, t),
-                key=f"fix.{fix.field}",
+                key=f"fix.{fix.key}",
                 width="stretch",
                 on_click=undo.change,
                 args=(((fix.field, fix.value),),),
