@@ -16,7 +16,7 @@ from kvcore.base.errors import ScenarioError, WorkloadError
 from kvcore.base.words import Language, words
 from kvcore.charts.replay_figures import bound_clock, comparing, replay_chart, replay_report, variants
 from kvcore.replay.clock import BoundClock, FittedClock, UserClock, fitted_clock, least_squares
-from kvcore.replay.series import Latency, Replay, most_rate, over_replicas, replayed, sped_up
+from kvcore.replay.series import Latency, Replay, most_rate, over_replicas, replayed, sped_up, times_carried
 from kvcore.replay.settings import Settings, rules_of, settings_of
 from kvcore.replay.trace import TraceRequest, random_arrivals, read_trace
 from tests import present_plans
@@ -76,6 +76,37 @@ def test_preemption_starts_when_answers_outgrow_the_pool() -> None:
     assert sum(point.preempted for point in busy.points) == 1
     assert ended(most_rate(trace, settings(), RATES, (1, 2, 1000, 2000))) == 2
     assert ended(most_rate(trace, settings(), RATES, (1000, 2000))) is None
+
+
+def test_how_many_times_a_traffic_is_carried() -> None:
+    """A request takes 7 of the 20 blocks, 0.1 s for its prompt and 2 steps: two copies at once go in, three do not."""
+    clock = UserClock(prefill_tokens_per_second=1000, decode_tokens_per_second=100)
+    sparse = [request(f"{at}", 10.0 * at) for at in range(12)]
+    found = replayed(sparse, settings(), clock)
+    assert found.peak_usage == pytest.approx(0.35)
+    assert found.keeps_up
+    assert ended(times_carried(sparse, settings(), clock, found)) == 2
+    crowd = [request(f"{at}", 0.01 * at, answer=40) for at in range(40)]
+    found = replayed(crowd, settings(), clock)
+    assert not found.keeps_up
+    assert ended(times_carried(crowd, settings(), clock, found)) == 0
+
+
+def test_hits_are_unknown_where_no_text_is() -> None:
+    clock = UserClock(prefill_tokens_per_second=1000, decode_tokens_per_second=100)
+    log = [
+        b'{"created": %d, "prompt_tokens": 100, "completion_tokens": 3}' % (1_760_000_000 + at)
+        for at in range(5)
+    ]
+    assert replayed(read_trace(log), settings(enable_prefix_caching=True), clock).hit_rate is None
+    alike = [
+        b'{"timestamp": %d, "input_length": 100, "output_length": 3, "hash_ids": [1, 2, 3, 4, 5, 6, %d]}'
+        % (at, at + 9)
+        for at in (0, 9000)
+    ]
+    found = replayed(read_trace(alike), settings(enable_prefix_caching=True), clock)
+    # The second prompt of 100 tokens begins with the first 96 of the one before: 7 hashes, so 16 tokens each.
+    assert found.hit_rate == pytest.approx(96 / 200)
 
 
 def test_merged_points_keep_sums_and_maxima() -> None:

@@ -339,7 +339,7 @@ def _of_line(line: bytes, name: str, known: dict[Piece, Piece]) -> TraceRequest:
     tokens = sum(tokens for _, tokens in prompt)
     # Its time and its answer are called as in any log.
     lengths = {key: value for key, value in row.items() if key not in ("prompt", "id")}
-    found = next(record_requests({**lengths, "prompt_tokens": tokens}))
+    found = next(record_requests({**lengths, "prompt_tokens": tokens}), None)
     if not isinstance(found, Request) or found.seconds is None:
         raise ValueError("a time of arrival is missing")
     if found.completion_tokens is None:

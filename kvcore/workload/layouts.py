@@ -11,6 +11,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final
 
@@ -92,7 +93,12 @@ class Layout:
         )
 
     def _times(self, value: Value, records: Sequence[Any], most: int) -> list[float]:
-        return self._in_seconds(value.column(records[:most]))
+        times = value.column(records[:most])
+        if value.date is None:
+            return self._in_seconds(times)
+        zone = None if value.zone else UTC
+        dates = map(datetime.fromisoformat, times)
+        return [(date.replace(tzinfo=zone) if zone else date).timestamp() for date in dates]
 
     def _in_seconds(self, times: Sequence[Any]) -> list[float]:
         found = [one for one in map(seconds_of, times) if one is not None]

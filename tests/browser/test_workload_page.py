@@ -128,7 +128,7 @@ def test_a_dropped_trace_is_taken_replayed_and_shared(server: str, open_page: Op
     page.locator("[data-testid=stMain] input[type=file]").first.set_input_files(
         {"name": "trace.jsonl", "mimeType": "text/plain", "buffer": TRACE}
     )
-    expect(page.get_by_text("trace.jsonl: 300 requests")).to_be_visible()
+    expect(page.get_by_text("trace.jsonl: 300 requests", exact=True)).to_be_visible()
     at_rest(page)
     to_plan(page)
     before = metrics(page)

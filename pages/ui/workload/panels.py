@@ -21,7 +21,7 @@ from kvcore.planning import Plan
 from kvcore.workload.histogram import MAX_TOKENS
 from kvcore.workload.limits import Conversation, LimitChoice, prefix_sharing, steady_of
 from kvcore.workload.mix import Mix
-from pages.ui.shared import elements, numbers, undo
+from pages.ui.shared import elements, numbers, state, undo
 from pages.ui.workload.result import Choices
 
 TURNS = (1, 2, 3, 5, 8, 12, 20)
@@ -64,7 +64,12 @@ def steady(plan: Plan, choice: LimitChoice, t: Words) -> None:
 
 def conversation(mix: Mix, choice: LimitChoice, t: Words) -> None:
     """The tokens of a conversation, turn by turn."""
-    st.subheader(t("Conversations"), anchor=False)
+    is_given = any(state.page_parameter(name) is not None for name in ("system", "user", "reply", "kept"))
+    with st.expander(t("Conversations"), expanded=is_given, icon=":material/forum:"):
+        _conversation(mix, choice, t)
+
+
+def _conversation(mix: Mix, choice: LimitChoice, t: Words) -> None:
     st.caption(
         t(
             "A chat client sends the whole history with each turn, so turns grow until the limit ends the conversation."
@@ -99,7 +104,12 @@ def conversation(mix: Mix, choice: LimitChoice, t: Words) -> None:
 
 def prefix(mix: Mix, choice: LimitChoice, t: Words) -> None:
     """A system prompt that all requests share."""
-    st.subheader(t("Shared prefix"), anchor=False)
+    is_given = any(state.page_parameter(name) is not None for name in ("prefix",))
+    with st.expander(t("Shared prefix"), expanded=is_given, icon=":material/content_copy:"):
+        _prefix(mix, choice, t)
+
+
+def _prefix(mix: Mix, choice: LimitChoice, t: Words) -> None:
     grid = st.grid(4, min_column_width=150)
     shared = _tokens(grid, t("Tokens that all share"), "prefix", DEFAULT_SYSTEM, 0, t)
     request = max(1, round(choice.mean_tokens))
