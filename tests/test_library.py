@@ -21,9 +21,9 @@ ROOT = Path(__file__).parents[1]
 CARD = "H100-80GB"
 DEPLOYMENT = {"model": "Qwen/Qwen3-32B", "accelerator": CARD, "tensor_parallel_size": 2}
 MEMBERS = {
-    "CatalogueError", "DefectError", "EngineRefusalError", "HubError", "KvPlannerError", "LogError", "ModelError",
-    "Plan", "Scenario", "ScenarioError", "Verdict", "WorkloadError", "catalogue", "load_scenario", "plan", "read_log",
-    "sweep",
+    "CatalogueError", "DefectError", "EngineRefusalError", "HubError", "KvPlannerError", "LogError", "ManifestError",
+    "ModelError", "Plan", "Scenario", "ScenarioError", "Verdict", "WorkloadError", "catalogue", "load_scenario", "plan",
+    "read_log", "sweep",
 }  # fmt: skip
 
 

@@ -126,7 +126,7 @@ def log(name: str) -> Send:
 def command(name: str) -> Send:
     async def send(visitor: Visitor) -> None:
         await visitor.visit(WORK)
-        await visitor.set(MODEL_SOURCES, True)
+        await visitor.set("command_source", True)
         await visitor.set("command_text", hostile.COMMANDS[name])
         await visitor.press("use_command")
 

@@ -60,6 +60,13 @@ def test_compose_expands_as_a_shell_does(text: str, values: dict[str, str]) -> N
     assert " ".join(shown(read).split()) == " ".join(shown("".join(run.words[1:])).split())
 
 
+def test_an_alternative_in_quotes_is_one_word() -> None:
+    runs = [
+        next(runs_of(f"serve {text}", {"A": "0 0"})).words[1:] for text in ('"${A:+x${A}}"', "${A:+x${A}}")
+    ]
+    assert runs == [("x0 0",), ("x0", "0")]
+
+
 @given(values=st.dictionaries(NAMES, PLAIN, min_size=1, max_size=3), word=PLAIN)
 def test_what_is_defined_is_filled_in_and_the_rest_is_named(values: dict[str, str], word: str) -> None:
     for world, text in ((of_kubernetes, "{}$({}){}"), (of_make, "{}$({}){}"), (of_compose, "{}${{{}}}{}")):

@@ -198,7 +198,7 @@ class Variables:
                 self.values[name] = made
             return made
         if kind == "+":
-            return [] if is_unset else _split(self.string(by, depth))
+            return "" if is_unset else self.string(by, depth)
         if kind == "?":
             return mark(name) if is_unset or value is None else value
         if text is None:
