@@ -188,3 +188,20 @@ def test_the_fewest_cards_of_a_mixture_are_the_same_in_every_answer(locale: str)
     app = checked(take.click().run())
     assert params(app)["quantization"] == "ascend"
     assert int(params(app).get("tensor_parallel_size", "1")) * int(params(app)["data_parallel_size"]) == 8
+
+
+def test_models_that_serve_come_first_the_largest_first_and_by_task() -> None:
+    app = open_page(QWEN)
+    app = checked(app.segmented_control(key="explore_view").set_value("models").run())
+    table = app.dataframe[0].value
+    (serves,) = (name for name in table if name.startswith("Serves "))
+    serving = list(table[serves])
+    assert serving == sorted(serving, key=lambda word: word != "yes")
+    models = list(table["Model"])
+    assert models.index("Qwen/Qwen3-32B") < models.index("Qwen/Qwen3-8B") < models.index("Qwen/Qwen3-0.6B")
+    app = checked(app.segmented_control(key="explore_task").set_value("pooling").run())
+    embedders = app.dataframe[0].value
+    assert "Qwen/Qwen3-Embedding-8B" in set(embedders["Model"])
+    assert "Qwen/Qwen3-8B" not in set(embedders["Model"])
+    assert not [each for each in embedders["Requests at once"] if each == 0]
+    assert params(app)["task"] == "pooling"

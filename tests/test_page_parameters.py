@@ -175,7 +175,7 @@ def test_defaults_of_absent_fields_are_frozen() -> None:
     """A link leaves these out; a change here changes what old links show."""
     assert {name: parameter.default for name, parameter in PARAMETERS.items()} == {
         "view": "cards", "gpus": 8, "vendors": None, "memory": (), "sort": "vendor", "failing": False,
-        "search": "", "prices": {}, "vary": "tensor_parallel_size",
+        "search": "", "task": "all", "prices": {}, "vary": "tensor_parallel_size",
         "cards": ("L40S-48GB", "A100-80GB", "H100-80GB", "H200-141GB", "B200-180GB", "MI300X-192GB"),
         "lengths": "", "limit": None, "check": "log", "section": "parameters", "answers": False, "step": 1,
         "lesson": "", "path": "", "reveal": 0, "seed": 0, "score": "",

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from functools import cache, lru_cache
-from typing import Final
+from typing import Final, NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -19,7 +20,7 @@ from kvcore.catalogue.documented import license_of
 from kvcore.catalogue.models import Checkpoint, ModelEntry, Rank
 from kvcore.catalogue.names import find_model
 from kvcore.engine.switches import V1Engine
-from kvcore.engines.registry import engines
+from kvcore.engines.registry import engines, pools
 from kvcore.model.architecture import Architecture, elements
 from kvcore.model.config import ModelConfig
 from kvcore.model.families import read_architecture
@@ -231,6 +232,44 @@ def accelerator_facts(card: Accelerator, t: Words) -> str:
     if bandwidth is not None:
         parts.append(f"{count(round(bandwidth))} GB/s")
     return SEPARATOR.join(parts)
+
+
+class Task(StrEnum):
+    """What a model is for."""
+
+    TEXT = "text"
+    POOLING = "pooling"
+    SENSES = "senses"
+
+
+TASK_NAMES: Final = {
+    Task.TEXT: msg("Text"),
+    Task.POOLING: msg("Embedding and ranking"),
+    Task.SENSES: msg("Images, speech, video"),
+}
+
+
+class Kind(NamedTuple):
+    """What a model is for, and its parameters."""
+
+    task: Task
+    parameters: int
+
+
+@lru_cache(maxsize=2048)
+def kind_of(model: str) -> Kind:
+    """The task and size of a bundled model.
+
+    Example:
+        >>> kind_of("Qwen/Qwen3-32B").task, kind_of("Qwen/Qwen3-Embedding-8B").task
+        (<Task.TEXT: 'text'>, <Task.POOLING: 'pooling'>)
+    """
+    entry = find_model(model)
+    architecture = read_architecture(entry.config)
+    total = entry.checkpoint.total_parameters or parameters(architecture)
+    if pools(entry.config.architectures, entry.checkpoint):
+        return Kind(Task.POOLING, total)
+    return Kind(Task.SENSES if architecture.is_multimodal else Task.TEXT, total)
 
 
 def parameters(architecture: Architecture) -> int:

@@ -280,6 +280,15 @@ class ModelRow(Struct, frozen=True, kw_only=True):
     max_model_len: int
     cell: Cell
 
+    @property
+    def has_cache(self) -> bool:
+        """Whether a KV cache bounds its requests: an encoder has none, and runs as many as may run."""
+        return self.cell.tokens > 0 or self.cell.verdict is Verdict.TIGHT
+
+    def serves(self, wanted: float) -> bool:
+        """Whether so many requests run at once."""
+        return not self.has_cache or self.cell.requests >= wanted
+
 
 def model_row(swept: SweptModel, sizes: Collection[int], wanted: float) -> ModelRow | None:
     """The smallest of the tensor parallel `sizes` that fits `wanted` concurrent requests, else the largest that
@@ -287,11 +296,12 @@ def model_row(swept: SweptModel, sizes: Collection[int], wanted: float) -> Model
 
     None where none starts.
     """
-    starting = [cell for cell in swept.cells if cell.starts and cell.tensor_parallel_size in sizes]
-    if not starting:
-        return None
-    serving = [cell for cell in starting if cell.requests >= wanted] or starting[-1:]
-    return ModelRow(model=swept.model, max_model_len=swept.max_model_len, cell=serving[0])
+    starting = [
+        ModelRow(model=swept.model, max_model_len=swept.max_model_len, cell=cell)
+        for cell in swept.cells
+        if cell.starts and cell.tensor_parallel_size in sizes
+    ]
+    return next((row for row in starting if row.serves(wanted)), starting[-1] if starting else None)
 
 
 class _JsonRow(Struct, frozen=True, gc=False, omit_defaults=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Final
 
@@ -12,12 +12,25 @@ from kvcore import catalogue
 from kvcore.base.errors import not_among
 from kvcore.base.kept import kept
 from kvcore.catalogue.accelerators import Accelerator
+from kvcore.catalogue.models import Checkpoint
 from kvcore.engine.cards import CardView, card_view
 from kvcore.engine.overheads import MemoryVariables
 from kvcore.engine.protocol import Engine
 from kvcore.engine.records import FormerFlag, Release
 from kvcore.engines.vllm.engine import VllmEngine
-from kvcore.scenario import Scenario
+from kvcore.engines.vllm.runner import runner_by_name
+from kvcore.scenario import Runner, Scenario
+
+
+def pools(architectures: Sequence[str], checkpoint: Checkpoint) -> bool:
+    """Whether a model is embedded or ranked with where no runner is asked for, by vLLM's rule.
+
+    Example:
+        >>> pools(["BertModel"], Checkpoint()), pools(["LlamaForCausalLM"], Checkpoint())
+        (True, False)
+    """
+    named = (runner for name in architectures if (runner := runner_by_name(name)) is not None)
+    return bool(checkpoint.sentence_transformers) or next(named, Runner.GENERATE) is Runner.POOLING
 
 
 def _vllm_ascend() -> Engine:

@@ -12,16 +12,17 @@ import streamlit as st
 from kvcore import catalogue
 from kvcore.advice.sweep import cell_scenario, sweep, sweep_of_models
 from kvcore.base.errors import KvPlannerError
-from kvcore.base.numbers import count
-from kvcore.base.words import Words
+from kvcore.base.numbers import count, short_count
+from kvcore.base.words import Words, msg
 from kvcore.catalogue.accelerators import Accelerator
+from kvcore.charts.catalogue_rows import TASK_NAMES, kind_of
 from kvcore.charts.matrix import ModelRow, model_row
 from kvcore.scenario import Scenario
 from pages.ui.explore import explored
 from pages.ui.explore.cards import gpus_at_most, wanted_requests
 from pages.ui.shared import frames, net, notes, state, undo
 from pages.ui.shared.parameter_readers import LONGEST_TEXT
-from pages.ui.shared.parameters import GPU_LIMITS
+from pages.ui.shared.parameters import ALL_TASKS, GPU_LIMITS
 
 TABLE = "explore_models"
 
@@ -36,6 +37,14 @@ def show(t: Words) -> None:
     search = st.text_input(
         t("Search by name"), max_chars=LONGEST_TEXT, width=420, **state.bound("search", "explore_search")
     )
+    names = {ALL_TASKS: msg("All"), **{task.value: name for task, name in TASK_NAMES.items()}}
+    task = st.segmented_control(
+        t("Task"),
+        list(names),
+        format_func=lambda name: t(names[name]),
+        required=True,
+        **state.bound("task", "explore_task", takes="default"),
+    )
     stages = scenario.parallel.pipeline_parallel_size
     sizes = tuple(size for size in GPU_LIMITS if size * stages <= limit)
     if not sizes:
@@ -46,7 +55,10 @@ def show(t: Words) -> None:
     except KvPlannerError as error:
         notes.problem(t("This cannot be planned"), error, t)
         return
-    found = _named(rows, search)
+    rows = tuple(row for row in rows if task in (ALL_TASKS, kind_of(row.model).task.value))
+    found = _named(
+        sorted(rows, key=lambda row: (not row.serves(wanted), -kind_of(row.model).parameters)), search
+    )
     st.success(
         _sentence(card, limit * replicas, found, wanted, is_searched=bool(search.strip()), t=t),
         icon=":material/inventory_2:",
@@ -54,7 +66,8 @@ def show(t: Words) -> None:
     st.caption(
         t(
             "Each model on the fewest GPUs that fit the target requests; where none do, on the "
-            "most GPUs. Lengths above a model's own are cut to it. Choose a row to plan it."
+            "most GPUs: those that do first, the largest first. Lengths above a model's own are cut to it. Without a "
+            "number of requests, no KV cache bounds them. Choose a row to plan it."
         )
     )
     if not found:
@@ -78,7 +91,7 @@ def _sentence(
     facts = {
         "card": t.card(card.name),
         "gpus": str(limit),
-        "serving": count(sum(row.cell.requests >= wanted for row in found)),
+        "serving": count(sum(row.serves(wanted) for row in found)),
         "wanted": count(wanted),
     }
     if is_searched:
@@ -112,15 +125,21 @@ def _rows(
     return tuple(row for row in rows if row is not None)
 
 
+def _bounded(row: ModelRow, requests: float) -> float | None:
+    """Requests at once, nothing where no KV cache bounds them."""
+    return round(requests, 2) if row.has_cache else None
+
+
 def _table(rows: Sequence[ModelRow], scenario: Scenario, card: Accelerator, wanted: int, t: Words) -> None:
     columns: dict[str, list[Any]] = {
         t("Model"): [row.model for row in rows],
         t("GPUs"): [row.cell.gpus for row in rows],
-        t("Requests at once"): [round(row.cell.requests, 2) for row in rows],
+        t("Parameters"): [short_count(kind_of(row.model).parameters) for row in rows],
+        t("Requests at once"): [_bounded(row, row.cell.requests) for row in rows],
         t("Serves {wanted}", wanted=count(wanted)): [
-            t("yes") if row.cell.requests >= wanted else t("no") for row in rows
+            t("yes") if row.serves(wanted) else t("no") for row in rows
         ],
-        t("Requests per GPU"): [round(row.cell.requests_per_gpu, 2) for row in rows],
+        t("Requests per GPU"): [_bounded(row, row.cell.requests_per_gpu) for row in rows],
         t("Length planned"): [row.max_model_len for row in rows],
         t("Longest request"): [row.cell.longest_request_tokens for row in rows],
         t("KV cache tokens"): [row.cell.tokens for row in rows],

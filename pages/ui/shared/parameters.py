@@ -20,6 +20,7 @@ from kvcore.advice.vary import Varied
 from kvcore.base.errors import KvPlannerError, invalid, not_among
 from kvcore.base.words import Language
 from kvcore.catalogue.accelerators import Vendor
+from kvcore.charts.catalogue_rows import Task
 from kvcore.charts.matrix import MEMORY_BANDS, Order
 from kvcore.evidence.accuracy import Check
 from kvcore.texts import CHECKS, PATHS, SYLLABUS, Source
@@ -46,6 +47,7 @@ POPULAR_CARDS: Final = (
     "L40S-48GB", "A100-80GB", "H100-80GB", "H200-141GB", "B200-180GB", "MI300X-192GB",
 )  # fmt: skip
 GPU_LIMITS: Final = (1, 2, 4, 8, 16)
+ALL_TASKS: Final = "all"
 CHECK_TABS: Final = ("log", "pre-run")
 """The tabs of the Check page."""
 SECTIONS: Final = ("parameters", "stories", "going-live", "catalogue", "glossary")
@@ -168,6 +170,7 @@ PARAMETERS: Final[Mapping[str, PageParameter]] = {
     "sort": PageParameter(one_of([order.value for order in Order]), Order.VENDOR.value),
     "failing": PageParameter(switch, False),
     "search": PageParameter(words_of, ""),
+    "task": PageParameter(one_of((ALL_TASKS, *(task.value for task in Task))), ALL_TASKS),
     "prices": PageParameter(amounts(card_ids, LARGEST_PRICE), MappingProxyType({})),
     # -- Compare
     "vary": PageParameter(one_of([varied.value for varied in Varied]), Varied.TENSOR_PARALLEL.value),
