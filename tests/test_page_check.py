@@ -133,9 +133,17 @@ def test_a_command_alone_gives_a_plan_and_a_verdict(locale: str, button: str) ->
 def test_a_command_that_does_not_fit_is_fixed_from_here() -> None:
     app = paste(open_check(accelerator="L40S-48GB"), "vllm serve Qwen/Qwen3-32B --max-model-len 8192")
     assert any("Does not fit" in element.value for element in app.error)
-    fix = next(key for key in keys(app) if key.startswith("check.fix."))
+    fix = next(key for key in keys(app) if key.startswith("check.fix.") and ".model." not in key)
     checked(app.button(key=fix).click().run())
     assert params(app)["model"] == "Qwen/Qwen3-32B"
+
+
+def test_a_command_that_does_not_fit_is_fixed_by_another_checkpoint_of_its_model() -> None:
+    app = paste(open_check(accelerator="L40S-48GB"), "vllm serve Qwen/Qwen3-32B --max-model-len 8192")
+    fix = next(key for key in keys(app) if key.startswith("check.fix.model."))
+    checked(app.button(key=fix).click().run())
+    assert fix.endswith(params(app)["model"])
+    assert params(app)["model"].startswith("Qwen/Qwen3-32B-")
 
 
 def test_an_empty_field_is_said_beside_the_button_once() -> None:
