@@ -16,9 +16,11 @@ from pathlib import Path
 
 from playwright.sync_api import Browser, Page, sync_playwright
 
+from pages.ui.shared.shell import PAGES
 from tests.browser.test_proxy import proxy
 from tools.programs import find_browser, find_proxy
 from tools.server import Server, running_server
+from tools.shift import shift_of
 
 EMPTY_PAGE = 'import streamlit as st\nvalue = st.slider("value", 0, 100, 50, key="value")\nst.write(f"value {value}")\n'
 CHARTS_PAGE = (
@@ -48,6 +50,8 @@ STOPPED = (
 IDLE = "() => new Promise((done) => requestIdleCallback(() => done(true), {timeout: 20000}))"
 """With a limit: a page behind another is never idle."""
 MIB = 1 << 20
+STANDS_MS = 3000
+"""Waited after a page is settled: charts and grids are drawn by code that comes last."""
 
 
 def settle(page: Page) -> None:
@@ -129,6 +133,23 @@ def key_presses(browser: Browser, scripts: dict[str, str], log: Path) -> dict[st
     return times
 
 
+def shapes(browser: Browser, log: Path) -> None:
+    """Prints how far each page jumps while a fresh link loads, its words, and its elements."""
+    print(f"page: {'page':10} {'shift':>6} {'words':>6} {'elements':>8}")
+    with running_server(log, script="app.py") as server:
+        for spec in PAGES:
+            context = browser.new_context(viewport={"width": 1440, "height": 900}, locale="en-US")
+            page = context.new_page()
+            page.goto(f"{server.address}/{spec.path}{LINK[1:]}")
+            page.locator(".st-key-top").wait_for()
+            settle(page)
+            page.wait_for_timeout(STANDS_MS)
+            words = len(page.inner_text("[data-testid=stMain]").split())
+            elements = page.locator("*").count()
+            print(f"  {spec.title:14} {shift_of(page):6.3f} {words:6} {elements:8}")
+            context.close()
+
+
 def main() -> None:
     """Prints the medians and their ratios."""
     browser_path = find_browser()
@@ -151,6 +172,7 @@ def main() -> None:
                     visits[page].append(
                         first_visit(browser, address + (LINK if page == "plan" else ""), page)
                     )
+        shapes(browser, log)
         browser.close()
     way = "behind the proxy" if find_proxy() else "without a proxy, uncompressed"
     print(f"page: median of {VISITS} first visits, each on a fresh server, {way}")
