@@ -30,16 +30,16 @@ tried = result.tried(mix)
 choices = result.planned_choices(plan, mix, tried)
 minute = result.answer(plan, mix, choices, t)
 upload.read_notes(mix, t)
-is_logged = replay.has_times()
+is_logged, replayed = replay.has_times(), result.replayed_plan(plan, mix, choices)
 if is_logged:
-    replay.panel(plan, mix, t)
+    replay.panel(replayed, mix, t)
 result.histogram(plan, mix, tried, choices[tried], t)
 result.table(plan, mix, choices, tried, t)
 panels.steady(plan, choices[tried], t)
 if not is_logged:
-    replay.panel(plan, mix, t)
+    replay.panel(replayed, mix, t)
 panels.conversation(mix, choices[tried], t)
 panels.prefix(mix, choices[tried], t)
 panels.advice(plan, mix, choices, t)
-if line := replay.busiest_minute_line(plan, t):
+if line := replay.busiest_minute_line(replayed, t):
     minute.text(line)

@@ -328,7 +328,7 @@ def test_columns_of_other_names_are_chosen_from_menus() -> None:
 def test_the_target_is_judged_by_both_lengths() -> None:
     """20 requests of 8,192 run at once; the post-mortem's are shorter, so that more of them do."""
     enough = open_workload(**WORKED, lengths=POST_MORTEM, wanted="60")
-    assert "Of 60 wanted at once 20 run if all have 8,192 tokens; with your real lengths about" in seen(
+    assert "With max_model_len 8,192, 20 of the 60 wanted run at once at full length, and about" in seen(
         enough
     )
     assert "enough" in enough.success[0].value
@@ -339,7 +339,12 @@ def test_the_target_is_judged_by_both_lengths() -> None:
 def test_the_plan_names_both_answers_to_the_target() -> None:
     app = open_workload(**WORKED, lengths=POST_MORTEM, wanted="60")
     app = checked(app.switch_page("pages/plan.py").run())
-    assert "Of 60 wanted at once 20 run if all have 8,192 tokens; with your real lengths about" in seen(app)
+    assert "With max_model_len 8,192, 20 of the 60 wanted run at once at full length, and about" in seen(app)
+    long = open_workload(model="Qwen/Qwen3-32B", accelerator="H100-80GB", max_model_len="40960", lengths=POST_MORTEM,
+                         wanted="40")  # fmt: skip
+    assert "With max_model_len 1,792, " in long.warning[0].value
+    long = checked(long.switch_page("pages/plan.py").run())
+    assert "With max_model_len 1,792, " in seen(long)
     none = checked(open_workload(**WORKED, wanted="60").switch_page("pages/plan.py").run())
     assert "with your real lengths" not in seen(none)
 

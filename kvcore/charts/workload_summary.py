@@ -86,10 +86,11 @@ def mix_sentence(recommended: LimitChoice, now: LimitChoice, t: Words) -> str:
     return t(LABELS["mix-answers"][answer], count=concurrency_text(here))
 
 
-def target_sentence(planned: Plan, choice: LimitChoice, t: Words) -> Sentence | None:
+def target_sentence(choice: LimitChoice, t: Words) -> Sentence | None:
     """The requests at once that are wanted, against those that run at full length and with the traffic's own lengths;
-    None without a target."""
-    found, real = served(planned), math.floor(choice.running_requests)
+    None without a target, and where this limit does not start."""
+    found = None if choice.plan is None else served(choice.plan)
+    real = math.floor(choice.running_requests)
     if found is None or not real:
         return None
     here = real * found.replicas
@@ -97,7 +98,7 @@ def target_sentence(planned: Plan, choice: LimitChoice, t: Words) -> Sentence | 
         LABELS["target-answers"]["served" if here >= found.wanted else "short"],
         wanted=count(found.wanted),
         full=count(found.total),
-        length=count(planned.resolved.max_model_len),
+        length=count(choice.limit_tokens),
         real=count(here),
     )
     return Sentence(outcome=Outcome.FITS if here >= found.wanted else Outcome.CAUTION, text=said)

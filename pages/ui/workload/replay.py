@@ -75,6 +75,11 @@ def panel(planned: Plan, mix: Mix, t: Words) -> None:
             "growing answers preempt others."
         )
     )
+    limit, now = planned.resolved.max_model_len, state.scenario().max_model_len
+    if now not in (None, limit):
+        said = t("With max_model_len {limit}: with {now} this deployment does not start.", limit=count(limit),
+                 now=count(now or 0))  # fmt: skip
+        st.text(said)
     try:
         settings_of(planned)
         trace, factor = _trace(planned, mix, t)

@@ -58,7 +58,7 @@ def answer(plan: Plan, mix: Mix, choices: Choices, t: Words) -> DeltaGenerator:
     recommended, present = choices[wanted], choices[now]
     notes.scenario_line(plan, t)
     said = sentence(mix, recommended, present, t)
-    target = target_sentence(plan, present, t)
+    target = target_sentence(present if present.starts else recommended, t)
     texts = (
         t("{sentence}.", sentence=said.text),
         mix_sentence(recommended, present, t),
@@ -89,8 +89,18 @@ def target_line(plan: Plan, t: Words) -> str:
     mix = None if plan.scenario.wanted is None else source.current()
     if mix is None:
         return ""
-    target = target_sentence(plan, limit_choice(plan.scenario, mix, plan.resolved.max_model_len), t)
+    choice = limit_choice(plan.scenario, mix, plan.resolved.max_model_len)
+    if not choice.starts:
+        choice = limit_choice(plan.scenario, mix, mix.recommended_max_model_len)
+    target = target_sentence(choice, t)
     return "" if target is None else target.text
+
+
+def replayed_plan(plan: Plan, mix: Mix, choices: Choices) -> Plan:
+    """The plan to replay with: the present one, else the one with the recommended length where only that starts."""
+    recommended = choices[mix.recommended_max_model_len]
+    is_present = choices[plan.resolved.max_model_len].starts or not recommended.starts
+    return plan if is_present or recommended.plan is None else recommended.plan
 
 
 def use(limit: int, t: Words, *, primary: bool = False) -> None:
