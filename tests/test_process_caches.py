@@ -67,7 +67,7 @@ OWN_NAMES = {
     "kvcore.catalogue.models": {"_by_lower_id", "model_ids"},
     "kvcore.catalogue.names": {"_by_lower_id", "_by_name", "_mirrors"},
     "kvcore.catalogue.search": {"_accelerators", "_models"},
-    "kvcore.catalogue.siblings": {"_rows", "known_ids"},
+    "kvcore.catalogue.siblings": {"_checkpoints", "_rows", "known_ids"},
     "kvcore.deploy.templates": {"templates"},
     "kvcore.engines.registry": {"_engine", "format_refusals"},
     "kvcore.engines.vllm.backends": {"_forced_backends"},

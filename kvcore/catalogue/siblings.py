@@ -127,7 +127,6 @@ _SHAPE: Final = (
 """Keys of a config.json in which a model and its checkpoints are alike."""
 
 
-@cache
 def checkpoints(model: str) -> tuple[str, ...]:
     """Bundled models that are `model` in another storage format: of its publisher first, then with a config of their
     own, then by name.
@@ -138,6 +137,12 @@ def checkpoints(model: str) -> tuple[str, ...]:
         >>> checkpoints("Qwen/Qwen3-32B")[:2]
         ('Qwen/Qwen3-32B-AWQ', 'Qwen/Qwen3-32B-FP8')
     """
+    base = own_model(model)
+    return () if base is None else _checkpoints(base.id)
+
+
+@cache
+def _checkpoints(model: str) -> tuple[str, ...]:
     base = own_model(model)
     if base is None:
         return ()
