@@ -265,7 +265,7 @@ def budget_label(plan: Plan, t: Words) -> str:
     size = gib_text(plan.memory.budget.value)
     if not plan.memory.system.value:
         return t("budget {size}", size=size)
-    return t("budget {size} after System", size=size)
+    return t("budget {size}, not counting System", size=size)
 
 
 def shortage(plan: Plan) -> Stretch | None:

@@ -76,7 +76,11 @@ def pages_drawing(plan: Plan, t: Words) -> Drawing | None:
         f'<i class="kv-cell kv-kind-{row.kind}"></i>' * max(1, round(row.blocks / a_cell)) for row in rows
     )
     size = format_bytes(plan.cache.bytes_per_block)
-    legend = t("one cell: {count} blocks", count=count(a_cell)) if a_cell > 1 else t("one cell: one block")
+    legend = (
+        t("one square: {count} blocks of the KV cache", count=count(a_cell))
+        if a_cell > 1
+        else t("one square: one block of the KV cache")
+    )
     taken = t(
         "Blocks of one request of {tokens} tokens: {count}",
         tokens=count(plan.resolved.max_model_len),

@@ -102,7 +102,7 @@ def show_batches(scenario: Scenario, t: Words) -> None:
     except KvPlannerError:
         return
     st.subheader(t("The largest step that still starts"), anchor=False)
-    columns: dict[str, list[str]] = {t("Cut"): [split_name(one) for one in cuts]}
+    columns: dict[str, list[str]] = {t("Layout"): [split_name(one) for one in cuts]}
     for index, length in enumerate(lengths):
         own = found[index :: len(lengths)]
         columns[t("{tokens} tokens", tokens=count(length))] = [

@@ -347,7 +347,7 @@ def _table(rows: tuple[Row, ...], target: Target, t: Words) -> Table:
         t("Accelerator"): [t.card(card.name) for card, _ in rows],
         t("Memory (GiB)"): [card.memory_gib for card, _ in rows],
         t("Fewest GPUs"): [cell.gpus if cell is not None else None for cell in fewest],
-        t("Cut"): [layout_name(cell, target, t) if cell is not None else DASH for cell in fewest],
+        t("Layout"): [layout_name(cell, target, t) if cell is not None else DASH for cell in fewest],
     }
     if target.prices:
         columns[t("Cost per hour")] = [cost.per_hour if cost is not None else None for cost in costs]

@@ -74,7 +74,7 @@ def planned(scenario: Scenario, entry: ModelEntry, card: Accelerator, cell: Cell
 def show(scenario: Scenario, entry: ModelEntry, shared: Shared, wanted: int, t: Words) -> None:
     """The answer for the chosen card, and a row for each card; a row takes its layout to Plan."""
     rows = shared.rows
-    st.subheader(t("With the experts shared out among replicas"), anchor=False)
+    st.subheader(t("With the experts of the model spread over the replicas"), anchor=False)
     own = scenario.accelerator
     card, spread = next((row for row in rows if own is not None and row[0].id == own.id), rows[0])
     tokens = shared.max_model_len
@@ -171,7 +171,7 @@ def _table(rows: Sequence[Found], scenario: Scenario, entry: ModelEntry, t: Word
         t("Accelerator"): [t.card(card.name) for card, _ in rows],
         t("Fewest GPUs"): [one.cards if one is not None else None for _, one in rows],
         t("Machines"): [one.machines(card) if one is not None else None for card, one in rows],
-        t("Cut"): layouts,
+        t("Layout"): layouts,
         t("Requests at once"): [round(one.requests, 2) if one is not None else None for _, one in rows],
         t("Weights (GiB per GPU)"): [
             round(one.cell.weights_gib, 2) if one is not None else None for _, one in rows

@@ -51,7 +51,7 @@ def drawing(plan: Plan, t: Words) -> str:
         words = drawings.caption(note) + words
     if mode := state_mode_text(plan, t):
         words += drawings.caption(mode)
-    return f'{drawings.head(t("Cache groups"))}<div class="kv-request">{rows}</div>{words}'
+    return f'{drawings.head(t("Cache groups: layers that store alike"))}<div class="kv-request">{rows}</div>{words}'
 
 
 def _row(group: CacheGroup, copies: int, most: int, t: Words) -> str:

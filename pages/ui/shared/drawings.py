@@ -20,6 +20,7 @@ from kvcore.charts.memory_bar import difference_name, memory_bar, memory_title, 
 from kvcore.engine.rank_memory import reaches
 from kvcore.explain.numbers import RequestShare, request_share
 from kvcore.planning import Plan
+from kvcore.texts import LABELS
 
 SMALLEST_HALF_WIDTH = GIB / 50
 """Half-width of the narrowest interval that shows at the printed precision."""
@@ -68,13 +69,19 @@ def _legend(plan: Plan, t: Words, explained: Collection[str] | None = None) -> s
             if below + above >= 2 * SMALLEST_HALF_WIDTH:
                 interval = f' <span class="kv-soft">{escape(spread_text(below, above))} GiB</span>'
         items.append(
-            f'<li><span class="kv-swatch kv-{part.name}"></span>{escape(t(part.label))} '
+            f'<li title="{_meaning(part, t)}"><span class="kv-swatch kv-{part.name}"></span>{escape(t(part.label))} '
             f"<b>{escape(size)}</b>{interval}</li>"
         )
     if missing is not None and (explained is None or KV_CACHE.name in explained):
         text = f"{t('Missing')} <b>{escape(gib_text(missing.size * GIB))}</b>"
         items.append(f'<li><span class="kv-swatch kv-missing"></span>{text}</li>')
     return f'<ul class="kv-legend">{"".join(items)}</ul>'
+
+
+def _meaning(part: Part, t: Words) -> str:
+    """What a part is, in one line under the pointer; "" for a difference, which its label explains."""
+    said = LABELS["part-help"].get(part.name)
+    return escape(t(said)) if said else ""
 
 
 def _legend_parts(plan: Plan) -> tuple[Part, ...]:
@@ -124,7 +131,11 @@ def _request_bar(share: RequestShare, t: Words) -> str:
         size=fine_gib_text(share.needed_bytes),
     )
     a_cell = -(-share.blocks // cells) if cells else 1
-    cell = t("one cell: {count} blocks", count=str(a_cell)) if a_cell > 1 else t("one cell: one block")
+    cell = (
+        t("one square: {count} blocks of the KV cache", count=str(a_cell))
+        if a_cell > 1
+        else t("one square: one block of the KV cache")
+    )
     parts = ""
     if share.fixed_bytes:
         parts += f'<span class="kv-fixed" style="width:{fixed:.2f}%"></span>'

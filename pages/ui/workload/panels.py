@@ -33,7 +33,7 @@ def steady(plan: Plan, choice: LimitChoice, t: Words) -> None:
     figures = steady_figures(choice, t)
     if not figures or choice.steady is None:
         return
-    st.subheader(t("Your requests in the steady state"), anchor=False)
+    st.subheader(t("Your requests under constant load"), anchor=False)
     elements.card_grid(st.grid(len(figures), min_column_width=190), figures)
     seats, wanted = plan.resolved.max_num_seqs, choice.steady.most_seats()
     if wanted is not None and wanted < seats:
