@@ -72,7 +72,7 @@ def test_the_largest_captured_batch_can_be_emptied() -> None:
 
 def test_a_price_can_be_emptied() -> None:
     app = open_app({**QUERY, "prices": "H100-80GB:3"})
-    app.session_state["explore_prices.opened"] = True
+    app.session_state["explore_prices"] = True
     app.switch_page("pages/explore.py").run()
     key = "price.H100-80GB"
     assert app.number_input(key=key).proto.HasField("default") is False
