@@ -122,7 +122,7 @@ def test_replicas_have_columns_only_where_there_are_several() -> None:
     table = html(app)
     assert t("On all replicas") in table
     first = table[table.index("<tbody>") : table.index("</tr>", table.index("<tbody>"))]
-    assert first.count("<td") == table.count('<th scope="col">') == 8
+    assert first.count("<td") == table.count('<th scope="col">') == 10
 
 
 @pytest.mark.parametrize("page", ["pages/compare.py", "pages/explore.py"])
@@ -134,3 +134,19 @@ def test_the_page_says_which_model_and_card(page: str) -> None:
     refused = checked(open_app(QWEN | {"quantization": "awq"}).switch_page(page).run())
     (line,) = [one.value for one in refused.caption if "Qwen/Qwen3-32B" in one.value]
     assert "H100 SXM5 80GB (HBM3)" in line
+
+
+def test_a_row_says_its_gpus_its_target_and_the_bounds_of_decoding() -> None:
+    """GPUs, target and speed are of all replicas: 2 × 80 GB read 2 × 3.35 TB a second at most."""
+    asked = QWEN | {"tensor_parallel_size": "2", "vary": "tensor_parallel_size", "wanted": "40"}
+    rows = re.findall(r"<tr>.*?</tr>", html(open_page(asked)))
+    texts = [[re.sub("<[^>]*>", " ", cell) for cell in re.findall(r"<td.*?</td>", row)] for row in rows]
+    by_name = {cells[0].split()[1]: cells for cells in texts if cells and cells[0].startswith(" TP")}
+    assert "fewer GPUs than now" in by_name["1"][0]
+    assert "fewer GPUs than now" not in by_name["2"][0]
+    assert "of 40" in by_name["2"][1]
+    assert "serves all 40" in by_name["8"][1]
+    times = {name: float(cells[-2].split()[1]) for name, cells in by_name.items() if "ms" in cells[-2]}
+    weights_gb = 32e9 * 2 / 1e9
+    assert times["2"] > weights_gb / (2 * 3352) * 1000 * 0.95
+    assert times["2"] < 2 * 80 / (2 * 3352) * 1000

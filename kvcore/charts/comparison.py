@@ -8,6 +8,8 @@ from typing import Final
 
 from msgspec import Struct
 
+from kvcore.advice.roofline import decode_bound
+from kvcore.advice.target import served
 from kvcore.advice.vary import Variant, Varied
 from kvcore.base.errors import KvPlannerError
 from kvcore.base.numbers import (
@@ -22,6 +24,7 @@ from kvcore.base.numbers import (
     significant,
     spread_text,
     two_decimals,
+    whole_requests,
 )
 from kvcore.base.parts import BUDGETED, GIVEN, GIVEN_LABELS, KV_CACHE, PARTS, Part
 from kvcore.base.units import GIB, gib
@@ -358,7 +361,7 @@ def _lost_bytes(starts: Plan, fails: Plan) -> dict[str, float]:
 
 def figures_of(variant: Variant) -> tuple[str, ...]:
     """The table's cells after the verdict: requests, tokens, GPUs, replicas, requests on all replicas and for each
-    GPU."""
+    GPU, and the bounds of decoding."""
     cache = variant.plan.cache if variant.plan is not None else None
     starts = variant.starts
     return (
@@ -368,4 +371,34 @@ def figures_of(variant: Variant) -> tuple[str, ...]:
         str(variant.replicas),
         concurrency_text(variant.all_requests) if starts else DASH,
         concurrency_text(variant.requests_per_gpu) if starts else DASH,
+        *_bounds(variant),
     )
+
+
+def _bounds(variant: Variant) -> tuple[str, str]:
+    """The shortest time per token and the most tokens a second on all replicas, of full requests that run at once."""
+    requests = whole_requests(variant.running) if variant.starts else 0
+    if variant.plan is None or requests < 1:
+        return DASH, DASH
+    bound = decode_bound(variant.plan, requests, variant.plan.resolved.max_model_len)
+    if bound is None:
+        return DASH, DASH
+    return (
+        f"≥ {bound.seconds_per_token * 1000:.1f} ms",
+        f"≤ {count(bound.tokens_per_second * variant.replicas)}",
+    )
+
+
+def all_gpus(variant: Variant) -> int:
+    """GPUs of all replicas."""
+    return variant.gpus * variant.replicas
+
+
+def target_note(variant: Variant, t: Words) -> str:
+    """How many of the wanted requests run at once on all replicas; "" without a target."""
+    found = served(variant.plan) if variant.plan is not None else None
+    if found is None:
+        return ""
+    if found.enough:
+        return t("serves all {wanted}", wanted=count(found.wanted))
+    return t("serves {total} of {wanted}", total=count(found.total), wanted=count(found.wanted))

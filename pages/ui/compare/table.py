@@ -14,11 +14,13 @@ from kvcore.base.numbers import count
 from kvcore.base.parts import AFTER_POOL, STACKED, UNACCOUNTED
 from kvcore.base.words import Words, listed
 from kvcore.charts.comparison import (
+    all_gpus,
     figures_of,
     limit_note,
     refusal_text,
     seats_note,
     split_name,
+    target_note,
     verdict_word,
 )
 from kvcore.charts.memory_bar import difference_name, small_multiples
@@ -55,16 +57,20 @@ def show(named: Sequence[tuple[str, Variant]], key: str, t: Words, short_names: 
         t("Replicas"),
         t("On all replicas"),
         t("Requests per GPU"),
+        t("Time per token, at least"),
+        t("Tokens per second, at most"),
     ]
     hidden = () if any(variant.replicas > 1 for _, variant in named) else REPLICA_COLUMNS
     head = [text for column, text in enumerate(head) if column not in hidden]
     most, densest = best_of([variant for _, variant in named])
+    now = next((all_gpus(variant) for _, variant in named if variant.is_now), 0)
     rows = ""
     for name, variant in named:
         marks = [t("current")] if variant.is_now else []
         marks += [t("most requests")] if variant is most else []
         marks += [t("most per GPU")] if variant is densest else []
-        reason = refusal_text(variant.error, t)
+        marks += [t("fewer GPUs than now")] if all_gpus(variant) < now else []
+        reason = refusal_text(variant.error, t) or target_note(variant, t)
         held, *others = figures_of(variant)
         limit = limit_note(variant, t)
         figures = [
@@ -79,6 +85,12 @@ def show(named: Sequence[tuple[str, Variant]], key: str, t: Words, short_names: 
             + "</tr>"
         )
     elements.table(head, rows, "kv-compare")
+    st.caption(
+        t(
+            "Time per token and tokens per second: bounds by memory bandwidth alone, with as many requests of full "
+            "length as run at once. Shorter ones are faster."
+        )
+    )
 
 
 SHORTER = (8, 2, 1)

@@ -64,7 +64,7 @@ def show(t: Words) -> None:
 def _varied(t: Words) -> Varied:
     st.segmented_control(
         t("Vary"),
-        [varied.value for varied in Varied],
+        [varied.value for varied in (Varied.SPLIT, *(one for one in Varied if one is not Varied.SPLIT))],
         format_func=lambda name: t(VARIED_NAMES[Varied(name)]),
         required=True,
         **state.bound("vary", "varied", takes="default"),
