@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
@@ -16,6 +17,7 @@ MAX_HASHES: Final = 1_000_000
 """Hashes of prompt blocks kept with them."""
 BLOCK_TOKENS: Final = (512, 16, 32, 64, 128, 256, 1024)
 """Tokens that a hash may stand for: Mooncake's traces have 512, engines their block size."""
+FITTING_SHARE: Final = 0.9
 _TOKENS, _HASHES = "i", "q"
 
 
@@ -47,8 +49,8 @@ class Timeline(Struct, frozen=True, kw_only=True):
 
     @property
     def block_tokens(self) -> int | None:
-        """Tokens that one hash stands for: the first of BLOCK_TOKENS by which every prompt has as many blocks as
-        hashes; None where no request has hashes or none of them fits.
+        """Tokens that one hash stands for: the first of BLOCK_TOKENS by which prompts have as many blocks as hashes,
+        all but a tenth of them; None where no request has hashes or no size fits.
 
         Example:
             >>> taken = Timekeeper()
@@ -58,12 +60,18 @@ class Timeline(Struct, frozen=True, kw_only=True):
         """
         if not self.hashed:
             return None
-        pairs = {*zip(_whole(_TOKENS, self.prompts), _whole(_TOKENS, self.hashed), strict=True)}
-        pairs = {(prompt, number) for prompt, number in pairs if number}
+        pairs = Counter(zip(_whole(_TOKENS, self.prompts), _whole(_TOKENS, self.hashed), strict=True))
+        known = {pair: times for pair, times in pairs.items() if pair[1]}
         fitting = (
-            size for size in BLOCK_TOKENS
-            if all(number in (ceil_div(prompt, size), prompt // size) for prompt, number in pairs)
-        )  # fmt: skip
+            size
+            for size in BLOCK_TOKENS
+            if sum(
+                n
+                for (prompt, number), n in known.items()
+                if number in (ceil_div(prompt, size), prompt // size)
+            )
+            >= FITTING_SHARE * sum(known.values())
+        )
         return next(fitting, None)
 
     @property

@@ -21,8 +21,8 @@ SAMPLE = Path(__file__).resolve().parents[2] / "pages" / "ui" / "samples" / "req
 REPLAYED = {"KV use at most", "Running on average", "Preemptions", "Prefix hit rate"}
 TRACE = b"".join(
     json.dumps(
-        {"timestamp": at * 250, "input_length": 500 + 13 * (at % 60), "output_length": 40 + at % 90,
-         "hash_ids": [0, at]}
+        {"timestamp": at * 250, "input_length": 520 + 8 * (at % 60), "output_length": 40 + at % 90,
+         "hash_ids": [0, 1 + at]}
     ).encode() + b"\n"
     for at in range(300)
 )  # fmt: skip
