@@ -138,24 +138,43 @@ def _segmented(name: str, options: Sequence[Any], now: Any, t: Words, values: Ma
 
 
 def _more(plan: Plan | None, t: Words) -> None:
-    scenario = state.scenario()
-    shown = offers.main_flags(scenario)
-    for name, flag in fields_of().items():
-        if name in (*shown, *AT_THE_TOP) or not _is_of_use(flag, plan):
-            continue
-        if name in _OWN:
-            _OWN[name](plan, t)
-        elif flag.widget is Widget.BY_KIND:
-            _by_kind(flag, plan, t)
-    for head, caption in _OBJECTS.items():
-        rows = [flag for flag in fields_of(head).values() if _is_of_use(flag, plan)]
-        if rows:
-            st.caption(t(caption))
-        for flag in rows:
-            _by_kind(flag, plan, t)
-        if head == "surroundings" and plan is not None and (assumed := assumed_text(plan, t)):
-            st.caption(assumed)
+    shown = (*offers.main_flags(state.scenario()), *AT_THE_TOP)
+    fields = {
+        name: flag for name, flag in fields_of().items() if name not in shown and _is_of_use(flag, plan)
+    }
+    for heading, names in HEADINGS.items():
+        own = [
+            name
+            for name in names
+            if name in OBJECTS or (name in fields and (name in _OWN or fields[name].widget is Widget.BY_KIND))
+        ]
+        rows = {
+            head: [flag for flag in fields_of(head).values() if _is_of_use(flag, plan)] for head in OBJECTS
+        }
+        if any(rows.get(name, True) for name in own):
+            st.markdown(f"**{t(heading)}**")
+        for name in own:
+            if name in OBJECTS:
+                _object(name, rows[name], plan, t)
+            elif name in _OWN:
+                _OWN[name](plan, t)
+            else:
+                _by_kind(fields[name], plan, t)
     additional_controls.keys(lambda flag: _is_of_use(flag, plan), lambda flag: _by_kind(flag, plan, t), t)
+    _measured(plan, t)
+
+
+def _object(head: str, rows: Sequence[Flag], plan: Plan | None, t: Words) -> None:
+    if rows:
+        st.caption(t(OBJECTS[head]))
+    for flag in rows:
+        _by_kind(flag, plan, t)
+    if head == "surroundings" and plan is not None and (assumed := assumed_text(plan, t)):
+        st.caption(assumed)
+
+
+def _measured(plan: Plan | None, t: Words) -> None:
+    scenario = state.scenario()
     st.caption(t("Your own figures in GiB per GPU, in place of the estimate. Leave empty to estimate."))
     card = scenario.accelerator
     memory = FLAGS["accelerator.memory_gib"]
@@ -334,10 +353,31 @@ _OWN: Final[Mapping[str, Callable[[Plan | None, Words], None]]] = {
 }
 """Controls under "More options" whose values depend on more than their row."""
 UNKNOWN: Final = "unknown"
-_OBJECTS: Final = {
+OBJECTS: Final = {
     "mm_processor_kwargs": msg("Bounds of images and video. Leave empty for the processor's own."),
     "surroundings": msg(
         "The machine that the engine starts on. Unknown is fine: the interval then spans the cases."
     ),
 }
 """Objects whose fields have controls, with the caption above them."""
+HEADINGS: Final[Mapping[str, tuple[str, ...]]] = {
+    msg("Model and weights"): ("runner", "mm_processor_kwargs"),
+    msg("KV cache and prefixes"): (
+        "kv_cache_dtype",
+        "block_size",
+        "enable_prefix_caching",
+        "mamba_cache_mode",
+        "mamba_cache_dtype",
+        "mamba_ssm_cache_dtype",
+    ),
+    msg("Batch and graphs"): (
+        "max_num_seqs",
+        "max_num_batched_tokens",
+        "enforce_eager",
+        "max_cudagraph_capture_size",
+        "cudagraph_mode",
+    ),
+    msg("Parallelism"): ("pipeline_parallel_size", "data_parallel_size", "enable_expert_parallel"),
+    msg("Host and measured values"): ("kernels_compiled", "surroundings"),
+}
+"""The fields of "More options" by what they are about, each once."""
