@@ -142,10 +142,12 @@ def _more(plan: Plan | None, t: Words) -> None:
     fields = {
         name: flag for name, flag in fields_of().items() if name not in shown and _is_of_use(flag, plan)
     }
+    listed = {name for names in HEADINGS.values() for name in names}
+    others = [name for name in fields if name not in listed]
     for heading, names in HEADINGS.items():
         own = [
             name
-            for name in names
+            for name in (*names, *(others if heading == FOR_OTHERS else ()))
             if name in OBJECTS or (name in fields and (name in _OWN or fields[name].widget is Widget.BY_KIND))
         ]
         rows = {
@@ -381,3 +383,5 @@ HEADINGS: Final[Mapping[str, tuple[str, ...]]] = {
     msg("Host and measured values"): ("kernels_compiled", "surroundings"),
 }
 """The fields of "More options" by what they are about, each once."""
+FOR_OTHERS: Final = "Batch and graphs"
+"""The heading of a field that stands under none."""
