@@ -87,6 +87,7 @@ def test_upload_of_a_large_log_and_of_a_binary(server: str, open_page: OpenPage)
     chooser = page.locator("[data-testid=stMain] input[type=file]").first
     chooser.set_input_files({"name": "server.log", "mimeType": "text/plain", "buffer": log})
     expect(page.get_by_text("figures found")).to_be_visible()
+    at_rest(page)  # the field with its upload has moved below the result
     chooser.set_input_files({"name": "core.log", "mimeType": "text/plain", "buffer": bytes(range(256)) * 64})
     expect(page.get_by_text("This log cannot be read")).to_be_visible()
     expect(page.get_by_text("core.log").last).to_be_visible()
