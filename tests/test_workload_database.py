@@ -100,18 +100,38 @@ class TestFiles:
             true = exact.percentile_tokens(percent)
             assert true <= found["prompt"][f"p{percent}"] <= true * (1 + 1 / 64)
 
-    def test_large_files_of_another_kind_are_left_to_the_other_readers(
-        self, tmp_path: Path, monkeypatch
-    ) -> None:
-        monkeypatch.setattr(files, "MAX_LOG_BYTES", 1000)
-        usage, text = tmp_path / "usage.jsonl", tmp_path / "text.jsonl"
-        usage.write_bytes(usage_lines(ROWS[:200]))
-        text.write_bytes(usage_lines(ROWS[:200]) + b'{"prompt": "how long"}\n' * 3)
-        found = files.read_large([str(usage)], None, None, 60)
-        assert found is not None
-        assert found.traffic == cells_of(ROWS[:200]).traffic()
-        assert files.read_large([str(text)], None, None, 60) is None
-        assert files.read_large(["-"], None, None, 60) is None
+    def test_failed_requests_and_embeddings_are_kept_apart(self, tmp_path: Path) -> None:
+        """In JSON lines, in a table, and in the query to take away."""
+        usage = {"prompt_tokens": 9, "completion_tokens": 3}
+        some = [
+            {"status": "success", "call_type": "completion", "usage": usage},
+            {"status": "failure", "call_type": "completion", "usage": {**usage, "prompt_tokens": 500}},
+            {"status_code": 429, "usage": {**usage, "prompt_tokens": 600}},
+            {"error": {"message": "no"}, "usage": {**usage, "prompt_tokens": 700}},
+            {"call_type": "aembedding", "usage": {**usage, "prompt_tokens": 800}},
+        ]
+        (tmp_path / "a.jsonl").write_text("".join(json.dumps(one) + "\n" for one in some))
+        assert files.read_files([str(tmp_path / "a.jsonl")]).traffic.prompts.lengths == (9,)
+        place = tmp_path / "a.duckdb"
+        backend = ibis.duckdb.connect(place)
+        backend.raw_sql(
+            "CREATE TABLE requests AS SELECT * FROM (VALUES (9, 3, '200', 'completion'), "
+            "(500, 3, '500', 'completion'), "
+            "(600, 3, 'Failure', 'completion'), (7, 3, NULL, NULL), (800, 1, '200', 'aembedding')) "
+            "AS t(prompt_tokens, completion_tokens, status, call_type)"
+        )
+        taken = backend.con.execute(query.take_away("duckdb", status="status")).fetchall()
+        backend.raw_sql(f"COPY requests TO '{tmp_path}/a.csv' (HEADER)")
+        backend.disconnect()
+        assert sorted(row[0] for row in taken) == [7, 9, 800]
+        found = connection.read_table(f"duckdb://{place}", "requests")
+        assert [prompt for prompt, *_ in found.counts] == [7, 9]
+        assert files.read_files([f"{tmp_path}/a.csv"]).traffic.prompts.lengths == (7, 9)
+
+    def test_names_with_a_pattern_are_the_files_of_this_machine(self, folder: Path) -> None:
+        assert files.named_files(f"{folder}/a*.csv") == [f"{folder}/all.csv"]
+        assert refused(files.named_files, f"{folder}/no-*.csv").code == "database-files"
+        assert (files.is_remote("s3://a/*.csv"), files.is_remote(str(folder))) == (True, False)
 
     def test_missing_files_and_mixed_kinds_are_refused(self, folder: Path) -> None:
         assert refused(files.read_files, [f"{folder}/no-*.parquet"]).code == "database-files"
@@ -218,6 +238,6 @@ class TestWhatGoesWrong:
 
     def test_a_missing_extra_is_named(self, monkeypatch, capsys) -> None:
         monkeypatch.setitem(sys.modules, "duckdb", None)
-        assert cli.main(["workload", "*.parquet"]) == cli.UNREADABLE_INPUT
+        assert cli.main(["workload", "s3://none/*.parquet"]) == cli.UNREADABLE_INPUT
         assert "pip install 'kvcore[workload]'" in capsys.readouterr().err
         assert cli.main(["workload", "--sql", "postgres"]) == 0

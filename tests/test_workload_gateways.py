@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kvcore.base.errors import WorkloadError
-from kvcore.workload.database import files
+from kvcore.workload import opening
 from kvcore.workload.logs import read_request_log
 from kvcore.workload.mix import workload_report
 from kvcore.workload.records import RequestLog
@@ -363,39 +362,18 @@ def test_a_refusal_names_the_fields_that_were_found() -> None:
     assert "id, sizes.in, sizes.out, when" in str(caught.value)
 
 
-class TestLargeFiles:
-    """DuckDB reads large files; a log whose fields say which records count is read as a small one is."""
-
-    @pytest.fixture(autouse=True)
-    def _are_large(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        pytest.importorskip("duckdb")
-        monkeypatch.setattr(files, "MAX_LOG_BYTES", 100)
-
-    @pytest.mark.parametrize(
-        ("name", "lines"),
-        [
-            ("failed.jsonl", [USAGE, {"status": 500, **USAGE}] * 40),
-            ("batch.jsonl", [{"response": {"status_code": 200, "body": USAGE}}] * 40),
-            (
-                "kinds.csv",
-                ["call_type,prompt_tokens,completion_tokens", *["aembedding,700,0", "completion,9,3"] * 40],
-            ),
-            ("sums.csv", ["num_model_requests,input_tokens,output_tokens", *["420,1250000,98000"] * 40]),
-            (
-                "agents.jsonl",
-                [USAGE, span(**{"gen_ai.operation.name": "invoke_agent", "gen_ai.usage.input_tokens": 9})]
-                * 40,
-            ),
-        ],
-    )
-    def test_what_decides_is_looked_at(self, tmp_path: Path, name: str, lines: list[Any]) -> None:
-        path = tmp_path / name
-        path.write_text("\n".join(one if isinstance(one, str) else json.dumps(one) for one in lines))
-        assert files.read_large([str(path)], None, None, 60) is None
-
-    def test_plain_usage_is_left_to_duckdb(self, tmp_path: Path) -> None:
-        path = tmp_path / "usage.jsonl"
-        path.write_text("\n".join(json.dumps({"type": "message", **USAGE}) for _ in range(40)))
-        found = files.read_large([str(path)], None, None, 60)
-        assert found is not None
-        assert found.traffic.requests == 40
+@pytest.mark.parametrize("times", [1, 7])
+def test_a_log_says_the_same_at_every_size(times: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lines of each shape, some of them failed, read in slices of every size."""
+    failed: list[int] = []
+    for name, make in ONE_RECORD.items():
+        lines = [make(100 + n, 20 + n) for n in range(12)] + [{**make(9000, 8), "status_code": 503}] * 3
+        once = read(*lines)
+        monkeypatch.setattr(opening, "SLICE_BYTES", 2048)
+        found = read(*(lines * times))
+        monkeypatch.undo()
+        assert found.traffic.prompts.lengths == once.traffic.prompts.lengths, name
+        assert found.traffic.prompts.counts == tuple(n * times for n in once.traffic.prompts.counts), name
+        assert (found.failed, found.unusable) == (once.failed * times, 0), name
+        failed.append(once.failed)
+    assert failed.count(3) > len(failed) / 2

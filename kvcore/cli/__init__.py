@@ -178,6 +178,7 @@ def _workload(arguments: argparse.Namespace) -> int:
             "table": arguments.table,
             "prompt": columns.get("prompt"),
             "answer": columns.get("completion"),
+            "status": columns.get("status"),
         }
         print(take_away(arguments.sql, **{key: name for key, name in names.items() if name is not None}))
         return 0
@@ -265,7 +266,7 @@ def _metrics(arguments: argparse.Namespace) -> int:
 
 
 def _request_log(arguments: argparse.Namespace) -> RequestLog:
-    from kvcore.workload.database.files import read_large
+    from kvcore.workload.database.files import is_remote, named_files, read_files
     from kvcore.workload.logs import read_request_logs
     from kvcore.workload.requests import Reading
     from kvcore.workload.texts import read_tokenizer
@@ -276,10 +277,11 @@ def _request_log(arguments: argparse.Namespace) -> RequestLog:
         from kvcore.workload.database.connection import log_of_cells, read_table
 
         return log_of_cells(read_table(arguments.connect, arguments.table or "requests", *names))
-    if not arguments.tokenizer and (large := read_large(arguments.files, *names)) is not None:
-        return large
+    if any(map(is_remote, arguments.files)):
+        return read_files(arguments.files, *names)
+    named = [one for path in arguments.files for one in named_files(path)]
     with ExitStack() as opened:
-        files = (opened.enter_context(_open(path)) for path in arguments.files)
+        files = (opened.enter_context(_open(path)) for path in named)
         counter = read_tokenizer(arguments.tokenizer) if arguments.tokenizer else None
         reading = Reading(counter=counter, columns=arguments.columns, max_bytes=None, max_requests=None)
         return read_request_logs(files, reading=reading)

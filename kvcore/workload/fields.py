@@ -42,7 +42,7 @@ MAX_INNER_DEPTH: Final = 6
 """Lists of records in lists of records."""
 LONGEST_PATH: Final = 400
 """Characters of an address that are looked at."""
-_FAILURES: Final = frozenset(
+FAILURES: Final = frozenset(
     ("failure", "failed", "error", "errored", "cancelled", "canceled", "expired", "timeout", "aborted", "false",
      "statuscodeerror")
 )  # fmt: skip
@@ -373,7 +373,7 @@ def _has_failed(layers: Iterable[Layer], names: Names) -> bool:
             code = number_in(value)
             if (code is not None and 400 <= code < 600) or value is False:
                 return True
-            if isinstance(value, str) and plain_name(value) in _FAILURES:
+            if isinstance(value, str) and plain_name(value) in FAILURES:
                 return True
     return False
 

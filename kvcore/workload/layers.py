@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from itertools import islice
 from json.scanner import make_scanner
@@ -93,27 +93,6 @@ def names_that_decide() -> frozenset[str]:
     """Plain names of fields that tell whether a record counts: of its status, its error, its kind, of sums."""
     names = READING.names
     return frozenset((*names.error, *names.status, *names.sums, *names.kind, *names.path))
-
-
-def decides(lines: Iterable[bytes]) -> bool:
-    """Whether any of these JSON lines has a field of `names_that_decide` that says something.
-
-    Example:
-        >>> decides([b'{"usage": {"prompt_tokens": 1}}']), decides([b'{"response": {"status_code": 200}}'])
-        (False, True)
-    """
-    known = names_that_decide()
-    for line in lines:
-        try:
-            record = parsed_json(line.decode("utf-8", "replace"))
-        except (ValueError, RecursionError):
-            return True
-        if not isinstance(record, dict):
-            return True
-        for layer in layers_of(record)[1]:
-            if any(layer.get(name) not in (None, "", "message", "completion") for name in known):
-                return True
-    return False
 
 
 def as_object(value: object) -> dict[str, Any]:

@@ -8,20 +8,24 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from importlib.util import find_spec
+from glob import glob
 from pathlib import Path
 from typing import Any, Final
 
 from kvcore.base.errors import WorkloadError
-from kvcore.workload.columns import decoded_head, header_names
 from kvcore.workload.database.cells import BITS, UNKNOWN, lengths_error
 from kvcore.workload.database.connection import TIMEOUT_SECONDS, bounded, coded, log_of_traffic
-from kvcore.workload.database.query import LANGFUSE_FILES, Layout, length_columns, take_away
+from kvcore.workload.database.query import (
+    LANGFUSE_FILES,
+    Deciding,
+    Layout,
+    counted_where,
+    deciding,
+    length_columns,
+    take_away,
+)
 from kvcore.workload.histogram import EXACT_BITS, JointHistogram, LengthHistogram, error_of
-from kvcore.workload.layers import decides, names_that_decide
-from kvcore.workload.opening import needed, slices_of
-from kvcore.workload.records import RequestLog, read_logs_here
-from kvcore.workload.requests import MAX_LOG_BYTES, plain_name
+from kvcore.workload.records import RequestLog
 from kvcore.workload.traffic import MAX_CELLS, Traffic
 
 MEMORY: Final = "512MB"
@@ -30,8 +34,6 @@ JSON_ENDINGS: Final = (".jsonl", ".ndjson", ".json")
 CSV_ENDINGS: Final = (".csv", ".tsv")
 PARQUET: Final = ".parquet"
 PACKINGS: Final = (".gz", ".zst")
-MOST_UNUSABLE: Final = 100
-"""Fewest requests for each row without a length; with fewer the log is of a kind unknown to DuckDB."""
 REMOTE: Final = ("s3://", "gs://", "https://", "http://", "hf://")
 _BUCKET_SETTINGS: Final = {
     "AWS_ACCESS_KEY_ID": "KEY_ID",
@@ -60,57 +62,37 @@ _RECORD: Final = {
     "response": f"STRUCT(usage {_USAGE}, body STRUCT(usage {_USAGE}))",
     **dict.fromkeys(_COUNTS, "INTEGER"),
 }
+_DECIDING: Final = Deciding(
+    status=("status", "status_code", "level"),
+    error=("error",),
+    kind=("type", "kind", "call_type", "operation"),
+)
+"""Fields of a JSON line that tell whether it counts."""
 _LENGTHS: Final = "kv_lengths"
 _LOG: Final = "kv_log"
 
 
-def read_large(
-    paths: Sequence[str], prompt: str | None, answer: str | None, timeout_seconds: int
-) -> RequestLog | None:
-    """The log in files that only DuckDB reads (patterns of names, network locations) or that are large; else None.
+def is_remote(path: str) -> bool:
+    """Whether DuckDB fetches a file: it lies in a bucket or on a server.
 
-    Also None for files that the other reader can read if some of their records may not count, by their status, error
-    or kind, or if DuckDB does not find the lengths of nearly all requests in them.
-    Raises as `read_files`.
+    Example:
+        >>> is_remote("s3://logs/2026-11-*.parquet"), is_remote("logs/2026-11-01.jsonl")
+        (True, False)
     """
-    only_here = any(path.startswith(REMOTE) or "*" in path for path in paths)
-    if not only_here and not (find_spec("duckdb") and all(map(_is_large, paths))):
-        return None
-    if not only_here and any(map(_has_other_records, paths)):
-        return None
-    try:
-        found = read_files(paths, prompt, answer, timeout_seconds)
-    except WorkloadError:
-        if only_here:
-            raise
-        return None
-    return found if only_here or found.unusable <= found.traffic.requests / MOST_UNUSABLE else None
+    return path.startswith(REMOTE)
 
 
-def _is_large(path: str) -> bool:
-    known = path.lower().endswith((*JSON_ENDINGS, *CSV_ENDINGS, *PACKINGS, PARQUET))
-    return known and Path(path).is_file() and Path(path).stat().st_size > MAX_LOG_BYTES
+def named_files(path: str) -> list[str]:
+    """The files of this machine that a name stands for: itself, or all that fit its pattern, in order.
 
-
-def _has_other_records(path: str) -> bool:
-    """Whether fields tell which records of a file count, or its first ones are not all requests with their counts."""
-    known = names_that_decide()
-    if _kind(path) == PARQUET:
-        try:
-            names = needed("pyarrow.parquet", "Parquet").read_schema(path).names
-        except (WorkloadError, OSError, ValueError):
-            return False
-        return not known.isdisjoint(map(plain_name, names))
-    with open(path, "rb") as source:
-        lines = next(slices_of(source), [])
-    if _kind(path) in CSV_ENDINGS:
-        return not known.isdisjoint(map(plain_name, header_names(decoded_head(lines[0])[0]) if lines else ()))
-    try:
-        found = read_logs_here([lines[:SAMPLE_ROWS]])
-    except WorkloadError:
-        return True
-    others = found.failed + found.other_kinds + found.unusable + found.by_text
-    return bool(others) or found.traffic.requests != len(lines[:SAMPLE_ROWS]) or decides(lines[:SAMPLE_ROWS])
+    Raises WorkloadError `database-files` where none fits.
+    """
+    if "*" not in path or Path(path).exists():
+        return [path]
+    found = sorted(glob(path, recursive=True))
+    if not found:
+        raise WorkloadError("database-files", said=f"no file fits {path}")
+    return found
 
 
 def read_files(
@@ -153,9 +135,11 @@ def _queries(
     (kind,) = kinds
     files = f"[{', '.join(map(_text, paths))}]"
     if kind in JSON_ENDINGS and prompt is None:
-        columns = ", ".join(f"{name}: {_text(of)}" for name, of in _RECORD.items())
+        texts = dict.fromkeys((*_DECIDING.status, *_DECIDING.error, *_DECIDING.kind), "VARCHAR")
+        columns = ", ".join(f"{name}: {_text(of)}" for name, of in (_RECORD | texts).items())
         lines = (
-            f"read_json({files}, columns = {{{columns}}}, format = 'newline_delimited', ignore_errors = true)"
+            f"(SELECT * FROM read_json({files}, columns = {{{columns}}}, format = 'newline_delimited', "
+            f"ignore_errors = true) WHERE {counted_where('duckdb', _DECIDING)})"
         )
         # Most logs have all counts in the first place, under OpenAI's names, and what is not asked for is not read.
         if _has_all(connection, f"SELECT usage.* FROM {lines} LIMIT {SAMPLE_ROWS}", _PLAIN):
@@ -173,7 +157,10 @@ def _queries(
         yield take_away(LANGFUSE_FILES)
     else:
         prompts, answers = (_name(one) if one is not None else "NULL" for one in found)
-        yield _over_lengths(connection, f"SELECT {prompts} AS prompt, {answers} AS answer FROM {_LOG}")
+        where = counted_where("duckdb", deciding(names))
+        yield _over_lengths(
+            connection, f"SELECT {prompts} AS prompt, {answers} AS answer FROM {_LOG} WHERE {where}"
+        )
 
 
 def _has_all(connection: Connection, sample: str, names: Sequence[str]) -> bool:

@@ -6,18 +6,20 @@ Ibis's output.
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib import resources
 from typing import Annotated, Any, Final
 
-from msgspec import Meta
+from msgspec import Meta, Struct
 
 from kvcore.base.errors import WorkloadError
 from kvcore.tables import Record, Source, TableFile
 from kvcore.workload.columns import columns_of
 from kvcore.workload.database.cells import BITS, UNKNOWN
+from kvcore.workload.fields import FAILURES
 from kvcore.workload.histogram import MAX_TOKENS
+from kvcore.workload.requests import plain_name, tables
 
 Table = Any
 """ibis.expr.types.Table; Ibis is an extra, and its expressions are built by names."""
@@ -87,9 +89,67 @@ def lengths(table: Table, prompt: str | None = None, answer: str | None = None) 
     found = length_columns(tuple(table.columns), prompt, answer)
     if isinstance(found, Layout):
         return _summed(table, found)
+    table = _counted(table)
     prompts, answers = found
     known = ibis.null("int64") if answers is None else table[answers].cast("int64")
     return table.select(prompt=table[prompts].cast("int64"), answer=known)
+
+
+class Deciding(Struct, frozen=True, kw_only=True):
+    """Columns that tell which rows are requests that were answered."""
+
+    status: tuple[str, ...] = ()
+    error: tuple[str, ...] = ()
+    kind: tuple[str, ...] = ()
+    sums: tuple[str, ...] = ()
+
+
+def deciding(names: Iterable[str]) -> Deciding:
+    """The columns that decide, by the names in request logs (../requests.toml).
+
+    Example:
+        >>> deciding(("id", "Status", "call_type"))
+        Deciding(status=('Status',), error=(), kind=('call_type',), sums=())
+    """
+    known, given = tables().names, tuple(names)
+    return Deciding(
+        status=tuple(name for name in given if plain_name(name) in known.status),
+        error=tuple(name for name in given if plain_name(name) in known.error),
+        kind=tuple(name for name in given if plain_name(name) in known.kind),
+        sums=tuple(name for name in given if plain_name(name) in known.sums),
+    )
+
+
+_FAILED_CODES: Final = ("400", "599")
+_NO_ERROR: Final = ("", "{}", "[]", "null", "none")
+_BETWEEN_WORDS: Final = ("_", "-", " ", ".")
+"""Characters that the names of kinds are compared without."""
+
+
+def _counted(table: Table) -> Table:
+    """The rows of requests that were answered: by columns of status, error and kind, and by those of sums."""
+    found, schema = deciding(table.columns), table.schema()
+
+    def said(name: str) -> Any:
+        return table[name].cast("string").lower().fill_null("")
+
+    plain = {name for name in table.columns if schema[name].is_string() or schema[name].is_numeric()}
+    plain |= {name for name in table.columns if schema[name].is_boolean()}
+    for name in plain.intersection(found.status):
+        text = said(name)
+        code = (text.length() == len(_FAILED_CODES[0])) & text.between(*_FAILED_CODES)
+        table = table.filter(~(text.isin(sorted(FAILURES)) | code))
+    for name in plain.intersection(found.error):
+        table = table.filter(said(name).isin(_NO_ERROR))
+    for name in plain.intersection(found.kind):
+        text = said(name)
+        for character in _BETWEEN_WORDS:
+            text = text.replace(character, "")
+        table = table.filter(~text.isin(sorted(tables().other.kinds)))
+    for name in plain.intersection(found.sums):
+        if schema[name].is_numeric():
+            table = table.filter(table[name].fill_null(1) <= 1)
+    return table
 
 
 def _summed(table: Table, layout: Layout) -> Table:
@@ -157,13 +217,52 @@ def _kept() -> Mapping[str, str]:
     return kept
 
 
+_TEXTS: Final[Mapping[str, str]] = {"bigquery": "STRING", "spark": "STRING", "clickhouse": "Nullable(String)"}
+"""Types of texts by dialect, where that is not VARCHAR."""
+
+
+def counted_where(dialect: str, found: Deciding) -> str:
+    """The condition, in a dialect, of a row that is a request that was answered; TRUE where no column decides.
+
+    Raises WorkloadError `sql-name`.
+
+    Example:
+        >>> counted_where("duckdb", Deciding(error=("error",)))
+        "LOWER(COALESCE(CAST(\"error\" AS VARCHAR), '')) IN ('', '{}', '[]', 'null', 'none')"
+    """
+    quote = DIALECTS[dialect.partition("-")[0]]
+    kind = _TEXTS.get(dialect.partition("-")[0], "VARCHAR")
+
+    def said(name: str) -> str:
+        return f"LOWER(COALESCE(CAST({_quoted(name, quote, 'column')} AS {kind}), ''))"
+
+    def listed(texts: Iterable[str]) -> str:
+        return "(" + ", ".join(f"'{text}'" for text in texts) + ")"
+
+    low, high = _FAILED_CODES
+    parts = []
+    for name in found.status:
+        code = f"(LENGTH({said(name)}) = {len(low)} AND {said(name)} BETWEEN '{low}' AND '{high}')"
+        parts.append(f"NOT ({said(name)} IN {listed(sorted(FAILURES))} OR {code})")
+    parts += [f"{said(name)} IN {listed(_NO_ERROR)}" for name in found.error]
+    for name in found.kind:
+        text = said(name)
+        for character in _BETWEEN_WORDS:
+            text = f"REPLACE({text}, '{character}', '')"
+        parts.append(f"{text} NOT IN {listed(sorted(tables().other.kinds))}")
+    parts += [f"COALESCE({_quoted(name, quote, 'column')}, 1) <= 1" for name in found.sums]
+    return " AND ".join(parts) or "TRUE"
+
+
 def take_away(
     dialect: str,
     table: str = "requests",
     prompt: str = "prompt_tokens",
     answer: str = "completion_tokens",
+    status: str | None = None,
 ) -> str:
-    """The query in a dialect; `table` may be preceded by its schema and a dot.
+    """The query in a dialect; `table` may be preceded by its schema and a dot. With a column `status` rows of failed
+    requests do not count.
 
     Raises WorkloadError `sql-dialect` and `sql-name`.
 
@@ -177,6 +276,9 @@ def take_away(
     quote = DIALECTS[dialect.partition("-")[0]]
     names = {TABLE: table.split("."), PROMPT: [prompt], ANSWER: [answer]}
     quoted = {name: ".".join(_quoted(one, quote, name) for one in given) for name, given in names.items()}
+    if status is not None:
+        where = counted_where(dialect, Deciding(status=(status,)))
+        quoted[TABLE] = f"(SELECT * FROM {quoted[TABLE]} WHERE {where})"
     return re.sub(f"{quote}({'|'.join(names)}){quote}", lambda found: quoted[found[1]], text)
 
 
