@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from kvcore.base.errors import EngineRefusalError
+from kvcore.base.errors import EngineRefusalError, ScenarioError
 from kvcore.base.units import GIB
 from kvcore.contract.host import host_part
 from kvcore.contract.result import planned_result
-from kvcore.host.tier import pinned_bytes, power_of_two
+from kvcore.host.pinned import pinned_bytes, power_of_two
 from kvcore.planning import plan
 from kvcore.wire.request import scenario_from_request
 
@@ -197,15 +197,104 @@ def test_nothing_is_said_of_the_host_where_nothing_is_asked_of_it() -> None:
     assert "host" not in found
 
 
-@pytest.mark.parametrize(
-    "given", [{}, {"cpu_bytes_to_use": "many"}, {"cpu_bytes_to_use": -5}, {"cpu_bytes_to_use": 1e300}]
-)
-def test_settings_that_are_no_number_of_bytes_hold_nothing(given: dict[str, Any]) -> None:
-    asked = {
-        "model": "Qwen/Qwen3-8B", "accelerator": CARD,
-        "kv_transfer_config": {
-            "kv_connector": "OffloadingConnector", "kv_role": "kv_both", "kv_connector_extra_config": given,
+def offloading(model: str = "Qwen/Qwen3-8B", **extra: Any) -> dict[str, Any]:
+    said = {"kv_connector": "OffloadingConnector", "kv_role": "kv_both", "kv_connector_extra_config": extra}
+    return {"model": model, "kv_transfer_config": said}
+
+
+@pytest.mark.parametrize("size", ["many", "10GB", -5, 1e300, True])
+def test_a_size_that_is_no_number_of_bytes_is_named(size: object) -> None:
+    with pytest.raises(ScenarioError) as refused:
+        host(**offloading(cpu_bytes_to_use=size))
+    assert refused.value.code == "invalid-value"
+    assert refused.value.field == "kv_transfer_config.kv_connector_extra_config.cpu_bytes_to_use"
+
+
+def test_a_connector_without_a_size_is_refused_in_the_engine_s_words() -> None:
+    with pytest.raises(
+        EngineRefusalError, match="cpu_bytes_to_use must be specified in kv_connector_extra_config"
+    ):
+        host(**offloading())
+
+
+def codes(**asked: Any) -> dict[str, dict[str, Any]]:
+    found = plan(scenario_from_request({"accelerator": CARD, **asked}))
+    return {one.code: dict(one.params) for one in found.notices}
+
+
+def test_a_size_in_gib_where_bytes_are_meant_holds_nothing() -> None:
+    assert codes(**offloading(cpu_bytes_to_use=200))["tier-holds-nothing"]["value"] == "200"
+    assert "tier-holds-nothing" not in codes(**offloading(cpu_bytes_to_use=200 * GIB))
+
+
+def test_the_step_between_releases_is_told() -> None:
+    """Of DSA models on eight ranks 0.26 pins rounded tensors, and keeps eight copies until 0.31."""
+    asked = {"model": "zai-org/GLM-5.2-FP8", "tensor_parallel_size": 8, "kv_offloading_size": 200}
+    old, new = codes(**asked, engine_version="0.26.0"), codes(**asked, engine_version="0.33.0")
+    assert {"tier-rounded-up", "tier-keeps-copies"} <= old.keys()
+    assert old["tier-keeps-copies"]["copies"] == "8"
+    assert not {"tier-rounded-up", "tier-keeps-copies"} & new.keys()
+    assert "tier-in-shm" in new
+    assert "tier-in-shm" not in old
+
+
+def test_a_multi_connector_keeps_the_tiers_of_all() -> None:
+    inner = [
+        {"kv_connector": "NixlConnector", "kv_role": "kv_both"},
+        {
+            "kv_connector": "OffloadingConnector", "kv_role": "kv_both",
+            "kv_connector_extra_config": {"cpu_bytes_to_use": 100 * GIB},
         },
+    ]  # fmt: skip
+    said = {
+        "kv_connector": "MultiConnector", "kv_role": "kv_both", "kv_connector_extra_config": {"connectors": inner},
     }  # fmt: skip
-    found = host_part(plan(scenario_from_request(asked)))
-    assert found is None or found["bytes_per_engine"] == 0
+    alone = host(**offloading(cpu_bytes_to_use=100 * GIB))
+    assert (
+        host(model="Qwen/Qwen3-8B", kv_transfer_config=said)["bytes_per_engine"] == alone["bytes_per_engine"]
+    )
+
+
+def test_the_size_takes_the_place_of_another_connector() -> None:
+    said = {"kv_connector": "NixlConnector", "kv_role": "kv_both"}
+    found = codes(model="Qwen/Qwen3-8B", kv_transfer_config=said, kv_offloading_size=50)
+    assert found["offloading-replaces-connector"]["connector"] == "OffloadingConnector"
+
+
+def test_buffers_of_nixl_on_the_host_are_the_pool_again() -> None:
+    said = {"kv_connector": "NixlConnector", "kv_role": "kv_both", "kv_buffer_device": "cpu"}
+    found = plan(
+        scenario_from_request(
+            {
+                "model": "Qwen/Qwen3-8B",
+                "accelerator": CARD,
+                "tensor_parallel_size": 2,
+                "kv_transfer_config": said,
+            }
+        )
+    )
+    assert found.host is not None
+    assert found.cache is not None
+    assert found.host.bytes_per_engine == 2 * found.cache.num_blocks * found.cache.bytes_per_block
+
+
+def test_the_store_of_mooncake_takes_a_segment_and_a_buffer_of_each_rank() -> None:
+    said = {"kv_connector": "MooncakeStoreConnector", "kv_role": "kv_both"}
+    found = host(model="Qwen/Qwen3-8B", tensor_parallel_size=2, kv_transfer_config=said)
+    assert found["bytes_per_engine"] == 2 * 8 * GIB
+    assert found["parts"][0]["grade"] == "assumed"
+
+
+def test_lmcache_in_the_engine_s_processes_divides_the_size_by_the_ranks() -> None:
+    """vllm/config/vllm.py (0.22.0): max_local_cpu_size = size / ranks; from 0.23 on a server has its own size."""
+    asked = {
+        "model": "Qwen/Qwen3-32B", "tensor_parallel_size": 4, "kv_offloading_size": 100,
+        "kv_offloading_backend": "lmcache",
+    }  # fmt: skip
+    assert host(**asked, engine_version="0.22.0")["bytes_per_engine"] == 100 * GIB
+
+
+@pytest.mark.parametrize(("version", "is_region"), [("0.21.0", False), ("0.22.0", True), ("0.26.0", True)])
+def test_a_tier_above_others_lies_in_shared_memory_earlier(version: str, is_region: bool) -> None:
+    asked = offloading(cpu_bytes_to_use=50 * GIB, spec_name="TieringOffloadingSpec")
+    assert (host(**asked, engine_version=version)["shm_bytes_per_engine"] > 0) is is_region

@@ -130,6 +130,9 @@ def scenarios(draw: st.DrawFn) -> Scenario:
         kv_offloading_size=draw(st.none() | gib),
         kv_offloading_backend=draw(st.sampled_from(FLAGS["kv_offloading_backend"].choices)),
         lmcache_version=draw(st.none() | st.sampled_from(["0.3.2", "0.5.6"])),
+        enable_sleep_mode=draw(st.booleans()),
+        node_memory_gib=draw(st.none() | gib),
+        shm_gib=draw(st.none() | gib),
         additional_config=draw(st.none() | st.builds(additional_text, st.booleans(), counts(4096), names)),
         hf_overrides=draw(st.none() | st.builds(yarn_text, st.floats(1, 64), counts(1 << 20))),
         kv_cache_memory_bytes=draw(st.none() | counts(1 << 40)),
@@ -200,7 +203,8 @@ def test_every_field_of_a_scenario_is_generated() -> None:
         "kv_cache_memory_bytes", "num_gpu_blocks_override", "env", "measured", "hf_overrides",
         "mm_processor_kwargs", "surroundings", "disable_custom_all_reduce", "fuse_allreduce_rms", "skip_mm_profiling",
         "mm_encoder_tp_mode", "additional_config", "kv_transfer_config", "kv_offloading_size",
-        "kv_offloading_backend", "lmcache_version", "indexer_kv_dtype",
+        "kv_offloading_backend", "lmcache_version", "indexer_kv_dtype", "enable_sleep_mode", "node_memory_gib",
+        "shm_gib",
     }  # fmt: skip
     assert set(Scenario.__struct_fields__) == generated
 
@@ -600,7 +604,7 @@ def test_defaults_of_absent_fields_are_frozen() -> None:
         "cpu_offload_gb": 0.0, "kv_cache_memory_bytes": None, "num_gpu_blocks_override": None,
         "disable_custom_all_reduce": False, "fuse_allreduce_rms": None, "skip_mm_profiling": False,
         "mm_encoder_tp_mode": "weights", "kv_offloading_size": None, "kv_offloading_backend": "native",
-        "lmcache_version": None,
+        "lmcache_version": None, "enable_sleep_mode": False, "node_memory_gib": None, "shm_gib": None,
         "indexer_kv_dtype": "auto",
     }  # fmt: skip
     assert (link.START["model"], link.START["accelerator"]) == ("Qwen/Qwen3-32B", "H100-80GB")

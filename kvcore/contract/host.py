@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from kvcore.host.taken import host_memory
+from kvcore.base.quantity import Quantity
 from kvcore.planning import Plan
-from kvcore.scenario import Scenario
-
-
-def asks_for_host_memory(scenario: Scenario) -> bool:
-    """Whether a flag may take memory of the host."""
-    has_tier = scenario.kv_transfer_config is not None or scenario.kv_offloading_size is not None
-    return has_tier or bool(scenario.cpu_offload_gb)
 
 
 def host_part(plan: Plan) -> dict[str, Any] | None:
     """The part `host` of a result; None where nothing takes memory of the host.
+
+    `parts` are what the flags ask for and sum to `bytes_per_engine`; `processes` come on top, `reclaimable` while
+    weights are read.
 
     Example:
         >>> from kvcore.planning import plan
@@ -25,29 +21,33 @@ def host_part(plan: Plan) -> dict[str, Any] | None:
         >>> host_part(plan(scenario_from_request(asked)))["shm_bytes_per_engine"] <= 100 * 2**30
         True
     """
-    if not asks_for_host_memory(plan.scenario):
-        return None
-    found = host_memory(
-        plan.scenario, plan.architecture, plan.quantization, plan.resolved, plan.accelerator, plan.cache
-    )
+    found = plan.host
     if found is None:
         return None
     tier = found.tier
+    low, high = found.limit_bounds
     return {
         "bytes_per_node": found.bytes_per_node,
         "bytes_per_engine": found.bytes_per_engine,
-        "shm_bytes_per_engine": 0 if tier is None else tier.shm_bytes,
+        "shm_bytes_per_engine": found.shm_bytes_per_engine,
         "blocks": None if tier is None or not tier.blocks else tier.blocks,
-        "tokens": None if tier is None else tier.tokens,
-        "bytes_per_token": None if tier is None else tier.bytes_per_token,
-        "parts": [
-            {
-                "name": part.name,
-                "bytes": int(part.value),
-                "formula": part.formula,
-                "grade": part.grade.value,
-                "source": part.source,
-            }
-            for part in found.parts
-        ],
+        "tokens": None if tier is None or not tier.tokens else tier.tokens,
+        "bytes_per_token": None if tier is None or not tier.tokens else tier.bytes_per_token,
+        "parts": [_part(part) for part in found.parts],
+        "processes": [_part(part) for part in found.processes],
+        "queues": None if found.queues is None else _part(found.queues),
+        "reclaimable": _part(found.cached),
+        "limits": {"memory_bytes": high, "memory_bytes_least": low, "shm_bytes": found.shm_bytes},
+    }
+
+
+def _part(part: Quantity) -> dict[str, Any]:
+    bounds = {} if part.interval is None else {"interval": [int(end) for end in part.interval]}
+    return {
+        "name": part.name,
+        "bytes": int(part.value),
+        **bounds,
+        "formula": part.formula,
+        "grade": part.grade.value,
+        "source": part.source,
     }

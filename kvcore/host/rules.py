@@ -69,6 +69,14 @@ class TierRules(Record, frozen=True, kw_only=True):
     adds_pages: bool
     """A block of layers with pages of several sizes is their sum, not the first one's size for each."""
     shared_copies: SharedCopies
+    tiering_in_region: bool
+    """A tier with others under it is a file in /dev/shm already."""
+    checks_shm: bool
+    """A file that /dev/shm has no room for is refused by name, not by a fault of the address."""
+    checks_rings: bool
+    """The queues between the processes of an engine are refused too."""
+    names_allocation: bool
+    """The refusal says what for."""
     lmcache_server: bool
     """`--kv-offloading-backend lmcache` leaves the tier to a server of its own."""
 

@@ -1,4 +1,4 @@
-"""Everything that one engine takes of the host's memory because of its flags."""
+"""Everything that a server takes of its host's memory, and the limits to write down for it."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ from typing import Final
 
 from msgspec import Struct
 
-from kvcore.base.quantity import Quantity, given
-from kvcore.base.units import GIB
+from kvcore.base.quantity import Grade, Quantity, figure, given
+from kvcore.base.units import GIB, round_up
 from kvcore.cache.capacity import CachePlan
 from kvcore.catalogue.accelerators import Accelerator
 from kvcore.engine.protocol import Resolved
-from kvcore.host.tier import Tier, in_the_host, power_of_two, tier_of
+from kvcore.host.connectors import tiers_of
+from kvcore.host.pinned import in_the_host, pinned_size, rounding_threshold
+from kvcore.host.processes import process_parts, queues_of, shm_floor_bytes
+from kvcore.host.tier import Tier
 from kvcore.memory.loaded import offloaded_tensors
 from kvcore.memory.stages import loaded_architecture
 from kvcore.model.architecture import Architecture
@@ -24,22 +27,65 @@ NOT_PINNED: Final = "VLLM_WEIGHT_OFFLOADING_DISABLE_PIN_MEMORY"
 
 
 class HostMemory(Struct, frozen=True, kw_only=True):
-    """The host's memory that one engine takes; replicas take it again."""
+    """The host's memory that a server takes."""
 
     parts: tuple[Quantity, ...]
-    """Of all ranks of the engine."""
-    tier: Tier | None
+    """What its flags ask for, of all ranks of one engine; replicas take it again."""
+    tiers: tuple[Tier, ...]
     replicas: int
+    processes: tuple[Quantity, ...]
+    """What its processes take besides, of all replicas."""
+    queues: Quantity | None
+    """In /dev/shm, of one engine, at the most."""
+    cached: Quantity
+    """Files of weights in the page cache while they are read; the host takes it back."""
+    shm_floor_bytes: int
+    """To leave in /dev/shm next to the tier."""
+
+    @property
+    def tier(self) -> Tier | None:
+        """The one that holds tokens."""
+        return next((tier for tier in self.tiers if tier.tokens), None) or next(iter(self.tiers), None)
 
     @property
     def bytes_per_engine(self) -> int:
-        """Of all ranks of one engine."""
+        """What the flags ask for, of all ranks of one engine."""
         return int(sum(part.value for part in self.parts))
 
     @property
     def bytes_per_node(self) -> int:
-        """Of all replicas, where they share a machine."""
+        """The same of all replicas, where they share a machine."""
         return self.bytes_per_engine * self.replicas
+
+    @property
+    def shm_bytes_per_engine(self) -> int:
+        """Those of them that are files in /dev/shm."""
+        return sum(tier.shm_bytes for tier in self.tiers)
+
+    @property
+    def shm_bytes(self) -> int:
+        """The size of /dev/shm to write down: the files of all replicas and what else lies there."""
+        return round_up(self.shm_bytes_per_engine * self.replicas + self.shm_floor_bytes, GIB)
+
+    @property
+    def limit_bounds(self) -> tuple[int, int]:
+        """The memory limit that a container needs, at the least and to be safe, in whole GiB.
+
+        Files in /dev/shm count against it, and nothing takes them back.
+        """
+        low, high = (sum(part.bounds[end] for part in self.processes) for end in (0, 1))
+        beside = self.shm_floor_bytes
+        return (
+            round_up(self.bytes_per_node + int(low), GIB),
+            round_up(self.bytes_per_node + int(high) + beside, GIB),
+        )
+
+
+def asks_for_host_memory(scenario: Scenario) -> bool:
+    """Whether a flag may take memory of the host, or the host's memory is stated."""
+    has_tier = scenario.kv_transfer_config is not None or scenario.kv_offloading_size is not None
+    is_stated = scenario.node_memory_gib is not None or scenario.shm_gib is not None
+    return has_tier or bool(scenario.cpu_offload_gb) or scenario.enable_sleep_mode or is_stated
 
 
 def host_memory(
@@ -49,15 +95,42 @@ def host_memory(
     resolved: Resolved,
     accelerator: Accelerator,
     cache: CachePlan | None,
+    weights_bytes: float,
 ) -> HostMemory | None:
-    """The host's memory of one engine; None where no flag asks for any, or its size is not known."""
-    tier = None if cache is None or not cache.groups else tier_of(scenario, resolved, accelerator, cache)
-    parts = [] if tier is None else [tier.taken]
+    """The host's memory of a server; None where nothing asks for any, or how much is not known.
+
+    `weights_bytes`: those of a rank on its card.
+    """
+    if not asks_for_host_memory(scenario):
+        return None
+    tiers = () if cache is None or not cache.groups else tiers_of(scenario, resolved, accelerator, cache)
+    parts = [tier.taken for tier in tiers]
     if scenario.cpu_offload_gb:
         parts.append(_offloaded(scenario, architecture, quantization, resolved))
-    if not parts:
+    is_stated = scenario.node_memory_gib is not None or scenario.shm_gib is not None
+    if not parts and not scenario.enable_sleep_mode and not is_stated:
         return None
-    return HostMemory(parts=tuple(parts), tier=tier, replicas=scenario.parallel.data_parallel_size)
+    return HostMemory(
+        parts=tuple(parts),
+        tiers=tiers,
+        replicas=scenario.parallel.data_parallel_size,
+        processes=process_parts(scenario, architecture, weights_bytes),
+        queues=queues_of(scenario),
+        cached=_cached(scenario, weights_bytes),
+        shm_floor_bytes=shm_floor_bytes(scenario.parallel.ranks),
+    )
+
+
+def _cached(scenario: Scenario, weights_bytes: float) -> Quantity:
+    """The files of the checkpoint, mapped while they are read.
+
+    Source: vllm/model_executor/model_loader/weight_utils.py:safetensors_weights_iterator (0.33.0).
+    """
+    known = scenario.checkpoint.total_size
+    size = known or weights_bytes * scenario.parallel.ranks_per_replica
+    source = "vllm/model_executor/model_loader/weight_utils.py:safetensors_weights_iterator (0.33.0)"
+    grade = Grade.EXACT if known else Grade.DERIVED
+    return figure("host_cached", int(size), grade=grade, source=source)
 
 
 def _offloaded(
@@ -68,12 +141,13 @@ def _offloaded(
     loaded = loaded_architecture(architecture, scenario, resolved)
     limit = int(scenario.cpu_offload_gb * GIB)
     is_pinned = scenario.env.get(NOT_PINNED) != "1"
+    threshold = rounding_threshold(scenario, resolved.version)
     sizes: Counter[int] = Counter()
     for stage in range(parallel.pipeline_parallel_size):
         moved = offloaded_tensors(
             loaded, quantization, parallel, resolved.engine, resolved.version, resolved.dtype, stage, limit
         )
-        sizes.update(power_of_two(size) if is_pinned else size for size in moved)
+        sizes.update(pinned_size(size, threshold) if is_pinned else size for size in moved)
     return in_the_host(
         "host_weights",
         given("ranks", parallel.ranks_per_replica // parallel.pipeline_parallel_size),

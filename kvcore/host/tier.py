@@ -1,44 +1,26 @@
-"""The tier of KV caches in the host's memory: what a connector takes of it, and how many tokens it holds."""
+"""The engine's own tier of KV caches in the host's memory: what it takes of it, and how many tokens it holds."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from msgspec import Struct
-from packaging.version import InvalidVersion, Version
 
-from kvcore.base.errors import EngineRefusalError, Notice, notice
-from kvcore.base.quantity import Grade, Quantity, Scope, Unit, explained, given
+from kvcore.base.quantity import Quantity, Unit, given
 from kvcore.base.units import GIB, KIB, ceil_div, round_up
 from kvcore.cache.capacity import CachePlan
 from kvcore.cache.groups import Grouping
 from kvcore.cache.spec import CacheKind
 from kvcore.catalogue.accelerators import Accelerator, Vendor
 from kvcore.engine.protocol import Resolved
-from kvcore.host.rules import (
-    FlagRule,
-    GivenIn,
-    Place,
-    SharedCopies,
-    Tensors,
-    TierRules,
-    lmcache_rounds_up,
-    tier_rules,
-)
+from kvcore.host.pinned import of_the_host, pinned_bytes, pinned_size, rounding_threshold
+from kvcore.host.rules import GivenIn, Place, SharedCopies, Tensors, TierRules, tier_rules
 from kvcore.scenario import Scenario
 
 NATIVE: Final = "OffloadingConnector"
-SIMPLE: Final = "SimpleCPUOffloadConnector"
-LMCACHE: Final = "LMCacheConnectorV1"
-SIMPLE_DEFAULT_BYTES: Final = 8 * GIB
-"""Source: vllm/distributed/kv_transfer/kv_connector/v1/simple_cpu_offload_connector.py (0.19.0, 0.33.0)."""
-LMCACHE_SIZE: Final = "LMCACHE_MAX_LOCAL_CPU_SIZE"
-LMCACHE_CHUNK: Final = "LMCACHE_CHUNK_SIZE"
-LMCACHE_DEFAULT_GIB: Final = 5.0
-LMCACHE_DEFAULT_CHUNK: Final = 256
-"""Source: lmcache/v1/config.py: max_local_cpu_size, chunk_size (0.3.15, 0.5.6)."""
+TIERING: Final = "TieringOffloadingSpec"
+"""`spec_name` of a tier with others under it: files, objects, other servers."""
 HOST_PAGE: Final = 4 * KIB
 """Bytes of a page of the host's memory, which a row of the shared region is a multiple of."""
 SPLIT_BACKEND: Final = "FLASH_ATTN"
@@ -50,89 +32,40 @@ class Tier(Struct, frozen=True, kw_only=True):
     connector: str
     taken: Quantity
     """Bytes of the host that all ranks of the engine take."""
-    shm_bytes: int
+    asked_bytes: int | None = None
+    """Those that its settings ask for; None where they ask for no bytes."""
+    shm_bytes: int = 0
     """Those of them that are a file in /dev/shm."""
-    blocks: int
+    blocks: int = 0
     """Blocks, or chunks, as the scheduler counts them; 0 where it does not."""
-    tokens: int
-    """Tokens that it holds if every group of layers keeps its blocks."""
-    bytes_per_token: float
+    tokens: int = 0
+    """Tokens that it holds if every group of layers keeps its blocks; 0 of a buffer that keeps none."""
+    bytes_per_token: float = 0.0
     """The same of one token, over all ranks that keep a copy, before rows or tensors are rounded up."""
+    copies: int = 1
+    """How many ranks keep the same bytes of a token."""
 
 
-def connector_settings(scenario: Scenario) -> Mapping[str, Any]:
-    """`kv_connector_extra_config`; empty without."""
-    said = json.loads(scenario.kv_transfer_config) if scenario.kv_transfer_config is not None else {}
-    found = said.get("kv_connector_extra_config") if isinstance(said, dict) else None
-    return found if isinstance(found, dict) else {}
-
-
-def check_tier(scenario: Scenario, resolved: Resolved) -> None:
-    """Raises EngineRefusalError `offloading-without-blocks` or `offloading-without-groups` where the release cannot
-    start with `--kv-offloading-size` and its own connector.
-
-    Source: `flag` of tier.toml.
-    """
-    if scenario.kv_offloading_size is None or resolved.engine.transfer(scenario).connector != NATIVE:
-        return
-    match tier_rules(resolved.version).flag:
-        case FlagRule.NO_BLOCKS:
-            raise EngineRefusalError(
-                "offloading-without-blocks", "kv_offloading_size", scenario.kv_offloading_size
-            )
-        case FlagRule.AFTER_CHECK if not scenario.disable_hybrid_kv_cache_manager:
-            raise EngineRefusalError("offloading-without-groups", "disable_hybrid_kv_cache_manager", NATIVE)
-
-
-def tier_notices(scenario: Scenario, resolved: Resolved) -> Iterator[Notice]:
-    """`offloading-size-not-read` for a backend whose server has its own size, `offloading-size-per-engine` where
-    replicas take it again.
-
-    Source: `lmcache_server` of tier.toml; vllm/v1/engine/core.py: an engine_id of each data parallel rank (0.27.0,
-    0.33.0).
-    """
-    size, replicas = scenario.kv_offloading_size, scenario.parallel.data_parallel_size
-    if size is None:
-        return
-    if scenario.kv_offloading_backend == "lmcache" and tier_rules(resolved.version).lmcache_server:
-        yield notice("offloading-size-not-read", "kv_offloading_size", value=f"{size:g}")
-    elif replicas > 1:
-        yield notice(
-            "offloading-size-per-engine",
-            "kv_offloading_size",
-            value=f"{size:g}",
-            replicas=replicas,
-            total=f"{size * replicas:g}",
-        )
-
-
-def tier_of(
-    scenario: Scenario, resolved: Resolved, accelerator: Accelerator, cache: CachePlan
+def native_tier(
+    scenario: Scenario,
+    settings: Mapping[str, Any],
+    resolved: Resolved,
+    accelerator: Accelerator,
+    cache: CachePlan,
 ) -> Tier | None:
-    """The tier that the connector keeps in the host's memory; None without one, or one whose size is not known here."""
-    match resolved.engine.transfer(scenario).connector:
-        case "OffloadingConnector":
-            return _native(scenario, resolved, accelerator, cache)
-        case "SimpleCPUOffloadConnector":
-            return _simple(scenario, cache)
-        case "LMCacheConnectorV1":
-            return _lmcache(scenario, cache)
-    return None
+    """The tier of `OffloadingConnector` with its `settings`; None where they ask for none.
 
-
-def _native(
-    scenario: Scenario, resolved: Resolved, accelerator: Accelerator, cache: CachePlan
-) -> Tier | None:
+    Source: vllm/v1/kv_offload/cpu/spec.py:CPUOffloadingSpec (0.20.0, 0.27.0, 0.33.0), cpu.py (0.11.0, 0.19.1).
+    """
     rules, grouping = tier_rules(resolved.version), cache.trace.grouping
-    settings, parallel = connector_settings(scenario), scenario.parallel
-    ranks = parallel.ranks_per_replica
+    ranks = scenario.parallel.ranks_per_replica
     factor = _blocks_per_chunk(settings, grouping)
-    place = _place(rules, accelerator)
+    place = _place(rules, accelerator, settings)
     copies = 1 if _is_shared(rules, place, scenario, accelerator, grouping) else ranks
-    asked = _asked_bytes(scenario, settings)
+    asked = asked_bytes(scenario, settings)
     rows = tuple(_block_bytes(rules, grouping, stage) for stage in range(len(grouping.stages)))
     if rules.given_in is GivenIn.BLOCKS:
-        blocks: tuple[int, ...] = (_whole(settings.get("num_cpu_blocks")),) * len(rows)
+        blocks: tuple[int, ...] = (whole(settings.get("num_cpu_blocks")),) * len(rows)
     elif asked is None:
         return None
     elif place is Place.REGION:
@@ -149,7 +82,7 @@ def _native(
             for count, row in zip(blocks, rows, strict=True)
         ]
         largest = parts.index(max(parts))
-        taken = _explained(
+        taken = of_the_host(
             "host_tier",
             region_bytes,
             given("blocks", blocks[largest], Unit.BLOCKS),
@@ -161,14 +94,18 @@ def _native(
     return Tier(
         connector=NATIVE,
         taken=taken,
+        asked_bytes=asked,
         shm_bytes=int(taken.value) if place is Place.REGION else 0,
         blocks=scheduled,
-        tokens=_tokens(scheduled, factor, cache),
-        bytes_per_token=copies * rows[0] / _block_tokens(cache),
+        tokens=held_tokens(scheduled, factor, cache),
+        bytes_per_token=copies * rows[0] / block_tokens(cache),
+        copies=copies if is_alike(grouping) else 1,
     )
 
 
-def _place(rules: TierRules, accelerator: Accelerator) -> Place:
+def _place(rules: TierRules, accelerator: Accelerator, settings: Mapping[str, Any]) -> Place:
+    if settings.get("spec_name") == TIERING and rules.tiering_in_region:
+        return Place.REGION
     match accelerator.vendor:
         case Vendor.AMD:
             return rules.place_amd
@@ -177,15 +114,15 @@ def _place(rules: TierRules, accelerator: Accelerator) -> Place:
     return rules.place
 
 
-def _asked_bytes(scenario: Scenario, settings: Mapping[str, Any]) -> int | None:
+def asked_bytes(scenario: Scenario, settings: Mapping[str, Any]) -> int | None:
     """The size of the tier over all ranks of one engine."""
     if scenario.kv_offloading_size is not None:
         return int(scenario.kv_offloading_size * GIB)
     found = settings.get("cpu_bytes_to_use")
-    return None if found is None else _whole(found)
+    return None if found is None else whole(found)
 
 
-def _whole(value: object) -> int:
+def whole(value: object) -> int:
     """A number of bytes or blocks as a connector's settings have it; 0 for any other value."""
     if isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) <= 18:
         return int(value)
@@ -196,10 +133,10 @@ def _whole(value: object) -> int:
 
 def _blocks_per_chunk(settings: Mapping[str, Any], grouping: Grouping) -> int:
     """Blocks of the GPU that one of the tier has."""
-    chunk = _whole(settings.get("blocks_per_chunk"))
+    chunk = whole(settings.get("blocks_per_chunk"))
     if chunk:
         return chunk
-    block, own = _whole(settings.get("block_size")), grouping.whole[0].block_size
+    block, own = whole(settings.get("block_size")), grouping.whole[0].block_size
     return max(1, block // own) if len(grouping.whole) == 1 else 1
 
 
@@ -229,15 +166,18 @@ def _is_shared(
     )
     if place is not Place.REGION or not is_plain or ranks > accelerator.devices_per_node:
         return False
-    members = [spec for group in grouping.whole for spec in group.members]
-    is_latent = all(spec.kind is CacheKind.MLA_ATTENTION for spec in members)
     match rules.shared_copies:
         case SharedCopies.NONE:
             return False
         case SharedCopies.PLAIN_LATENT:
-            return is_latent and len(members) == 1
+            return is_alike(grouping) and sum(len(group.members) for group in grouping.whole) == 1
         case SharedCopies.LATENT:
-            return is_latent
+            return is_alike(grouping)
+
+
+def is_alike(grouping: Grouping) -> bool:
+    """Whether the ranks of a tensor parallel group all store the same: latent vectors."""
+    return all(spec.kind is CacheKind.MLA_ATTENTION for group in grouping.whole for spec in group.members)
 
 
 def region_row_bytes(block_bytes: int, copies: int, blocks_per_chunk: int) -> int:
@@ -257,37 +197,6 @@ def region_bytes(blocks: int, row_bytes: int) -> int:
     return blocks * row_bytes
 
 
-def pinned_bytes(ranks: int, tensors: Sequence[tuple[int, int]]) -> int:
-    """Bytes of tensors of every rank, each as large as torch's allocator pins it."""
-    return ranks * sum(count * size for count, size in tensors)
-
-
-def power_of_two(size_bytes: int) -> int:
-    """Bytes that torch pins for a tensor: the next power of two.
-
-    Source: torch ATen/core/CachingHostAllocator.h:CachingHostAllocatorImpl.allocate (2.9 to 2.13).
-
-    Example:
-        >>> power_of_two(2_236_817_408) == 4 * GIB, power_of_two(4096)
-        (True, 4096)
-    """
-    return 1 << (size_bytes - 1).bit_length() if size_bytes > 0 else 0
-
-
-def in_the_host(name: str, ranks: Quantity, sizes: Mapping[int, int], *, source: str) -> Quantity:
-    """Bytes of every rank's tensors; `sizes`: how many there are of each size."""
-    tensors = tuple(
-        (given("tensors", count), given("tensor_bytes", size, Unit.BYTES)) for size, count in sizes.items()
-    )
-    return _explained(name, pinned_bytes, ranks, tensors, source=source)
-
-
-def _explained(name: str, rule: Any, *arguments: Any, source: str, grade: Grade = Grade.EXACT) -> Quantity:
-    return explained(
-        name, rule, *arguments, unit=Unit.BYTES, scope=Scope.PER_REPLICA, grade=grade, source=source
-    )
-
-
 def _pinned(
     rules: TierRules,
     resolved: Resolved,
@@ -298,6 +207,7 @@ def _pinned(
 ) -> Quantity:
     """Tensors that every rank pins: one for all layers, or one for each, keys and values apart in some releases."""
     ranks = ceil_div(scenario.parallel.ranks_per_replica, len(blocks))
+    threshold = rounding_threshold(scenario, resolved.version)
     tensors: list[tuple[Quantity, Quantity]] = []
     for stage, count in enumerate(blocks):
         pages = grouping.block_pages[stage]
@@ -306,9 +216,9 @@ def _pinned(
         elif rules.splits_keys and _splits(resolved, grouping):
             pages = tuple((2 * layers, page // 2) for layers, page in pages)
         for layers, page in pages:
-            size = power_of_two(count * page * factor)
+            size = pinned_size(count * page * factor, threshold)
             tensors.append((given("tensors", layers), given("pinned_tensor", size, Unit.BYTES)))
-    return _explained(
+    return of_the_host(
         "host_tier",
         pinned_bytes,
         given("ranks", ranks),
@@ -338,104 +248,12 @@ def _splits(resolved: Resolved, grouping: Grouping) -> bool:
     return resolved.attention_backend == SPLIT_BACKEND and not kinds & latent
 
 
-def _tokens(blocks: int, factor: int, cache: CachePlan) -> int:
+def held_tokens(blocks: int, factor: int, cache: CachePlan) -> int:
     """Tokens of a request that lie in so many blocks, where each group keeps its own."""
     groups = cache.groups
     return blocks // len(groups) * factor * min(group.block_tokens for group in groups)
 
 
-def _block_tokens(cache: CachePlan) -> float:
+def block_tokens(cache: CachePlan) -> float:
     """Tokens for which each group keeps a block, by the block."""
     return min(group.block_tokens for group in cache.groups) / len(cache.groups)
-
-
-def _simple(scenario: Scenario, cache: CachePlan) -> Tier:
-    """Source: vllm/v1/simple_kv_offload/worker.py, manager.py (0.19.0, 0.33.0): exact, and no copy is shared."""
-    settings, parallel = connector_settings(scenario), scenario.parallel
-    ranks, rows = parallel.ranks_per_replica, cache.trace.grouping.bytes_per_block
-    own = settings.get("cpu_bytes_to_use_per_rank")
-    asked = _asked_bytes(scenario, settings)
-    each = (SIMPLE_DEFAULT_BYTES if asked is None else asked) // ranks if own is None else _whole(own)
-    blocks = tuple(max(1, each // row) for row in rows)
-    parts = tuple(
-        (given("blocks", count, Unit.BLOCKS), given("bytes_per_block", row, Unit.BYTES))
-        for count, row in zip(blocks, rows, strict=True)
-    )
-    taken = _explained(
-        "host_tier",
-        pinned_bytes,
-        given("ranks", ceil_div(ranks, len(rows))),
-        parts,
-        source="vllm/v1/simple_kv_offload/worker.py, manager.py (0.19.0, 0.33.0)",
-    )
-    return Tier(
-        connector=SIMPLE,
-        taken=taken,
-        shm_bytes=0,
-        blocks=blocks[0],
-        tokens=_tokens(blocks[0], 1, cache),
-        bytes_per_token=ranks * rows[0] / _block_tokens(cache),
-    )
-
-
-def _lmcache(scenario: Scenario, cache: CachePlan) -> Tier | None:
-    """In the engine's own processes: the size is of each rank that saves, and of latent vectors one does.
-
-    Source: lmcache/v1/storage_backend/local_cpu_backend.py:initialize_allocator, _calculate_effective_cpu_size,
-    cache_engine.py (0.3.15, 0.4.7, 0.5.6); before 0.3.3 torch.empty(pin_memory=True).
-    """
-    ranks, grouping, env = scenario.parallel.ranks_per_replica, cache.trace.grouping, scenario.env
-    if len(grouping.whole) > 1:
-        return None
-    is_latent = all(spec.kind is CacheKind.MLA_ATTENTION for spec in grouping.whole[0].members)
-    first_alone = is_latent and not _is_on(env, "LMCACHE_USE_LAYERWISE", default=False)
-    first_alone = first_alone and _is_on(env, "LMCACHE_SAVE_ONLY_FIRST_RANK", default=True)
-    size_gib = _number(env.get(LMCACHE_SIZE), LMCACHE_DEFAULT_GIB)
-    if first_alone:
-        size_gib = _number(env.get("LMCACHE_FIRST_RANK_MAX_LOCAL_CPU_SIZE"), size_gib)
-    size = int(size_gib * GIB)
-    chunk = int(_number(env.get(LMCACHE_CHUNK), LMCACHE_DEFAULT_CHUNK)) or LMCACHE_DEFAULT_CHUNK
-    block = cache.groups[0].block_tokens
-    chunk_bytes = round_up(ceil_div(grouping.bytes_per_block[0] * chunk, block), HOST_PAGE)
-    saving = 1 if first_alone else ranks
-    taken = _explained(
-        "host_tier",
-        region_bytes,
-        given("saving_ranks", saving),
-        given("max_local_cpu_size", power_of_two(size) if _rounds_up(scenario) else size, Unit.BYTES),
-        source="lmcache/v1/storage_backend/local_cpu_backend.py:initialize_allocator (0.3.15, 0.5.6)",
-    )
-    return Tier(
-        connector=LMCACHE,
-        taken=taken,
-        shm_bytes=0,
-        blocks=0,
-        tokens=size // chunk_bytes * chunk,
-        bytes_per_token=saving * chunk_bytes / chunk,
-    )
-
-
-def _rounds_up(scenario: Scenario) -> bool:
-    """Whether the version of LMCache lets torch pin its memory, which rounds it up."""
-    text = scenario.lmcache_version
-    try:
-        return text is not None and lmcache_rounds_up(Version(text))
-    except InvalidVersion:
-        return False
-
-
-def _is_on(env: Mapping[str, str], name: str, *, default: bool) -> bool:
-    """A variable of LMCache that is true or false."""
-    text = env.get(name)
-    return default if text is None else text.strip().lower() in ("1", "true", "yes", "on")
-
-
-def _number(text: str | None, default: float) -> float:
-    """A variable that is a plain number of up to twelve digits."""
-    if text is None or len(text) > 12:
-        return default
-    try:
-        found = float(text)
-    except ValueError:
-        return default
-    return found if 0 <= found < 1e9 else default

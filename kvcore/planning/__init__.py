@@ -25,7 +25,9 @@ from kvcore.engine.cards import CardView, without_card
 from kvcore.engine.protocol import Resolved
 from kvcore.engine.rank_memory import RankMemory
 from kvcore.engines.registry import card_of, engine_of, planned_release, view_of
-from kvcore.host.tier import check_tier, tier_notices
+from kvcore.host.connectors import check_tier, tier_notices
+from kvcore.host.limits import check_limits, limit_notices
+from kvcore.host.taken import HostMemory, host_memory
 from kvcore.host.unified import unified_notices
 from kvcore.memory.budget import memory_flags, rank_memories
 from kvcore.memory.loaded import checkpoint_notices, loaded_bytes, uncounted_bytes
@@ -112,6 +114,8 @@ class Plan(Struct, frozen=True, kw_only=True):
     specs: tuple[tuple[LayerSpec, ...], ...]
     """The cache specs of a rank of each pipeline stage."""
     notices: tuple[Notice, ...]
+    host: HostMemory | None = None
+    """What the server takes of its host's memory; None where nothing asks for any, or how much is not known."""
 
     @property
     def missing_bytes(self) -> float:
@@ -235,6 +239,16 @@ def plan(scenario: Scenario, batch: Batch | None = None) -> Plan:
     is_known = scenario.accelerator is not None or scenario.measured.available_kv_gib is not None
     if verdict is Verdict.WEIGHTS_DO_NOT_FIT or not is_known:
         cache = None
+    host = host_memory(
+        scenario,
+        begun.architecture,
+        begun.quantization,
+        resolved,
+        accelerator,
+        cache,
+        memory.weights.value,
+    )
+    check_limits(scenario, resolved, host)
     return Plan(
         scenario=scenario,
         accelerator=accelerator,
@@ -252,7 +266,8 @@ def plan(scenario: Scenario, batch: Batch | None = None) -> Plan:
         surroundings=surroundings[worst],
         stage=worst,
         specs=layout.specs,
-        notices=tuple(_notices(scenario, begun, resolved, memory, layout.draft, cache)),
+        notices=tuple(_notices(scenario, begun, resolved, memory, layout.draft, cache, host)),
+        host=host,
     )
 
 
@@ -437,6 +452,7 @@ def _notices(
     memory: RankMemory,
     draft: Draft | None,
     cache: CachePlan | None,
+    host: HostMemory | None,
 ) -> Iterator[Notice]:
     """Everything a person should know of the plan, in the order of its stages."""
     architecture, quantization = begun.architecture, begun.quantization
@@ -447,7 +463,8 @@ def _notices(
         said = {"value": resolved.max_num_seqs, "blocks": cache.num_blocks}
         yield notice("state-blocks-too-few", "max_num_seqs", **said)
     yield from memory.notices
-    yield from tier_notices(scenario, resolved)
+    yield from tier_notices(scenario, resolved, () if host is None else host.tiers)
+    yield from limit_notices(scenario, resolved, host)
     if scenario.accelerator is not None and cache is not None:
         yield from unified_notices(scenario.accelerator, scenario, memory, cache.needed_bytes)
     if scenario.accelerator is not None and scenario.accelerator.vendor in _WITHOUT_STARTS:

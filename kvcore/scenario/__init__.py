@@ -286,6 +286,11 @@ class Scenario(Struct, frozen=True, kw_only=True):
     kv_offloading_backend: str = "native"
     lmcache_version: str | None = None
     """Of LMCache in the engine's own processes; None is one that pins exactly what it is told."""
+    enable_sleep_mode: bool = False
+    node_memory_gib: float | None = None
+    """Of the machine, or the limit of the container; None is unknown."""
+    shm_gib: float | None = None
+    """Size of /dev/shm; None is unknown."""
     additional_config: str | None = None
     """JSON: settings that only a plug-in reads (`kvcore/engines/vllm/additional.py`)."""
     env: Mapping[str, str] = field(default_factory=dict)

@@ -380,6 +380,13 @@ HEADINGS: Final[Mapping[str, tuple[str, ...]]] = {
         "cudagraph_mode",
     ),
     msg("Parallelism"): ("pipeline_parallel_size", "data_parallel_size", "enable_expert_parallel"),
+    msg("Host and tiers"): (
+        "node_memory_gib",
+        "shm_gib",
+        "kv_offloading_size",
+        "kv_offloading_backend",
+        "cpu_offload_gb",
+    ),
     msg("Host and measured values"): ("kernels_compiled", "surroundings"),
 }
 """The fields of "More options" by what they are about, each once."""
