@@ -12,14 +12,19 @@ Receive: TypeAlias = Callable[[], Awaitable[Message]]
 Asgi: TypeAlias = Callable[[Message, Receive, Send], Awaitable[None]]
 
 END_OF_HEAD: Final = b"</head>"
-STYLE: Final = b"<style>%b</style>%b" % (Path(__file__).with_name("head.css").read_bytes(), END_OF_HEAD)
+_HERE: Final = Path(__file__)
+STYLE: Final = b'<style>%b</style><style id="kv-loading">%b</style>%b' % (
+    _HERE.with_name("head.css").read_bytes(),
+    _HERE.with_name("loading.css").read_bytes(),
+    END_OF_HEAD,
+)
 HTML: Final = b"text/html"
 OF_THE_BODY: Final = (b"content-length", b"etag", b"last-modified")
 """Headers that say something of the document as it was."""
 
 
 class StyledDocument:
-    """Puts `head.css` into each HTML document on its way out; everything else passes as it is."""
+    """Puts `head.css` and `loading.css` into each HTML document on its way out; everything else passes as it is."""
 
     def __init__(self, app: Asgi) -> None:
         self._app = app

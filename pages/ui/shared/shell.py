@@ -80,13 +80,25 @@ const mark = (path, tries) => {
   });
   if (tries && !own.some((link) => link.getBoundingClientRect().width)) setTimeout(mark, 150, path, tries - 1);
 };
+const loading = document.getElementById("kv-loading");
+const rest = (calm) => {
+  const comes = !document.querySelector("[data-testid=stApp][data-test-script-state=notRunning]")
+    || document.querySelector("[data-testid=stSkeleton]");
+  if (calm < 4) setTimeout(rest, 500, comes ? 0 : calm + 1);
+  else loading.disabled = true;
+};
 const here = document.querySelector(".kv-here").dataset;
 document.documentElement.lang = here.language;
 if (window.kvPage !== here.path) document.querySelector(".stMain")?.scrollTo(0, 0);
 window.kvPage = here.path;
 mark(here.path, 100);
+if (loading) {
+  loading.disabled = false;
+  rest(0);
+}
 }"""
-"""Names language and page to screen readers, shows another page from its top, and moves its link into view on a phone.
+"""Names language and page to screen readers, shows another page from its top, moves its link into view on a phone, and
+takes the rules for loading (loading.css) out of force once the page stands.
 
 The same text for every page: a content security policy knows it by its hash (docs/hosting/Caddyfile).
 """
