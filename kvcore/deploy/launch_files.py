@@ -39,6 +39,8 @@ SECRET_KEY: Final = "token"
 TOKEN_FILE: Final = "/etc/vllm/huggingface.env"
 _CACHES: Final = {"HF_HOME": "/var/cache/vllm/huggingface", "VLLM_CACHE_ROOT": "/var/cache/vllm/kernels"}
 """Checkpoints and compiled kernels, in the folder that CacheDirectory= makes."""
+SHM_GIB: Final = 16
+"""Limit of /dev/shm in Kubernetes where no tier lies in it."""
 _KERNELS_GIB: Final = 20
 """Disk space for the compiled kernels of a few releases, next to the checkpoint."""
 
@@ -124,7 +126,13 @@ def _docker(start: ServerStart) -> str:
     inside = {FIRST[1:]: FIRST, **start.network}
     shared = ["--net=host", *(f'-e {name}="{value}"' for name, value in inside.items())]
     network = shared if several else [f"-p {PORT}:{PORT}"]
-    parts = ["docker run --rm", *cards, "--ipc=host", *network]
+    limits = start.limits
+    shared_memory = (
+        ["--ipc=host"]
+        if limits is None
+        else [f"--shm-size={limits.shm_gib}g", f"--memory={limits.memory_gib}g"]
+    )
+    parts = ["docker run --rm", *cards, *shared_memory, *network]
     parts += [f"-v {volume}" for volume in _volumes(start)]
     if start.folder is not None:
         parts.append(f"--mount {shlex.quote(_mount(start.folder))}")
@@ -169,7 +177,11 @@ def _compose(start: ServerStart) -> str:
     mount = {"type": "bind", "source": folder, "target": folder, "read_only": True}
     gpu = {"driver": "nvidia", "count": start.ranks, "capabilities": ["gpu"]}
     token_path = {"HF_TOKEN_PATH": "/run/secrets/hf_token"} if asks else {}
+    limits = start.limits
     facts = {
+        "ipc": "host" if limits is None else None,
+        "shm_size": None if limits is None else f"{limits.shm_gib}gb",
+        "memory": None if limits is None else {"memory": f"{limits.memory_gib}G"},
         "image": image(start.plan),
         "command": [*program, *chain(*flags)],
         "port": PORT,
@@ -213,13 +225,16 @@ def _kubernetes(start: ServerStart) -> str:
     driver = [(f"driver-{number}", path) for number, path in enumerate(start.mounts)]
     environment = [{"name": name, "value": _literal(value)} for name, value in start.environment.items()]
     reference = {"secretKeyRef": {"name": SECRET, "key": SECRET_KEY}}
+    limits = start.limits
+    memory = {} if limits is None else {"memory": f"{limits.memory_gib}Gi"}
     facts = {
+        "shm_limit": f"{SHM_GIB if limits is None else max(SHM_GIB, limits.shm_gib)}Gi",
         "name": kubernetes_name(plan.scenario.model),
         "image": image_name,
         "port": PORT,
         "command": _literal(program) or None,
         "args": _literal([*chain(*flags)]),
-        "cards": {start.resource: str(start.ranks)},
+        "resources": {start.resource: str(start.ranks), **memory},
         "driver_mounts": [{"name": name, "mountPath": path} for name, path in driver] or None,
         "driver_volumes": [{"name": name, "hostPath": {"path": path}} for name, path in driver] or None,
         "start_probes": start_seconds(plan) // 10,
@@ -247,7 +262,10 @@ def _systemd(start: ServerStart) -> str:
     """A unit that runs as a user of its own; the token of a gated model is read from a file of root's."""
     environment, asks = {**_CACHES, **start.visible, **start.environment}, start.asks_for_token
     argv = (*start.program, *chain(*start.flags))
+    limits = start.limits
     facts = {
+        "shm_note": None if limits is None else f"# mount -o remount,size={limits.shm_gib}G /dev/shm",
+        "memory": None if limits is None else f"{limits.memory_gib}G",
         "token_note": f"# {TOKEN_FILE}, mode 600, with one line: {TOKEN}=hf_..." if asks else None,
         "model": _specifiers(start.model),
         "port": PORT,

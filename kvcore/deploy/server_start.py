@@ -25,6 +25,7 @@ from kvcore.deploy.launch import (
 from kvcore.deploy.templates import templates
 from kvcore.engine.facts import Launch
 from kvcore.engines.registry import find_engine
+from kvcore.host.limits import saving_variable
 from kvcore.planning import Plan
 
 FIRST_ADDRESS: Final = "192.0.2.10"
@@ -35,6 +36,13 @@ _START_SECONDS_PER_GIB: Final = 4
 """Seconds of start per GiB of weights on one card, for the start-up probe: a slow disk reads 250 MiB/s."""
 _START_SECONDS_FLOOR: Final = 600
 """Seconds of compilation and graph capture, whatever the size."""
+
+
+class HostLimits(Struct, frozen=True, kw_only=True):
+    """Memory of a container or a unit, and its /dev/shm, which counts against it."""
+
+    memory_gib: int
+    shm_gib: int
 
 
 class ServerStart(Struct, frozen=True, kw_only=True):
@@ -127,6 +135,14 @@ class ServerStart(Struct, frozen=True, kw_only=True):
         return {name: value for name, value in known.items() if name not in self.environment}
 
     @property
+    def limits(self) -> HostLimits | None:
+        """Limits of the host's memory to write down; None where no flag asks for any of it, or on several machines."""
+        host = self.plan.host
+        if host is None or len(self.machines) > 1:
+            return None
+        return HostLimits(memory_gib=host.limit_bounds[1] // GIB, shm_gib=host.shm_bytes // GIB)
+
+    @property
     def devices(self) -> list[str]:
         """Device files of the cards; empty where the container runtime passes the cards itself."""
         card, ranks = self.platform.get("card"), range(self.ranks)
@@ -141,8 +157,15 @@ def start_of(plan: Plan, *, every_flag: bool = False) -> ServerStart:
         launch=plan.resolved.engine.facts.launch,
         model=served_model(plan),
         arguments=launch_arguments(plan, every_flag=every_flag),
-        environment=launch_environment(plan),
+        environment={**launch_environment(plan), **_saving(plan)},
     )
+
+
+def _saving(plan: Plan) -> dict[str, str]:
+    """The variable by which torch pins tensors without rounding, where the start pins any."""
+    host = plan.host
+    variable = None if host is None else saving_variable(plan.scenario, plan.resolved, host)
+    return {} if variable is None else dict([variable.split("=", 1)])
 
 
 def machine_variables(plan: Plan) -> tuple[str, ...]:
