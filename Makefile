@@ -1,4 +1,5 @@
 # make run    a fresh machine to the app in the browser      make test   everything, a real browser included
+#             for this machine alone; make run HOST=0.0.0.0 shares it with the network
 # make check  style, types, layers                            make bench  timings as ratios against a baseline
 # make fuzz   every reader on more than 10^6 inputs             make accuracy   our error on published starts, anew
 # make soak   50 visitors for 30 minutes on a server of our own, killed once in the middle (MINUTES=2 SESSIONS=20)
@@ -12,6 +13,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+HOST ?= 127.0.0.1
 PORT ?= 8501
 MINUTES ?= 30
 SESSIONS ?= 50
@@ -20,7 +22,7 @@ ROWS ?= 100000000
 .PHONY: site audit package databases scale lock run test check fuzz soak bench accuracy drift clean
 
 run: $(VENV)/.run
-	$(BIN)/python -m streamlit run app.py --server.port $(PORT)
+	$(BIN)/python -m streamlit run app.py --server.address $(HOST) --server.port $(PORT)
 
 test: $(VENV)/.test
 	$(BIN)/python tools/programs.py browser proxy --install

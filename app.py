@@ -11,12 +11,15 @@ from streamlit import runtime
 if not runtime.exists():
     from starlette.middleware import Middleware
 
+    from kvcore.api.clients import Clients, Front
     from kvcore.api.limits import Settings
     from kvcore.api.routes import Api
     from pages.ui.shared.document import StyledDocument
 
     app = st.App(
-        __file__, routes=Api(Settings.of(os.environ)).routes(), middleware=[Middleware(StyledDocument)]
+        __file__,
+        routes=Api(Settings.of(os.environ)).routes(),
+        middleware=[Middleware(Clients, front=Front.of(os.environ)), Middleware(StyledDocument)],
     )
 else:
     from pages.ui.shared import net, notes, reconnect, share_link, shell, state

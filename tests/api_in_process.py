@@ -31,7 +31,7 @@ class Server:
         self.may_answer.set()
         monkeypatch.setattr(self.api.pool, "answered", self.answered)
 
-    async def answered(self, asked: Asked) -> Answered:
+    async def answered(self, asked: Asked, client: str = "") -> Answered:
         self.asked.append(asked)
         await self.may_answer.wait()
         return Answered(status=200, media="application/json", body=ANSWER)

@@ -57,7 +57,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     """Allowance that a client regains in a second; a plan costs 1."""
     burst: float = 60.0
     """Largest allowance of a client."""
-    workers: int = 2
+    workers: int = 3
     longest_line: int = 64
     """Most questions of all clients that wait or are being answered."""
     at_once: int = 16
@@ -66,6 +66,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     """CPU time of one answer."""
     answer_seconds: float = 60.0
     """Time of one answer, waiting for the Hub included."""
+    wait_seconds: float = 30.0
+    """Time that a question waits for a worker."""
     body_seconds: float = 60.0
     """Time for a body to arrive."""
     base: str = ""

@@ -1,7 +1,7 @@
 """Processes that compute answers, so that the event loop, and pages in the same process, never wait for one.
 
 The kernel ends a worker that computes for longer than its limit, and the server one that waits too long; the next
-question starts another. Long answers leave one worker free for short ones.
+question starts another. Which question is next: line.py.
 """
 
 from __future__ import annotations
@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+import time
 from asyncio.subprocess import PIPE, Process
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
 from typing import Final
 
 from kvcore.api.limits import Settings
+from kvcore.api.line import Line, Turn
 from kvcore.api.operations import Answered, Asked
 from kvcore.api.worker import LENGTHS, frame
 from kvcore.base.errors import ScenarioError
@@ -30,38 +31,31 @@ class Pool:
         self.waiting = 0
         """Questions that wait or are being answered."""
         self._idle: list[Process] = []
-        self._any = asyncio.Semaphore(settings.workers)
-        self._long = asyncio.Semaphore(max(1, settings.workers - 1))
+        self._line = Line(settings.workers, settings.wait_seconds)
 
-    async def answered(self, asked: Asked) -> Answered:
-        """The answer to a question. Raises ScenarioError `api-busy` or `answer-too-slow`."""
+    async def answered(self, asked: Asked, client: str = "") -> Answered:
+        """The answer to a question. Raises ScenarioError `api-busy`, `api-waited` or `answer-too-slow`."""
         if self.waiting >= self.settings.longest_line:
             raise ScenarioError("api-busy")
         self.waiting += 1
         try:
-            async with self._turn(asked):
-                return await self._worked_out(asked)
+            async with self._line.turn(client, asked.operation in LONG) as turn:
+                return await self._worked_out(asked, turn)
         finally:
             self.waiting -= 1
 
-    @asynccontextmanager
-    async def _turn(self, asked: Asked) -> AsyncIterator[None]:
-        if asked.operation not in LONG:
-            async with self._any:
-                yield
-            return
-        async with self._long, self._any:
-            yield
-
-    async def _worked_out(self, asked: Asked) -> Answered:
+    async def _worked_out(self, asked: Asked, turn: Turn) -> Answered:
         worker = await self._worker()
+        started = time.monotonic()
         try:
             async with asyncio.timeout(self.settings.answer_seconds):
-                found = await _exchange(worker, asked, self.settings.cpu_seconds)
+                found, turn.seconds = await _exchange(worker, asked, self.settings.cpu_seconds)
         except (TimeoutError, asyncio.IncompleteReadError, ConnectionError):
+            turn.seconds = time.monotonic() - started
             _end(worker)
             raise ScenarioError("answer-too-slow", limit=f"{self.settings.cpu_seconds:g}") from None
         except BaseException:  # the client is gone: its answer would be read as that to the next question
+            turn.seconds = time.monotonic() - started
             _end(worker)
             raise
         self._idle.append(worker)
@@ -91,7 +85,8 @@ def _end(worker: Process) -> None:
         worker.kill()
 
 
-async def _exchange(worker: Process, asked: Asked, cpu_seconds: float) -> Answered:
+async def _exchange(worker: Process, asked: Asked, cpu_seconds: float) -> tuple[Answered, float]:
+    """An answer, and the seconds of computing that it took."""
     assert worker.stdin is not None
     assert worker.stdout is not None
     options: Mapping[str, str] = asked.options or {}
@@ -105,4 +100,5 @@ async def _exchange(worker: Process, asked: Asked, cpu_seconds: float) -> Answer
     await worker.stdin.drain()
     head_bytes, body_bytes = LENGTHS.unpack(await worker.stdout.readexactly(LENGTHS.size))
     facts = json.loads(await worker.stdout.readexactly(head_bytes))
-    return Answered(body=await worker.stdout.readexactly(body_bytes), **facts)
+    seconds = facts.pop("seconds")
+    return Answered(body=await worker.stdout.readexactly(body_bytes), **facts), seconds

@@ -8,43 +8,42 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from contextlib import suppress
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 from starlette.applications import Starlette
+from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
+from starlette.types import Message
 
+from kvcore.api.answers import HEADERS, RETRY_SECONDS, problem_response
 from kvcore.api.bodies import Bodies, check_message, replayed
+from kvcore.api.clients import Clients, Front
 from kvcore.api.limits import BODY_BYTES, COSTS, Settings
 from kvcore.api.openapi import openapi
 from kvcore.api.operations import JSON, JSON_LINES, OPTIONS, Answered, Asked
 from kvcore.api.pool import Pool
-from kvcore.api.problems import MEDIA as PROBLEM
-from kvcore.api.problems import problem_bytes, status_of
 from kvcore.api.quotas import Allowances, Shares, client_of
 from kvcore.base.errors import KvPlannerError, ScenarioError, defect
 from kvcore.version import VERSION
 
+Given = TypeVar("Given")
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 PREFIX: Final = "/api"
 AGENTS: Final = "/mcp"
-RETRY_SECONDS: Final = 2
-"""Seconds to wait after a question that the server had no time for."""
 _MEDIA: Final[Mapping[str, tuple[str, ...]]] = {
     "plan": (JSON,),
     "batch": (JSON, JSON_LINES),
     "sweep": (JSON,),
 }
 """Media types of bodies; logs may have any, since they are recognised by their content."""
-_HEADERS: Final = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
-_CLOSES: Final = frozenset(("body-too-slow", "body-in-crumbs"))
-"""Errors that close the connection: the rest of the body is not waited for."""
 _ALIASES: Final = {"application/jsonl": JSON_LINES, "application/x-jsonlines": JSON_LINES}
 
 
@@ -99,7 +98,7 @@ class Api:
         """The answer to a question that is paid for. Raises ScenarioError `too-many-at-once`, or as Pool.answered."""
         self.line.take(client, 1)
         try:
-            return await self.pool.answered(asked)
+            return await self.pool.answered(asked, client)
         finally:
             self.line.give_back(client, 1)
 
@@ -118,7 +117,7 @@ class Api:
             with self.bodies.of(client) as body:
                 data = await body.read(request, BODY_BYTES[operation])
                 asked = Asked(operation=operation, body=data, media=media, options=options)
-                return _response(await self.answered(asked, client))
+                return _response(await _while_there(request, self.answered(asked, client)))
 
         return endpoint
 
@@ -155,6 +154,32 @@ class Api:
 
     async def _nothing(self, _request: Request) -> Response:
         raise ScenarioError("no-such-address")
+
+
+async def _while_there(request: Request, answer: Coroutine[Any, Any, Given]) -> Given:
+    """An answer, given up when the client goes. Raises ClientDisconnect."""
+    asked = asyncio.ensure_future(answer)
+    gone = asyncio.ensure_future(_gone(request))
+    try:
+        await asyncio.wait((asked, gone), return_when=asyncio.FIRST_COMPLETED)
+        if not asked.done():
+            raise ClientDisconnect
+        return await asked
+    finally:
+        for task in (asked, gone):
+            task.cancel()
+        await asyncio.wait((asked, gone))
+
+
+async def _never() -> Message:
+    """Whether the client is still there is asked by `_while_there` alone."""
+    await asyncio.Event().wait()
+    raise AssertionError
+
+
+async def _gone(request: Request) -> None:
+    if (await request.receive())["type"] != "http.disconnect":
+        await asyncio.Event().wait()  # the body is read: whatever this is, nothing is learnt from it
 
 
 def _route(path: str, method: str, endpoint: Endpoint) -> Route:
@@ -211,25 +236,13 @@ class _Agents:
                 response = problem_response(error if isinstance(error, KvPlannerError) else defect(error))
                 await response(scope, receive, send)
             else:
-                await agents.answer_http(self.api, client, scope, replayed(data, receive), send)
-
-
-def problem_response(error: KvPlannerError) -> Response:
-    """A coded error as HTTP sends it."""
-    response = Response(
-        problem_bytes(error), status_code=status_of(error), media_type=PROBLEM, headers=_HEADERS
-    )
-    if response.status_code == 405:
-        response.headers["Allow"] = error.params["allowed"]
-    if error.code in _CLOSES:
-        response.headers["Connection"] = "close"
-    if response.status_code in (429, 503):
-        response.headers["Retry-After"] = error.params.get("seconds", str(RETRY_SECONDS))
-    return response
+                answer = agents.answer_http(self.api, client, scope, replayed(data, _never), send)
+                with suppress(ClientDisconnect):
+                    await _while_there(request, answer)
 
 
 def _response(found: Answered) -> Response:
-    response = Response(found.body, status_code=found.status, media_type=found.media, headers=_HEADERS)
+    response = Response(found.body, status_code=found.status, media_type=found.media, headers=HEADERS)
     if found.status == 503:
         response.headers["Retry-After"] = str(RETRY_SECONDS)
     return response
@@ -238,7 +251,7 @@ def _response(found: Answered) -> Response:
 def _client(request: Request) -> str:
     """The client of a request, by its address.
 
-    Behind a proxy that `FORWARDED_ALLOW_IPS` names, uvicorn has put the address there that the proxy gave.
+    Behind proxies, `Clients` has put the address there that they gave.
     """
     return client_of(request.client.host if request.client is not None else "")
 
@@ -262,7 +275,10 @@ def _media(request: Request, operation: str) -> str:
 
 def application() -> Starlette:
     """The API by itself, without the pages, as a Starlette application with the settings of the environment."""
-    return Starlette(routes=Api(Settings.of(os.environ)).routes())
+    return Starlette(
+        routes=Api(Settings.of(os.environ)).routes(),
+        middleware=[Middleware(Clients, front=Front.of(os.environ))],
+    )
 
 
 def serve(host: str, port: int) -> None:
