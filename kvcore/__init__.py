@@ -52,6 +52,8 @@ if TYPE_CHECKING:
     from kvcore.planning import Plan, Verdict
     from kvcore.scenario import Scenario
 
+    __version__: str
+
 __all__ = [
     "CatalogueError",
     "DefectError",
@@ -88,6 +90,8 @@ if not TYPE_CHECKING:  # a type checker would take any name for one of this pack
 
     def __getattr__(name: str) -> Any:
         """A public name, imported when it is first asked for: `import kvcore` alone reads nothing else."""
+        if name == "__version__":
+            return import_module("kvcore.version").VERSION
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         if name == "catalogue":

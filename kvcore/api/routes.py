@@ -8,6 +8,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import socket
+import sys
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
 from importlib import import_module
@@ -38,6 +40,7 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 
 PREFIX: Final = "/api"
 AGENTS: Final = "/mcp"
+BACKLOG: Final = 2048
 _MEDIA: Final[Mapping[str, tuple[str, ...]]] = {
     "plan": (JSON,),
     "batch": (JSON, JSON_LINES),
@@ -282,7 +285,28 @@ def application() -> Starlette:
 
 
 def serve(host: str, port: int) -> None:
-    """Answers until it is ended. No request is written to a log."""
+    """Answers until it is ended, after a line that says where. No request is written to a log.
+
+    Raises ScenarioError `cannot-listen` for a port that is taken, or an address that is not this machine's.
+    """
     import uvicorn
 
-    uvicorn.run(application(), host=host, port=port, access_log=False, log_level="warning")
+    try:
+        listening = socket.create_server((host, port), family=_family(host), backlog=BACKLOG)
+    except (OSError, OverflowError) as error:
+        number = getattr(error, "errno", None)
+        reason = os.strerror(number) if number else "no such address"
+        raise ScenarioError("cannot-listen", field="--port", value=f"{host}:{port}", error=reason) from None
+    name = f"[{host}]" if ":" in host else host
+    address = f"http://{name}:{listening.getsockname()[1]}"
+    print(
+        f"kvcore: {address}/api/openapi.json tells what it answers; Ctrl-C ends it",
+        file=sys.stderr,
+        flush=True,
+    )
+    server = uvicorn.Server(uvicorn.Config(application(), access_log=False, log_level="warning"))
+    server.run(sockets=[listening])
+
+
+def _family(host: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in host else socket.AF_INET

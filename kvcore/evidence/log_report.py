@@ -10,6 +10,8 @@ from msgspec.structs import replace
 
 from kvcore.base.errors import KvPlannerError
 from kvcore.base.units import rounded
+from kvcore.catalogue.accelerators import Accelerator
+from kvcore.engines.registry import with_accelerator
 from kvcore.evidence.calibration import Comparison, calibrated, compare, measured_values
 from kvcore.evidence.card_guess import guessed_cards
 from kvcore.evidence.log.failures import Failure
@@ -21,17 +23,19 @@ from kvcore.scenario import Scenario
 from kvcore.wire.request import scenario_from_request
 
 
-def log_report(log: StartupLog, config: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def log_report(
+    log: StartupLog, config: Mapping[str, Any] | None = None, card: Accelerator | None = None
+) -> dict[str, Any]:
     """`log_result` with `comparison` and `calibrated`, the values of `measured` to plan from this start.
 
     `card_guess` has the cards that may be meant where the log names none. The model's config is `config`, or the
-    catalogue's. Where there is neither, or the flags cannot be planned, the first two are null and `prediction_error`
-    is set.
+    catalogue's; `card` stands in place of what the log says of it. Where there is no config, or the flags cannot be
+    planned, the first two are null and `prediction_error` is set.
     """
     result = log_result(log)
     result |= {"comparison": None, "calibrated": None, "prediction_error": None, "card_guess": None}
     try:
-        planned = _planned(log, config)
+        planned = _planned(log, config, card)
     except KvPlannerError as error:
         result["card_guess"] = _guess(log, None)
         result["prediction_error"] = {
@@ -42,7 +46,10 @@ def log_report(log: StartupLog, config: Mapping[str, Any] | None = None) -> dict
         }
         return result
     result["request"] = {**result["request"], "model": planned.scenario.model}
-    result["card_guess"] = _guess(log, planned.scenario)
+    if card is not None:
+        result["request"]["accelerator"] = card.id
+    else:
+        result["card_guess"] = _guess(log, planned.scenario)
     result["comparison"] = _comparison(compare(log, planned))
     result["calibrated"] = measured_values(calibrated(log, planned))
     return result
@@ -60,12 +67,14 @@ def _guess(log: StartupLog, scenario: Scenario | None) -> dict[str, Any] | None:
     }
 
 
-def _planned(log: StartupLog, config: Mapping[str, Any] | None) -> Plan:
+def _planned(log: StartupLog, config: Mapping[str, Any] | None, card: Accelerator | None) -> Plan:
     if config is None:
-        return plan(scenario_from_log(log).scenario)
-    entry = find_logged_model(log.model)
-    scenario = with_logged_graphs(scenario_from_request({**request_from(log), "config": config}), log)
-    return plan(replace(scenario, model=entry.id) if entry is not None else scenario)
+        scenario = scenario_from_log(log).scenario
+    else:
+        entry = find_logged_model(log.model)
+        scenario = with_logged_graphs(scenario_from_request({**request_from(log), "config": config}), log)
+        scenario = replace(scenario, model=entry.id) if entry is not None else scenario
+    return plan(scenario if card is None else with_accelerator(scenario, card))
 
 
 def _comparison(comparison: Comparison) -> dict[str, Any]:

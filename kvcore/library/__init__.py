@@ -6,7 +6,9 @@ import gc
 import json
 import math
 import os
+import signal
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, overload
@@ -244,8 +246,28 @@ class AskedSweep(Struct, frozen=True, kw_only=True):
             initializer=gc.set_threshold,
             initargs=(ALLOCATIONS_BETWEEN_COLLECTIONS,),
         ) as pool:
-            for found in pool.map(self.listed, shares):
-                yield from found
+            with _deaf():
+                lists = pool.map(self.listed, shares)
+            try:
+                for found in lists:
+                    yield from found
+            except BaseException:  # Ctrl-C too: none of them is waited for
+                for process in (getattr(pool, "_processes", None) or {}).values():
+                    process.terminate()
+                raise
+
+
+@contextmanager
+def _deaf() -> Iterator[None]:
+    """Starts processes that Ctrl-C does not reach: it ends this one, which ends them."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _as_json(request: Mapping[str, object]) -> Json:
