@@ -109,6 +109,8 @@ def test_a_server_asleep_keeps_its_weights_in_the_host() -> None:
     assert low == pytest.approx(65.5e9, rel=0.02)
     assert high == 2 * low
     assert found["bytes_per_engine"] == 0
+    told = {one.code: dict(one.params) for one in planned(enable_sleep_mode=True).notices}
+    assert told["asleep-keeps"]["moved"] == "62.0 GiB"
 
 
 def test_a_variable_bounds_the_rounding_of_pinned_weights() -> None:

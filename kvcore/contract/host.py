@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kvcore.base.quantity import Quantity
+from kvcore.base.units import rounded_gib
 from kvcore.planning import Plan
 
 
@@ -39,6 +40,28 @@ def host_part(plan: Plan) -> dict[str, Any] | None:
         "reclaimable": _part(found.cached),
         "limits": {"memory_bytes": high, "memory_bytes_least": low, "shm_bytes": found.shm_bytes},
     }
+
+
+def engines_part(plan: Plan) -> list[dict[str, Any]]:
+    """The part `engines` of a result: all engines of the card in the order of start; empty where it is alone.
+
+    Example:
+        >>> from kvcore.planning import plan
+        >>> from kvcore.wire.request import scenario_from_request
+        >>> asked = {"model": "Qwen/Qwen3-8B", "accelerator": "H100-80GB", "gpu_memory_utilization": 0.5}
+        >>> [one["starts"] for one in engines_part(plan(scenario_from_request({**asked, "other_engines": "30 GiB"})))]
+        [True, True]
+    """
+    return [
+        {
+            "name": share.name,
+            "gib": rounded_gib(share.taken_bytes),
+            "interval_gib": [rounded_gib(end) for end in share.bounds],
+            "starts": not share.is_refused,
+            "this": share.is_this,
+        }
+        for share in plan.engines
+    ]
 
 
 def _part(part: Quantity) -> dict[str, Any]:

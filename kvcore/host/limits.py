@@ -11,6 +11,7 @@ from kvcore.base.errors import EngineRefusalError, Notice, ScenarioError, notice
 from kvcore.base.numbers import gib_text
 from kvcore.base.units import GIB, MIB
 from kvcore.engine.protocol import Resolved
+from kvcore.engine.rank_memory import RankMemory
 from kvcore.host.pinned import ALLOCATOR, BOUNDED_SINCE, THRESHOLD
 from kvcore.host.processes import largest_queue_bytes
 from kvcore.host.rules import tier_rules
@@ -115,6 +116,18 @@ def limit_notices(scenario: Scenario, resolved: Resolved, host: HostMemory | Non
     variable = saving_variable(scenario, resolved, host)
     if variable is not None:
         yield notice("pinned-rounding-avoidable", "env", variable=variable)
+
+
+def sleep_notices(scenario: Scenario, memory: RankMemory) -> Iterator[Notice]:
+    """`asleep-keeps`: what stays on a card while the server sleeps, and what level 1 moves to the host.
+
+    Source: vllm/device_allocator/cumem.py:CuMemAllocator.sleep (0.33.0): weights and KV cache alone are tagged;
+    github.com/vllm-project/vllm/issues/32714, 47654: buffers without a tag stay, up to all of an encoder.
+    """
+    if scenario.enable_sleep_mode:
+        kept = memory.system.value + memory.framework.value + memory.cuda_graphs.value
+        moved = memory.weights.value * scenario.parallel.ranks
+        yield notice("asleep-keeps", "enable_sleep_mode", kept=gib_text(kept), moved=gib_text(moved))
 
 
 def saving_variable(scenario: Scenario, resolved: Resolved, host: HostMemory) -> str | None:

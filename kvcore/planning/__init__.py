@@ -26,7 +26,7 @@ from kvcore.engine.protocol import Resolved
 from kvcore.engine.rank_memory import RankMemory
 from kvcore.engines.registry import card_of, engine_of, planned_release, view_of
 from kvcore.host.connectors import check_tier, tier_notices
-from kvcore.host.limits import check_limits, limit_notices
+from kvcore.host.limits import check_limits, limit_notices, sleep_notices
 from kvcore.host.taken import HostMemory, host_memory
 from kvcore.host.unified import unified_notices
 from kvcore.memory.budget import memory_flags, rank_memories
@@ -40,6 +40,7 @@ from kvcore.model.families import read_architecture
 from kvcore.model.families.drafts import Draft
 from kvcore.model.overrides import read_overrides
 from kvcore.model.quantization import NOT_QUANTIZED, Quantization
+from kvcore.planning.neighbours import Share, beside, engines_on_card, neighbour_notices
 from kvcore.planning.origin import as_known, is_format_by_name, origin_notices
 from kvcore.planning.verdict import (
     HIGH,
@@ -116,6 +117,8 @@ class Plan(Struct, frozen=True, kw_only=True):
     notices: tuple[Notice, ...]
     host: HostMemory | None = None
     """What the server takes of its host's memory; None where nothing asks for any, or how much is not known."""
+    engines: tuple[Share, ...] = ()
+    """All engines of the card in the order of start; empty where it is alone."""
 
     @property
     def missing_bytes(self) -> float:
@@ -200,14 +203,15 @@ def plan(scenario: Scenario, batch: Batch | None = None) -> Plan:
     begun = begin(scenario)
     scenario = partitioned(scenario, begun.architecture.num_layers)
     resolved = resolve_flags(scenario, begun, card)
+    around, before = beside(scenario, plan)
 
     def load() -> Loaded:
         layout = lay_out(scenario, begun, resolved)
         weights = load_weights(scenario, begun, layout, card)
-        memories = plan_memory(scenario, begun, layout.resolved, accelerator, weights)
+        memories = plan_memory(around, begun, layout.resolved, accelerator, weights)
         others = (
             OtherSurroundings(
-                scenario=scenario,
+                scenario=around,
                 architecture=begun.architecture,
                 resolved=layout.resolved,
                 accelerator=accelerator,
@@ -249,7 +253,7 @@ def plan(scenario: Scenario, batch: Batch | None = None) -> Plan:
         memory.weights.value,
     )
     check_limits(scenario, resolved, host)
-    return Plan(
+    planned = Plan(
         scenario=scenario,
         accelerator=accelerator,
         architecture=begun.architecture,
@@ -269,6 +273,11 @@ def plan(scenario: Scenario, batch: Batch | None = None) -> Plan:
         notices=tuple(_notices(scenario, begun, resolved, memory, layout.draft, cache, host)),
         host=host,
     )
+    if scenario.other_engines is None:
+        return planned
+    engines = engines_on_card(planned, before, plan)
+    told = tuple(neighbour_notices(planned, engines))
+    return replace(planned, engines=engines, notices=(*planned.notices, *told))
 
 
 def check(scenario: Scenario) -> None:
@@ -465,6 +474,8 @@ def _notices(
     yield from memory.notices
     yield from tier_notices(scenario, resolved, () if host is None else host.tiers)
     yield from limit_notices(scenario, resolved, host)
+    if scenario.accelerator is not None:
+        yield from sleep_notices(scenario, memory)
     if scenario.accelerator is not None and cache is not None:
         yield from unified_notices(scenario.accelerator, scenario, memory, cache.needed_bytes)
     if scenario.accelerator is not None and scenario.accelerator.vendor in _WITHOUT_STARTS:

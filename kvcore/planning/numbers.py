@@ -149,6 +149,7 @@ class OnCards:
             and scenario.parallel.pipeline_parallel_size == 1
             and scenario.num_gpu_blocks_override is None
             and scenario.kv_cache_memory_bytes is None
+            and scenario.other_engines is None
             and not scenario.measured.values()
             and resolved.engine.follows_vllm
         )

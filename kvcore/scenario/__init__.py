@@ -291,6 +291,8 @@ class Scenario(Struct, frozen=True, kw_only=True):
     """Of the machine, or the limit of the container; None is unknown."""
     shm_gib: float | None = None
     """Size of /dev/shm; None is unknown."""
+    other_engines: str | None = None
+    """Engines that share the card, in the order of start (`kvcore/planning/neighbours.py`)."""
     additional_config: str | None = None
     """JSON: settings that only a plug-in reads (`kvcore/engines/vllm/additional.py`)."""
     env: Mapping[str, str] = field(default_factory=dict)

@@ -386,6 +386,7 @@ HEADINGS: Final[Mapping[str, tuple[str, ...]]] = {
         "kv_offloading_size",
         "kv_offloading_backend",
         "cpu_offload_gb",
+        "other_engines",
     ),
     msg("Host and measured values"): ("kernels_compiled", "surroundings"),
 }
