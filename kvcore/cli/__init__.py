@@ -14,6 +14,7 @@ from typing import Any
 from kvcore.base.errors import KvPlannerError, ScenarioError, defect
 from kvcore.base.untrusted import utf8_text
 from kvcore.catalogue.accelerators import find_accelerator
+from kvcore.cli import check
 from kvcore.cli.streams import opened_file, without_reader
 from kvcore.contract.result import answer
 from kvcore.library import ALLOCATIONS_BETWEEN_COLLECTIONS, SIZES, catalogue_rows, sweep_side_by_side
@@ -187,20 +188,6 @@ def _log(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _check(arguments: argparse.Namespace) -> int:
-    from kvcore.contract.deployed import Tight, check_files, check_lines, check_result
-    from kvcore.manifests.files import Source, files_under
-
-    sources = [Source(name, sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes())
-               for path in arguments.files for name in files_under(path)]  # fmt: skip
-    found = check_files(sources, arguments.accelerator, Tight(arguments.tight))
-    if arguments.json:
-        print(json.dumps(check_result(found), ensure_ascii=False))
-    else:
-        print("\n".join(check_lines(found)))
-    return found.status
-
-
 def _sweep(arguments: argparse.Namespace) -> int:
     from kvcore.charts.matrix import json_lines, table_lines
 
@@ -275,14 +262,8 @@ _COMMANDS: Mapping[str, tuple[Callable[[argparse.Namespace], int], str, Mapping[
         "--accelerator": {"metavar": "CARD", "help": "the card, in place of what the log says of it"},
         **_JSON,
     }),
-    "check": (_check, "files that you deploy -> whether each engine in them starts (exit 0, 1, 2, 3)", {
-        "files": {"nargs": "*", "default": ("-",), "metavar": "FILE", "help":
-                  "manifests, Compose files, values, scripts that belong together; folders; - is standard input"},
-        "--accelerator": {"metavar": "CARD", "help": "the card, in place of what the files say of it"},
-        "--tight": {"choices": ("starts", "does-not-start", "cannot-be-known"), "default": "starts",
-                    "help": "what a plan counts as that may fail within its error"},
-        **_JSON,
-    }),
+    "check": (check.run, "files that you deploy -> whether each engine in them starts (exit 0, 1, 2, 3)",
+              check.ARGUMENTS),
     "workload": (_later("traffic", "run_workload"), "request logs -> lengths, and the max_model_len that they need", {
         "files": {"nargs": "*", "default": ("-",), "metavar": "FILE", "help":
                   "JSON lines, CSV, Parquet, traces; gzip, zstd; with the extra `workload` names with *, s3://"},

@@ -22,7 +22,7 @@ from kvcore.manifests.arguments import (
     resolved,
     without_login,
 )
-from kvcore.manifests.images import image_of, pinned
+from kvcore.manifests.images import built_for, image_of, pinned
 from kvcore.manifests.nodes import Map, Row, Text, document, line_of, plain, scalar
 from kvcore.manifests.programs import Launch, Scripts
 from kvcore.manifests.typed import Typed, typed
@@ -83,6 +83,7 @@ class Facts:
     installs: str = ""
     """Text in which the engine's release may be pinned."""
     is_npu: bool = False
+    shares_ipc: bool = False
     undefined: tuple[str, ...] = ()
 
 
@@ -171,6 +172,7 @@ def built(launch: Launch, facts: Facts, scripts: Scripts) -> Workload | Other:
     )  # fmt: skip
     extra = {**facts.extra, **{key: value for key, value in read.other.items() if key not in _IDENTITY}}
     nodes = max(facts.nodes, whole(last.get("nnodes")) or 1)
+    image_text = facts.image or (held.image if held is not None else "")
     if nodes > 1:
         extra["nodes"] = nodes
     gpus = facts.gpus if facts.gpus is not None else held.gpus if held is not None else None
@@ -186,7 +188,10 @@ def built(launch: Launch, facts: Facts, scripts: Scripts) -> Workload | Other:
         extra=extra,
         unusable=read.unusable,
         environment=_shown_environment(variables),
-        card=facts.card or _of_image(facts.image or (held.image if held is not None else "")),
+        card=facts.card or _of_image(image_text),
+        image=shorten(shown(image_text), MAX_SHOWN) if image_text else None,
+        image_vendor=built_for(image_text),
+        shares_ipc=facts.shares_ipc or (held is not None and held.shares_ipc),
         card_choices=facts.card_choices,
         gpus=gpus,
         replicas=facts.replicas,

@@ -116,6 +116,7 @@ def _service(name: str, service: Map, line: int, given: Input) -> Iterator[Found
         gpus=_gpus(service), replicas=whole(text_of(at(service, "deploy.replicas")) or text_of(service.get("scale"))),
         memory_gib=binary_gib(at(service, "deploy.resources.limits.memory") or service.get("mem_limit")),
         shm_gib=binary_gib(service.get("shm_size")), card=_card(service, image),
+        shares_ipc=str(service.get("ipc", "")) == "host",
     )  # fmt: skip
     facts.undefined = names_in(str(image or ""))
     npus = [one for one in rows(service.get("devices")) if isinstance(one, str) and "/dev/davinci" in one]

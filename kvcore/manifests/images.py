@@ -90,6 +90,32 @@ def image_of(text: str | None) -> Image:
     return Image(engine=row.engine, release=release, role=row.role, is_own=row.release)
 
 
+_VENDORS: Final = (
+    (re.compile(r"rocm|(?:^|/)amd/"), "amd"),
+    (re.compile(r"gaudi|hpu|xpu|(?:^|/)intel/"), "intel"),
+    (re.compile(r"ascend|npu"), "huawei"),
+    (re.compile(r"^vllm/vllm-openai$|^lmsysorg/sglang$|^nvcr\.io/nvidia/"), "nvidia"),
+)
+_ELSEWHERE: Final = re.compile(r"cpu|tpu|neuron|musa|spyre|rocm|xpu|hpu|npu|ascend|gaudi")
+"""Words of a tag that name other processors than the image's usual ones."""
+
+
+def built_for(text: str | None) -> str | None:
+    """The vendor of the cards that an image is built for, where its name says so.
+
+    Example:
+        >>> [built_for(one) for one in ("vllm/vllm-openai:v0.11.0", "rocm/vllm:latest", "me/vllm:1")]
+        ['nvidia', 'amd', None]
+    """
+    if not text:
+        return None
+    name, tag = split_image(text.lower())
+    found = next((vendor for pattern, vendor in _VENDORS if pattern.search(name)), None)
+    if found == "nvidia" and _ELSEWHERE.search(tag) is not None:
+        return next((vendor for pattern, vendor in _VENDORS if pattern.search(tag)), None)
+    return found
+
+
 def _matches(row: ImageRow, name: str, last: str) -> bool:
     """Whether a row is about an image; a row of one word without a slash is about the repository, not its owner."""
     if len(row.words) == 1 and "/" not in row.words[0]:

@@ -153,6 +153,7 @@ def pod(
             files={**facts.files, **files},
             installs="\n".join((facts.installs, installs, *command_of(container, {}))),
             is_npu=facts.is_npu or "scend" in (resource or ""),
+            shares_ipc=str(spec.get("hostIPC", "")).lower() == "true",
         )
         variables = environment(container, given, outer)
         for found in container_found(container, own, variables, given, is_kubernetes=True):

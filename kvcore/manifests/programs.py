@@ -76,6 +76,8 @@ class Container(Struct, frozen=True, kw_only=True):
     shm_gib: float | None = None
     memory_gib: float | None = None
     devices: tuple[str, ...] = ()
+    shares_ipc: bool = False
+    """Whether it has the host's /dev/shm."""
 
 
 class Launch(Struct, frozen=True, kw_only=True):
@@ -290,6 +292,7 @@ def _docker(words: Sequence[str], run: Run, scripts: Scripts, depth: int) -> Ite
         shm_gib=binary_gib(options.get("shm-size", [""])[-1]),
         memory_gib=binary_gib((options.get("memory") or options.get("m") or [""])[-1]),
         devices=tuple(options.get("device", ())),
+        shares_ipc=options.get("ipc", [""])[-1] == "host",
     )
     inner = Run(words=(*words_of(entrypoint), *rest), variables=env, exported=frozenset(env), line=run.line)
     yield from container_launches(inner, held, scripts, depth + 1)

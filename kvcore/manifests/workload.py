@@ -58,6 +58,11 @@ class Workload(Struct, frozen=True, kw_only=True):
     nodes: int = 1
     host_memory_gib: float | None = None
     shm_gib: float | None = None
+    shares_ipc: bool = False
+    """Whether its /dev/shm is the host's."""
+    image: str | None = None
+    image_vendor: str | None = None
+    """The cards that the image is built for: `nvidia`, `amd`, `intel`, `huawei`."""
     undefined: tuple[str, ...] = ()
     """Variables that the file uses and does not define."""
     open_arguments: tuple[str, ...] = ()

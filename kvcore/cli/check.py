@@ -1,0 +1,91 @@
+"""kvcore check: files that people deploy, judged; in the format that is asked for."""
+
+from __future__ import annotations
+
+import argparse
+import glob
+import json
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final
+
+FORMATS: Final = ("text", "json", "sarif", "github", "junit")
+MAX_TARGET: Final = 1_000_000
+
+
+def target(text: str) -> int:
+    """Requests at once. Raises ArgumentTypeError."""
+    if not text.isdecimal() or not 1 <= int(text) <= MAX_TARGET:
+        raise argparse.ArgumentTypeError(f"a whole number of requests at once, at most {MAX_TARGET:,}")
+    return int(text)
+
+
+ARGUMENTS: Final[dict[str, dict[str, Any]]] = {
+    "files": {"nargs": "*", "default": ("-",), "metavar": "FILE", "help":
+              "manifests, Compose files, values, scripts that belong together; folders, *.yaml; - is standard input"},
+    "--accelerator": {"metavar": "CARD", "help": "the card, in place of what the files say of it"},
+    "--target": {"type": target, "metavar": "REQUESTS",
+                 "help": "requests of full length at once, over all replicas; fewer exit 1 as a failed start does"},
+    "--tight": {"choices": ("starts", "does-not-start", "cannot-be-known"), "default": "starts",
+                "help": "what a plan counts as that may fail within its error"},
+    "--format": {"choices": FORMATS, "help":
+                 "a table; JSON; SARIF 2.1.0; annotations of GitHub's workflows; JUnit"},
+    "--json": {"action": "store_true", "help": "the same as --format json"},
+}  # fmt: skip
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Prints the outcomes; the exit status that a pipeline acts on."""
+    from kvcore.contract.deployed import Tight, check_files, check_lines, check_result, reported
+    from kvcore.manifests.files import Source
+
+    sources = [Source(name, _content(name)) for name in _names(arguments.files)]
+    found = check_files(sources, arguments.accelerator, Tight(arguments.tight), arguments.target)
+    rows = reported(found)
+    kind = arguments.format or ("json" if arguments.json else "text")
+    if kind == "json":
+        print(json.dumps(check_result(found, rows), ensure_ascii=False))
+    elif kind == "text":
+        print("\n".join(check_lines(found, rows, colours=_colours())))
+    else:
+        from kvcore.contract import reviews
+
+        if kind == "github":
+            print("\n".join((*reviews.github_lines(found, rows), *check_lines(found, rows))))
+        else:
+            print(reviews.sarif(found, rows) if kind == "sarif" else reviews.junit(found, rows))
+    return found.status
+
+
+def _names(given: Iterable[str]) -> Iterator[str]:
+    """The files that are meant, each once: folders and patterns with * in the order of their names."""
+    from kvcore.manifests.files import MAX_FILES, files_under
+
+    seen: set[str] = set()
+    for text in given:
+        paths = [text]
+        if glob.has_magic(text) and not Path(text).exists():
+            paths = sorted(islice(glob.iglob(text, recursive=True), MAX_FILES))
+        for path in paths:
+            for name in files_under(path):
+                if name not in seen:
+                    seen.add(name)
+                    yield name
+
+
+def _content(name: str) -> bytes:
+    """A file up to one byte beyond the largest that is read. Raises OSError."""
+    from kvcore.manifests.files import MAX_BYTES
+
+    if name == "-":
+        return sys.stdin.buffer.read(MAX_BYTES + 1)
+    with Path(name).open("rb") as file:
+        return file.read(MAX_BYTES + 1)
+
+
+def _colours() -> bool:
+    """Whether standard output is a terminal that takes colours (no-color.org)."""
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"

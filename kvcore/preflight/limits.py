@@ -1,0 +1,161 @@
+"""What a file says twice, or says of its pod, against what the engine needs: contradictions and risks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+from kvcore.base.errors import Notice, notice
+from kvcore.base.units import GIB, rounded_gib
+from kvcore.catalogue.accelerators import Accelerator, Vendor
+from kvcore.flags import FLAGS
+from kvcore.host.taken import host_memory
+from kvcore.manifests.workload import Workload
+from kvcore.planning import Plan
+
+DEFAULT_SHM_GIB: Final = 64 / 1024
+"""/dev/shm of a container that says nothing of it.
+
+Source: Docker's reference of `docker container run`, --shm-size; containerd's default mounts (oci/mounts.go)."""
+_PLAIN_CONTAINERS: Final = (
+    "compose", "shell", "systemd", "Pod", "Deployment", "StatefulSet", "ReplicaSet", "DaemonSet", "Job",
+    "LeaderWorkerSet",
+)  # fmt: skip
+"""Kinds of files whose containers get no /dev/shm from a chart or an operator."""
+_RAY: Final = "ray"
+_VENDORS: Final[Mapping[str, Vendor]] = {
+    "nvidia": Vendor.NVIDIA,
+    "amd": Vendor.AMD,
+    "intel": Vendor.INTEL,
+    "huawei": Vendor.HUAWEI,
+}
+_RESOURCES: Final[Mapping[str, str]] = {
+    "nvidia.com": "nvidia", "amd.com": "amd", "habana.ai": "intel", "gpu.intel.com": "intel", "huawei.com": "huawei",
+}  # fmt: skip
+
+
+def too_few_gpus(one: Workload, of_machine: int | None) -> Iterator[Notice]:
+    """The contradiction between the GPUs of a pod and the ranks of a replica; `of_machine`: GPUs of its machine.
+
+    Ranks that a cluster of Ray places may be on other pods.
+    """
+    gpus = one.gpus if isinstance(one.gpus, int) else of_machine
+    if gpus is None or _ranks(one) is None:
+        return
+    tensor, pipeline = _sizes(one)
+    is_spread = (one.kind == "production-stack" and pipeline > 1) or _executor(one) == _RAY
+    if tensor * pipeline > gpus * one.nodes and not is_spread:
+        yield notice(
+            "check-too-few-gpus", "tensor_parallel_size", ranks=tensor * pipeline, tensor=tensor,
+            pipeline=pipeline, gpus=gpus * one.nodes,
+        )  # fmt: skip
+
+
+def _sizes(one: Workload) -> tuple[int, int]:
+    sizes = [one.planned.get(name) for name in ("tensor_parallel_size", "pipeline_parallel_size")]
+    tensor, pipeline = (size if isinstance(size, int) else 1 for size in sizes)
+    return tensor, pipeline
+
+
+def _ranks(one: Workload) -> int | None:
+    """Ranks of a replica, where the file states a size and no variable hides one."""
+    names = ("tensor_parallel_size", "pipeline_parallel_size")
+    if all(one.planned.get(name) is None for name in names):
+        return None
+    if any(name in one.request and one.request[name] is None for name in names):
+        return None
+    tensor, pipeline = _sizes(one)
+    return tensor * pipeline
+
+
+def _executor(one: Workload) -> str:
+    return str(one.extra.get("distributed_executor_backend") or "")
+
+
+def contradictions(one: Workload, cards: Sequence[Accelerator]) -> Iterator[Notice]:
+    """An image that is built for cards of another vendor than the node has."""
+    built_for = _VENDORS.get(one.image_vendor or "")
+    if built_for is None:
+        return
+    if cards and all(card.vendor not in (built_for, Vendor.OTHER) for card in cards):
+        yield notice(
+            "check-image-vendor", image=one.image or "", vendor=built_for.value, card=cards[0].id,
+            other=cards[0].vendor.value,
+        )  # fmt: skip
+        return
+    resource = next((name for name in _RESOURCES if (one.card or "").startswith(name)), None)
+    if not cards and resource is not None and _VENDORS[_RESOURCES[resource]] is not built_for:
+        yield notice(
+            "check-image-vendor", image=one.image or "", vendor=built_for.value, card=one.card or "",
+            other=_RESOURCES[resource],
+        )  # fmt: skip
+
+
+def risks(one: Workload, of_machine: int | None) -> Iterator[Notice]:
+    """What may break a start, or is not what the file means: twice given, idle cards, the default of /dev/shm."""
+    seen: dict[str, str] = {}
+    for given in one.arguments:
+        before = seen.get(given.name)
+        if before is not None and before != given.value and given.name in FLAGS and given.option:
+            yield notice("check-given-twice", given.name, first=before, last=given.value)
+        seen[given.name] = given.value
+    ranks = _ranks(one) or 1
+    gpus = one.gpus if isinstance(one.gpus, int) else None
+    replicas = one.planned.get("data_parallel_size")
+    used = ranks * (replicas if isinstance(replicas, int) else 1)
+    is_plain = one.nodes == 1 and not any(name.startswith("data_parallel") for name in one.extra)
+    if gpus is not None and gpus > used and is_plain and _executor(one) != _RAY:
+        yield notice("check-idle-gpus", "tensor_parallel_size", gpus=gpus, used=used)
+    shared = shared_memory_gib(one)
+    if ranks > 1 and shared is not None and shared <= DEFAULT_SHM_GIB:
+        yield notice("check-small-shm", ranks=ranks, shm=f"{shared * 1024:,.0f}")
+    if of_machine is not None and gpus is not None and gpus > of_machine:
+        yield notice("check-machine-too-small", gpus=gpus, machine=one.card or "", count=of_machine)
+
+
+def shared_memory_gib(one: Workload) -> float | None:
+    """GiB of /dev/shm that a container has; None where it is the host's, or something else may set it."""
+    if one.shm_gib is not None:
+        return one.shm_gib
+    is_default = one.image is not None and one.kind in _PLAIN_CONTAINERS and not one.shares_ipc
+    return DEFAULT_SHM_GIB if is_default else None
+
+
+def tier_limits(one: Workload, planned: Plan) -> Iterator[Notice]:
+    """Host memory and /dev/shm that the pod has, against what the flags take of them, which is all touched at start.
+
+    Source: vllm/v1/kv_offload/cpu/shared_offload_region.py:SharedOffloadRegion, which writes every page (0.33.0).
+    """
+    found = host_memory(
+        planned.scenario, planned.architecture, planned.quantization, planned.resolved, planned.accelerator,
+        planned.cache,
+    )  # fmt: skip
+    if found is None:
+        return
+    shared = shared_memory_gib(one)
+    in_shm = 0 if found.tier is None else found.tier.shm_bytes
+    if shared is not None and in_shm > shared * GIB:
+        yield notice(
+            "check-tier-shm", "kv_offloading_size", needed=f"{rounded_gib(in_shm):,.2f}", shm=f"{shared:,.2f}"
+        )
+    taken = found.bytes_per_engine
+    if one.host_memory_gib is not None and one.nodes == 1 and taken > one.host_memory_gib * GIB:
+        yield notice(
+            "check-host-memory", needed=f"{rounded_gib(taken):,.1f}", limit=f"{one.host_memory_gib:,.1f}"
+        )
+
+
+def weight_risks(one: Workload, planned: Plan) -> Iterator[Notice]:
+    """A memory limit below the weights that pass through it: their pages count for the pod, and are read again.
+
+    Source: vllm/model_executor/model_loader/weight_utils.py:safetensors_weights_iterator maps the files (0.33.0);
+    Linux's Documentation/admin-guide/cgroup-v2.rst: page cache is charged to the group that reads it first.
+    """
+    ranks = planned.scenario.parallel.ranks_per_replica
+    weights = planned.loaded_weights.value * ranks
+    if one.host_memory_gib is not None and one.nodes == 1 and weights > one.host_memory_gib * GIB:
+        yield notice(
+            "check-memory-weights",
+            limit=f"{one.host_memory_gib:,.1f}",
+            weights=f"{rounded_gib(weights):,.1f}",
+        )
