@@ -4,6 +4,7 @@ import pytest
 
 from kvcore.manifests.files import Source
 from kvcore.preflight.outcome import Checked, Outcome, check_files
+from kvcore.preflight.patches import patch_of
 
 DEPLOYMENT = """apiVersion: apps/v1
 kind: Deployment
@@ -65,23 +66,21 @@ def test_an_image_for_cards_of_another_vendor(image: str, card: str, is_wrong: b
 
 def test_a_tier_larger_than_shared_memory_and_than_the_pod() -> None:
     tier = ", --kv-offloading-size=64"
-    assert reasons(checked(more=tier)) == ["check-tier-shm"]
+    assert reasons(checked(more=tier)) == ["shm-insufficient-for"]
     assert reasons(checked(more=tier, shm="70Gi")) == []
-    assert reasons(checked(more=tier, shm="70Gi", memory="32Gi")) == ["check-host-memory"]
+    assert reasons(checked(more=tier, shm="70Gi", memory="32Gi")) == ["limit-below-host-memory"]
 
 
 def test_weights_left_in_the_host_against_the_limit_of_the_pod() -> None:
     one = checked(more=", --cpu-offload-gb=20", memory="24Gi")
-    assert reasons(one) == ["check-host-memory"]
+    assert reasons(one) == ["limit-below-host-memory"]
     assert checked(more=", --cpu-offload-gb=20", memory="128Gi").outcome is Outcome.STARTS
 
 
 def test_risks_are_named_and_end_no_start() -> None:
-    one = checked(gpus=4, more=", --max-num-seqs=64, --max-num-seqs=32", shm="64Mi", memory="32Gi")
+    one = checked(gpus=4, more=", --max-num-seqs=64, --max-num-seqs=32", memory="32Gi")
     assert one.outcome is Outcome.STARTS
-    assert set(warnings(one)) == {
-        "check-idle-gpus", "check-given-twice", "check-small-shm", "check-memory-weights",
-    }  # fmt: skip
+    assert set(warnings(one)) == {"check-idle-gpus", "check-given-twice", "check-memory-weights"}
 
 
 def test_ranks_that_ray_places_may_be_on_other_pods() -> None:
@@ -90,10 +89,37 @@ def test_ranks_that_ray_places_may_be_on_other_pods() -> None:
 
 
 def test_the_shared_memory_of_a_container_that_says_nothing() -> None:
-    run = "docker run --gpus 2 {} vllm/vllm-openai:v0.33.0 --model Qwen/Qwen3-32B -tp 2 --max-model-len 8192"
-    for option, expected in (("", ["check-small-shm"]), ("--ipc=host", []), ("--shm-size 8g", [])):
-        (one,) = check_files([Source("r.sh", run.format(option))], "H100-80GB").checked
-        assert warnings(one) == expected
+    run = "docker run --gpus 2 {} vllm/vllm-openai:{} --model Qwen/Qwen3-32B -tp 2 --max-model-len 8192"
+
+    def said(option: str, release: str) -> tuple[list[str], list[str]]:
+        (one,) = check_files([Source("r.sh", run.format(option, release))], "H100-80GB").checked
+        return reasons(one), warnings(one)
+
+    assert said("", "v0.33.0") == (["shm-insufficient-for"], []), "this release looks before it starts"
+    assert said("", "v0.11.0") == ([], ["check-small-shm"])
+    assert said("--ipc=host", "v0.33.0") == said("--shm-size 8g", "v0.33.0") == ([], [])
+
+
+def test_a_volume_that_a_patch_of_a_deployment_may_add_ends_no_start() -> None:
+    text = DEPLOYMENT.format(**USUAL)
+    without = "\n".join(line for line in text.splitlines() if "shm" not in line)
+    (one,) = check_files([Source("d.yaml", without)]).checked
+    assert one.outcome is Outcome.STARTS
+    assert warnings(one) == ["check-small-shm"]
+
+
+@pytest.mark.parametrize(
+    ("said", "field"),
+    [({"shm": "64Mi"}, "shm_gib"), ({"shm": "70Gi", "memory": "32Gi"}, "host_memory_gib")],
+)
+def test_limits_are_mended_where_they_stand(said: dict[str, str], field: str) -> None:
+    values = {**USUAL, "more": ", --kv-offloading-size=64" if "memory" in said else "", **said}
+    found = check_files([Source("d.yaml", DEPLOYMENT.format(**values))])
+    patch = patch_of(found, found.checked[0])
+    assert patch is not None
+    assert [name for name, _, _ in patch.changes] == [field]
+    (again,) = check_files([Source("d.yaml", patch.text)]).checked
+    assert again.outcome is Outcome.STARTS
 
 
 def test_a_target_is_of_all_replicas() -> None:

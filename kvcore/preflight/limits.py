@@ -9,7 +9,7 @@ from kvcore.base.errors import Notice, notice
 from kvcore.base.units import GIB, rounded_gib
 from kvcore.catalogue.accelerators import Accelerator, Vendor
 from kvcore.flags import FLAGS
-from kvcore.host.taken import host_memory
+from kvcore.host.limits import container_findings
 from kvcore.manifests.workload import Workload
 from kvcore.planning import Plan
 
@@ -22,6 +22,9 @@ _PLAIN_CONTAINERS: Final = (
     "LeaderWorkerSet",
 )  # fmt: skip
 """Kinds of files whose containers get no /dev/shm from a chart or an operator."""
+_PLAIN_RUNS: Final = ("compose", "shell", "systemd")
+"""Those of them that are the whole truth about their container."""
+MAY_FAIL: Final = "limit-tight"
 _RAY: Final = "ray"
 _VENDORS: Final[Mapping[str, Vendor]] = {
     "nvidia": Vendor.NVIDIA,
@@ -121,28 +124,16 @@ def shared_memory_gib(one: Workload) -> float | None:
     return DEFAULT_SHM_GIB if is_default else None
 
 
-def tier_limits(one: Workload, planned: Plan) -> Iterator[Notice]:
-    """Host memory and /dev/shm that the pod has, against what the flags take of them, which is all touched at start.
+def container_limits(one: Workload, planned: Plan) -> tuple[list[Notice], list[Notice]]:
+    """What ends a start for the memory limit and the /dev/shm of its container, and what may.
 
-    Source: vllm/v1/kv_offload/cpu/shared_offload_region.py:SharedOffloadRegion, which writes every page (0.33.0).
+    A Deployment may get its /dev/shm from elsewhere: what nothing states ends no start in Kubernetes.
     """
-    found = host_memory(
-        planned.scenario, planned.architecture, planned.quantization, planned.resolved, planned.accelerator,
-        planned.cache,
-    )  # fmt: skip
-    if found is None:
-        return
-    shared = shared_memory_gib(one)
-    in_shm = 0 if found.tier is None else found.tier.shm_bytes
-    if shared is not None and in_shm > shared * GIB:
-        yield notice(
-            "check-tier-shm", "kv_offloading_size", needed=f"{rounded_gib(in_shm):,.2f}", shm=f"{shared:,.2f}"
-        )
-    taken = found.bytes_per_engine
-    if one.host_memory_gib is not None and one.nodes == 1 and taken > one.host_memory_gib * GIB:
-        yield notice(
-            "check-host-memory", needed=f"{rounded_gib(taken):,.1f}", limit=f"{one.host_memory_gib:,.1f}"
-        )
+    shared = one.shm_gib if one.kind not in _PLAIN_RUNS else shared_memory_gib(one)
+    limit = one.host_memory_gib if one.nodes == 1 else None
+    found = container_findings(planned.scenario, planned.resolved, planned.host, limit, shared)
+    sure = [said for said in found if said.code != MAY_FAIL]
+    return sure, [said for said in found if said.code == MAY_FAIL]
 
 
 def weight_risks(one: Workload, planned: Plan) -> Iterator[Notice]:

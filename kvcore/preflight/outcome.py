@@ -14,6 +14,7 @@ from kvcore.base.errors import CatalogueError, EngineRefusalError, KvPlannerErro
 from kvcore.base.units import ceil_div, rounded_gib
 from kvcore.catalogue.accelerators import Accelerator
 from kvcore.engines.registry import engine_for, find_engine, is_planned
+from kvcore.host.limits import SHM
 from kvcore.manifests.build import PLANNED_VARIABLES
 from kvcore.manifests.files import Read, Source, read_files
 from kvcore.manifests.machines import card_named, is_assumed_size
@@ -21,7 +22,7 @@ from kvcore.manifests.models import known_model, names_of
 from kvcore.manifests.unknowns import joined
 from kvcore.manifests.workload import Workload
 from kvcore.planning import Batch, Plan, Verdict, plan
-from kvcore.preflight.limits import contradictions, risks, tier_limits, too_few_gpus, weight_risks
+from kvcore.preflight.limits import container_limits, contradictions, risks, too_few_gpus, weight_risks
 from kvcore.wire.request import scenario_from_request
 
 MAX_CARDS: Final = 12
@@ -171,10 +172,13 @@ def _planned(
             return Checked(
                 workload=one, outcome=outcome, reasons=(refused,), assumed=assumed, warnings=warnings
             )
-        outcome, why = _outcome(plans[-1], one, asked)
+        limits, tight = container_limits(one, plans[-1])
+        outcome, why = _outcome(plans[-1], one, asked, limits)
         outcomes.append(outcome)
         reasons += why
-        about += [said for said in weight_risks(one, plans[-1]) if said not in about]
+        if any(said.field == SHM for said in limits):
+            warnings = tuple(said for said in warnings if said.code != "check-small-shm")
+        about += [said for said in (*tight, *weight_risks(one, plans[-1])) if said not in about]
     if len(set(outcomes)) > 1:
         each = ", ".join(
             f"{card.id}: {outcome.value}" for card, outcome in zip(cards, outcomes, strict=False)
@@ -190,11 +194,12 @@ def _planned(
     )  # fmt: skip
 
 
-def _outcome(planned: Plan, one: Workload, asked: Asked) -> tuple[Outcome, list[Notice]]:
+def _outcome(
+    planned: Plan, one: Workload, asked: Asked, limits: list[Notice]
+) -> tuple[Outcome, list[Notice]]:
     """The outcome of one plan, and why it is none that starts."""
     if planned.verdict not in (Verdict.FITS, Verdict.TIGHT):
         return Outcome.DOES_NOT_START, list(_reasons(planned))
-    limits = list(tier_limits(one, planned))
     if limits:
         return Outcome.DOES_NOT_START, limits
     if planned.verdict is Verdict.TIGHT and asked.tight is not Tight.STARTS:

@@ -7,7 +7,6 @@ does, and the workload then starts. Where no edit does that, no patch is offered
 from __future__ import annotations
 
 import difflib
-import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
@@ -18,6 +17,7 @@ from msgspec.structs import replace
 
 from kvcore.advice.fixes import Fix, fix_pairs, fixes, refusal_fixes
 from kvcore.base.errors import EngineRefusalError, KvPlannerError
+from kvcore.base.units import GIB
 from kvcore.manifests.arguments import Given
 from kvcore.manifests.files import Read, Source, read_files
 from kvcore.manifests.models import known_model
@@ -95,9 +95,12 @@ def _wanted(one: Checked, asked: Asked) -> Iterator[tuple[Change, ...]]:
             yield (("tensor_parallel_size", gpus),)
         if ranks % own.nodes == 0:
             yield ((GPUS, ranks // own.nodes),)
-    for code, name in (("check-host-memory", MEMORY), ("check-tier-shm", SHM)):
-        if code in params:
-            yield ((name, _room(params[code]["needed"])),)
+    host = one.plans[0].host if one.plans else None
+    for code, said in params.items():
+        if code in ("shm-insufficient", "shm-insufficient-for", "shm-bad-address"):
+            yield ((SHM, int(said["needed"])),)
+        elif code == "limit-below-host-memory" and host is not None:
+            yield ((MEMORY, host.limit_bounds[1] // GIB),)
     for fix in fixes_of(one) or _of_refusal(one, asked):
         if fix.field not in NOT_IN_FILES:
             yield from _with_gpus(own, (fix.field, fix.value))
@@ -107,11 +110,6 @@ def _wanted(one: Checked, asked: Asked) -> Iterator[tuple[Change, ...]]:
         ):
             if not {field for field, _ in pair.changes} & set(NOT_IN_FILES):
                 yield pair.changes
-
-
-def _room(text: str) -> int:
-    """Whole GiB with a fifth to spare, for what else lives there."""
-    return math.ceil(float(text.replace(",", "")) * 1.2)
 
 
 def _with_gpus(own: Workload, change: Change) -> Iterator[tuple[Change, ...]]:
