@@ -49,6 +49,8 @@ notes.setting_chips(plan.scenario, t)
 undo.offer(t)
 
 drawings.memory(plan, sentence.text, t)
+drawings.engines(plan, t)
+drawings.host(plan, t)
 
 curve = concurrency_curve(plan, charts.curve_lengths(plan))
 elements.card_row("plan", summary.cards(plan, curve, t))

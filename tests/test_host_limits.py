@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from kvcore.advice.fixes import refusal_fixes
 from kvcore.base.errors import EngineRefusalError, ScenarioError
 from kvcore.base.units import GIB
 from kvcore.contract.host import host_part
@@ -126,3 +127,23 @@ def test_a_variable_bounds_the_rounding_of_pinned_weights() -> None:
     assert "pinned-rounding-avoidable" not in {
         one.code for one in planned(**{**asked, "engine_version": "0.26.0"}).notices
     }
+
+
+def test_a_refusal_of_shared_memory_is_fixed_by_a_larger_one() -> None:
+    asked = scenario_from_request(
+        {**QWEN, "kv_offloading_size": 200, "engine_version": "0.33.0", "shm_gib": 64}
+    )
+    with pytest.raises(EngineRefusalError) as refused:
+        plan(asked)
+    first = refusal_fixes(asked, refused.value)[0]
+    assert (first.field, first.value) == ("shm_gib", 256)
+    assert first.plan.host is not None
+
+
+def test_a_flag_that_its_release_reads_too_late_is_fixed_by_leaving_the_groups() -> None:
+    asked = scenario_from_request({**QWEN, "kv_offloading_size": 200, "engine_version": "0.20.0"})
+    with pytest.raises(EngineRefusalError) as refused:
+        plan(asked)
+    fixes = [(one.field, one.value) for one in refusal_fixes(asked, refused.value)]
+    assert fixes[0] == ("disable_hybrid_kv_cache_manager", True)
+    assert ("engine_version", "0.21.0") in fixes

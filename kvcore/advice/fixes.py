@@ -59,6 +59,8 @@ _OF_PARALLEL: Final = ("tensor_parallel_size", "data_parallel_size", "enable_exp
 BATCH_STEP: Final = 1024
 """Tokens of one step that are tried are multiples of it."""
 LARGEST_BATCHES: Final = 1024
+MOST_SHM_POWER: Final = 14
+"""Sizes of /dev/shm that are tried, in GiB, are powers of two below that of this exponent."""
 
 
 class Fix(Struct, frozen=True, kw_only=True, dict=True):
@@ -228,6 +230,13 @@ def _accepted_values(scenario: Scenario) -> Iterator[tuple[str, Iterable[Value]]
     yield "tensor_parallel_size", [size for size in sizes if size != now]
     yield "enable_expert_parallel", () if scenario.parallel.enable_expert_parallel else (True,)
     yield "data_parallel_size", () if scenario.parallel.data_parallel_size == 1 else (1,)
+    room = scenario.shm_gib
+    yield (
+        "shm_gib",
+        () if room is None else (1 << power for power in range(MOST_SHM_POWER) if 1 << power > room),
+    )
+    keeps = scenario.kv_offloading_size is not None and not scenario.disable_hybrid_kv_cache_manager
+    yield "disable_hybrid_kv_cache_manager", (True,) if keeps else ()
     yield "engine_version", _nearest_releases(scenario)
     for field, default in _DEFAULTS.items():
         now = getattr(scenario, field)

@@ -31,6 +31,13 @@ class SharedMemory(Record, frozen=True, kw_only=True):
     many_ranks: Count
 
 
+class Pcie(Record, frozen=True, kw_only=True):
+    """The most that 16 lanes carry one way, in 10^9 bytes a second."""
+
+    older_gb_s: Amount
+    newer_gb_s: Amount
+
+
 class ProcessTable(Reviewed, frozen=True, kw_only=True):
     """processes.toml."""
 
@@ -40,6 +47,7 @@ class ProcessTable(Reviewed, frozen=True, kw_only=True):
     item_cache_gib: Amount
     queues: Queues
     shm: SharedMemory
+    pcie: Pcie
 
 
 PROCESSES: Final = TableFile("kvcore.host", "processes.toml", ProcessTable)

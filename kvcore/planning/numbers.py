@@ -150,6 +150,8 @@ class OnCards:
             and scenario.num_gpu_blocks_override is None
             and scenario.kv_cache_memory_bytes is None
             and scenario.other_engines is None
+            and scenario.node_memory_gib is None
+            and scenario.shm_gib is None
             and not scenario.measured.values()
             and resolved.engine.follows_vllm
         )

@@ -16,6 +16,7 @@ from kvcore.base.numbers import DASH, concurrency_text, count, fine_gib_text, gi
 from kvcore.base.parts import AFTER_POOL, KV_CACHE, PARTS, UNACCOUNTED, UNUSED, Part
 from kvcore.base.units import GIB
 from kvcore.base.words import Words
+from kvcore.charts.host_bar import HostPart, engines_bar, host_bar, host_parts, host_sentences
 from kvcore.charts.memory_bar import difference_name, memory_bar, memory_title, shortage
 from kvcore.engine.rank_memory import reaches
 from kvcore.explain.numbers import RequestShare, request_share
@@ -33,6 +34,45 @@ def memory(plan: Plan, said: str, t: Words) -> None:
     """One GPU of the plan as a bar with its legend; `said` describes it to screen readers."""
     name = f"{memory_title(plan, t)}: {said}"
     st.html(memory_bar(plan, t).html("kv-memory-bar", name) + _legend(plan, t))
+
+
+def engines(plan: Plan, t: Words) -> None:
+    """All engines of the card as a bar; nothing where it is alone."""
+    bar = engines_bar(plan, t)
+    if bar is None:
+        return
+    items = "".join(
+        f'<li><span class="kv-swatch {piece.look}"></span>{escape(piece.title)}</li>'
+        for piece in bar.bars[0].pieces
+        if piece.title
+    )
+    title = t("All engines of the card")
+    st.html(head(title) + bar.html("kv-engines-bar", title) + f'<ul class="kv-legend">{items}</ul>')
+
+
+def host(plan: Plan, t: Words) -> None:
+    """The host's memory as a bar with its legend, and what to write down; nothing where nothing asks for any."""
+    bar = host_bar(plan, t)
+    if bar is None:
+        return
+    items = "".join(_host_item(part) for part in host_parts(plan, t))
+    said = caption(" ".join(host_sentences(plan, t)))
+    title = t("Memory of the host")
+    legend = f'<ul class="kv-legend">{items}</ul>'
+    st.html(head(title) + bar.html("kv-host-bar", title) + legend + said)
+
+
+def _host_item(part: HostPart) -> str:
+    low, high = part.bounds
+    spread = (
+        ""
+        if low == high
+        else f' <span class="kv-soft">{escape(gib_text(low))}–{escape(gib_text(high))}</span>'
+    )
+    return (
+        f'<li><span class="kv-swatch kv-{part.look}"></span>{escape(part.label)} '
+        f"<b>{escape(gib_text(part.size_bytes))}</b>{spread}</li>"
+    )
 
 
 def explained_memory(plan: Plan, explained: Collection[str], said: str, t: Words) -> None:
