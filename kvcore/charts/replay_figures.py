@@ -3,6 +3,7 @@ size."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator, Sequence
 from typing import Any, Final
 
@@ -138,6 +139,51 @@ def replay_report(found: Replay) -> dict[str, Any]:
         "tpot_seconds": _latency(found.tpot),
         "series": points,
     }
+
+
+def fit_report(fit: FittedClock) -> dict[str, Any]:
+    """A fitted clock as JSON: seconds, and relative errors on requests held out."""
+    held = fit.held_out
+    return {
+        "step_seconds": {"fixed": fit.a, "token": fit.b, "context_token": fit.c},
+        "outside_seconds": fit.outside,
+        "max_num_batched_tokens": fit.batched_tokens or None,
+        "held_out": {
+            "requests": held.requests,
+            "ttft_median_error": known(held.ttft),
+            "tpot_median_error": known(held.tpot),
+            "ttft_p95_error": known(held.ttft_p95),
+            "tpot_p95_error": known(held.tpot_p95),
+        },
+    }
+
+
+def known(error: float) -> float | None:
+    """A relative error as JSON has it; None where it is not known."""
+    return rounded(error) if math.isfinite(error) else None
+
+
+def fit_table(fit: FittedClock) -> str:
+    """A fitted clock in lines for a terminal."""
+    held = fit.held_out
+    rows = [
+        ("a step takes", f"{short_number(fit.a * 1e3)} ms + {short_number(fit.b * 1e6)} µs a token + "
+                         f"{short_number(fit.c * 1e9)} ns a cached token"),
+        ("TTFT outside of steps", f"{short_number(fit.outside * 1e3)} ms"),
+        (f"off on {held.requests} held out", f"TTFT {error_text(held.ttft)}, TPOT {error_text(held.tpot)} in the "
+            f"median; P95 {error_text(held.ttft_p95, '+')} and {error_text(held.tpot_p95, '+')}"),
+    ]  # fmt: skip
+    return "\n".join(f"{name:<24}{value}" for name, value in rows)
+
+
+def error_text(error: float, sign: str = "") -> str:
+    """A relative error in percent.
+
+    Example:
+        >>> error_text(0.0213), error_text(-0.4, "+")
+        ('2.1 %', '-40.0 %')
+    """
+    return f"{100 * error:{sign}.1f} %" if math.isfinite(error) else DASH
 
 
 def _latency(found: Latency | None) -> dict[str, float] | None:

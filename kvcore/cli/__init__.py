@@ -286,7 +286,8 @@ _COMMANDS: Mapping[str, tuple[Callable[[argparse.Namespace], int], str, Mapping[
         "--steps": {"action": "store_true", "help": "one case a line in, all its steps a line out"},
         "--request": {"type": Path, "metavar": "PLAN.json", "help": "what serves the trace"},
         "--rate": {"type": _later("traffic", "factor"), "default": 1.0, "help": "requests come so many times as fast"},
-        "--bench": {"type": Path, "help": "a detailed result of vllm bench serve, for the time of a step"},
+        "--bench": {"type": Path, "help":
+                    "a detailed result of vllm bench serve, AIPerf or GuideLLM, for the time of a step"},
         "--prefill-tokens-per-second": {"type": float, "help": "in place of --bench: of the engine"},
         "--decode-tokens-per-second": {"type": float, "help": "in place of --bench: of one request"},
         **_JSON,

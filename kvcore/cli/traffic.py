@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from kvcore.base.errors import ScenarioError
-from kvcore.base.untrusted import parse_json_object, utf8_text
+from kvcore.base.untrusted import utf8_text
 from kvcore.cli.streams import opened_file, waiting
 from kvcore.planning import plan
 from kvcore.wire.request import from_hub, parse_request, scenario_from_request
@@ -110,12 +110,16 @@ def run_replay(arguments: argparse.Namespace) -> int:
     from kvcore.charts.replay_figures import (
         block_gib,
         bound_clock,
+        fit_report,
+        fit_table,
         replay_report,
         replay_table,
         reuse_report,
         reuse_table,
     )
-    from kvcore.replay.clock import MAX_BENCH_BYTES, MAX_BENCH_VALUES, Clock, UserClock, fitted_clock
+    from kvcore.replay.bench import read_bench
+    from kvcore.replay.clock import Clock, FittedClock, UserClock
+    from kvcore.replay.fitting import fitted_clock
     from kvcore.replay.reuse import reuse_of
     from kvcore.replay.series import replayed, sped_up
     from kvcore.replay.settings import settings_of
@@ -127,9 +131,7 @@ def run_replay(arguments: argparse.Namespace) -> int:
     rates = arguments.prefill_tokens_per_second, arguments.decode_tokens_per_second
     clock: Clock
     if arguments.bench is not None:
-        text = utf8_text(arguments.bench.read_bytes())
-        result = parse_json_object(text, max_bytes=MAX_BENCH_BYTES, max_values=MAX_BENCH_VALUES)
-        clock = fitted_clock(result)
+        clock = fitted_clock(read_bench(utf8_text(arguments.bench.read_bytes())), settings_of(planned))
     elif None not in rates:
         clock = UserClock(prefill_tokens_per_second=rates[0], decode_tokens_per_second=rates[1])
     else:
@@ -141,10 +143,12 @@ def run_replay(arguments: argparse.Namespace) -> int:
     reuse = None  # known only for one group of full attention
     if not settings.groups:
         reuse = reuse_report(reuse_of(trace, settings.block_size), settings, block_gib(planned))
+    fit = clock if isinstance(clock, FittedClock) else None
     if arguments.json:
-        print(json.dumps({**replay_report(found), "reuse": reuse}))
+        print(json.dumps({**replay_report(found), "fit": fit and fit_report(fit), "reuse": reuse}))
     else:
-        print("\n".join((replay_table(found), *([reuse_table(reuse)] if reuse else ()))))
+        fitted = [fit_table(fit)] if fit else []
+        print("\n".join((replay_table(found), *fitted, *([reuse_table(reuse)] if reuse else ()))))
     return 0
 
 

@@ -131,7 +131,9 @@ class Scheduler:
         self.used_blocks = settings.usable_blocks - self._pool.free
         self.running_requests = len(running)
         self.waiting_requests = len(waiting)
-        self.context_tokens = self._context
+        # Async, who ended computes nothing in this step any more.
+        idle = sum([request.computed for request in ended]) if settings.async_scheduling and ended else 0
+        self.context_tokens = self._context - idle
         self.tokens = settings.max_num_batched_tokens - budget
         if settings.async_scheduling and (lost or left):
             self._land(lost, left, ended)

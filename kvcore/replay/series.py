@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from kvcore.base.errors import WorkloadError
-from kvcore.replay.clock import Clock, ClockKind
+from kvcore.replay.clock import Clock, ClockKind, FittedClock
 from kvcore.replay.hybrid import scheduler_of
 from kvcore.replay.settings import Settings
 from kvcore.replay.steps import MAX_STEPS, check_fits
@@ -193,6 +193,7 @@ def replaying(
     ttfts: list[float] = []
     tpots: list[float] = []
     first_preemption: float | None = None
+    outside = clock.outside if isinstance(clock, FittedClock) else 0.0
     while at < len(trace) or scheduler.running or scheduler.waiting:
         if not scheduler.running and not scheduler.waiting:
             now = max(now, trace[at].arrival - starts)
@@ -219,14 +220,16 @@ def replaying(
         point.most_used = max(point.most_used, used)
         point.most_waiting = max(point.most_waiting, waiting)
         point.preempted += scheduler.preempted
+        # Async, a request is found ended a step after the one that computed its last token.
+        last = now if settings.async_scheduling else now + seconds
         now += seconds
         for request in scheduler.started:
             first_tokens[request.at] = now
-            ttfts.append(now - (request.trace.arrival - starts))
+            ttfts.append(now - (request.trace.arrival - starts) + outside)
         for request in scheduler.finished:
             ended += 1
             if request.trace.answer_tokens > 1:
-                tpots.append((now - first_tokens[request.at]) / (request.trace.answer_tokens - 1))
+                tpots.append((last - first_tokens[request.at]) / (request.trace.answer_tokens - 1))
         steps += 1
         if steps % SLICE == 0:
             yield ended, len(trace)

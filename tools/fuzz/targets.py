@@ -31,7 +31,8 @@ from kvcore.evidence.recognized import scenario_from_log
 from kvcore.explain import numbers
 from kvcore.manifests.files import Source
 from kvcore.planning import Plan, plan
-from kvcore.replay.clock import UserClock, fitted_clock
+from kvcore.replay.clock import UserClock
+from kvcore.replay.fitting import fitted_clock
 from kvcore.replay.series import replayed
 from kvcore.replay.steps import case_answer, case_settings
 from kvcore.replay.trace import read_trace

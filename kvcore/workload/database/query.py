@@ -227,8 +227,8 @@ def counted_where(dialect: str, found: Deciding) -> str:
     Raises WorkloadError `sql-name`.
 
     Example:
-        >>> counted_where("duckdb", Deciding(error=("error",)))
-        "LOWER(COALESCE(CAST(\"error\" AS VARCHAR), '')) IN ('', '{}', '[]', 'null', 'none')"
+        >>> print(counted_where("duckdb", Deciding(error=("error",))))
+        LOWER(COALESCE(CAST("error" AS VARCHAR), '')) IN ('', '{}', '[]', 'null', 'none')
     """
     quote = DIALECTS[dialect.partition("-")[0]]
     kind = _TEXTS.get(dialect.partition("-")[0], "VARCHAR")

@@ -7,12 +7,15 @@ from typing import Any, Final
 import streamlit as st
 
 from kvcore.base.errors import KvPlannerError, WorkloadError
-from kvcore.base.numbers import short_number
-from kvcore.base.untrusted import parse_json_object, utf8_text
+from kvcore.base.numbers import count, short_number
+from kvcore.base.untrusted import utf8_text
 from kvcore.base.words import Words, msg
-from kvcore.charts.replay_figures import bound_clock
+from kvcore.charts.replay_figures import bound_clock, error_text
 from kvcore.planning import Plan
-from kvcore.replay.clock import Clock, ClockKind, FittedClock, UserClock, fitted_clock
+from kvcore.replay.bench import read_bench
+from kvcore.replay.clock import Clock, ClockKind, FittedClock, UserClock
+from kvcore.replay.fitting import fitted_clock
+from kvcore.replay.settings import settings_of
 from pages.ui.shared import labels, notes, numbers
 from pages.ui.shared.numbers import Limits
 from pages.ui.workload import source
@@ -44,7 +47,7 @@ def chosen(planned: Plan, t: Words) -> Clock | None:
     if kind is ClockKind.USER:
         return _own(t)
     if kind is ClockKind.FITTED:
-        return _fitted(t)
+        return _fitted(planned, t)
     st.caption(
         t(
             "Steps take as long as reading weights and cache does, or computing their tokens, whichever is longer: the "
@@ -70,22 +73,24 @@ def _own(t: Words) -> UserClock:
     return UserClock(prefill_tokens_per_second=float(prefill), decode_tokens_per_second=float(decode))
 
 
-def _fitted(t: Words) -> FittedClock | None:
+def _fitted(planned: Plan, t: Words) -> FittedClock | None:
     """A clock fitted to a result file, whose answers' texts leave the session once it was fitted."""
     number = st.session_state.get(NUMBER, 0)
     upload = st.file_uploader(
         labels.upload(
-            t("A result of vllm bench serve --save-result --save-detailed, of this deployment"),
-            ("json",),
+            t(
+                "A result of this deployment: vllm bench serve --save-result --save-detailed, AIPerf, GuideLLM"
+            ),
+            ("json", "jsonl"),
             t,
             LARGEST_BENCH >> 20,
         ),
-        type=["json"],
+        type=["json", "jsonl"],
         max_upload_size=LARGEST_BENCH >> 20,
         key=f"workload.replay.bench.{number}",
     )
     if upload is not None:
-        st.session_state[FITTED] = _read(upload)
+        st.session_state[FITTED] = _read(upload, planned)
         st.session_state[NUMBER] = number + 1
         source.let_go([upload])
         st.rerun()
@@ -96,23 +101,29 @@ def _fitted(t: Words) -> FittedClock | None:
     if found is not None:
         st.caption(
             t(
-                "A step takes {fixed} ms + {tokens} µs a token + {context} ns a token in the caches; fitted on half "
-                "of the benchmark this is {off} % off on the other half, in the median.",
+                "A step takes {fixed} ms + {tokens} µs a token + {context} ns a token in the caches; {outside} ms of a "
+                "TTFT are outside of steps. Fitted on half of the benchmark and replayed, this is {ttft} off for the "
+                "TTFT and {tpot} for the TPOT of the {requests} {requests:request|requests} held out, in the median; "
+                "for their P95 {ttft95} and {tpot95}.",
                 fixed=short_number(found.a * 1e3),
                 tokens=short_number(found.b * 1e6),
                 context=short_number(found.c * 1e9),
-                off=f"{found.off * 100:.2g}",
+                outside=short_number(found.outside * 1e3),
+                ttft=error_text(found.held_out.ttft),
+                tpot=error_text(found.held_out.tpot),
+                ttft95=error_text(found.held_out.ttft_p95, "+"),
+                tpot95=error_text(found.held_out.tpot_p95, "+"),
+                requests=count(found.held_out.requests),
             )
         )
     return found
 
 
-def _read(upload: Any) -> FittedClock | KvPlannerError:
+def _read(upload: Any, planned: Plan) -> FittedClock | KvPlannerError:
     try:
         if upload.size > LARGEST_BENCH:
             raise WorkloadError("request-log-too-large", field="bench", limit=f"{LARGEST_BENCH >> 20} MiB")
         text = utf8_text(upload.getvalue())
-        found = parse_json_object(text, max_bytes=LARGEST_BENCH, max_values=MOST_VALUES, field="bench")
-        return fitted_clock(found)
+        return fitted_clock(read_bench(text, LARGEST_BENCH, MOST_VALUES), settings_of(planned))
     except KvPlannerError as error:
         return error
