@@ -358,7 +358,7 @@ def _lengths(broken: Plan) -> Tried | Iterable[Value]:
 
 def _shares(broken: Plan) -> Tried | Iterable[Value]:
     now, high = broken.resolved.gpu_memory_utilization, HIGHEST_ADVISED_UTILIZATION
-    if broken.tight_by in (Tightness.AFTER_POOL, Tightness.START):
+    if broken.tight_by in (Tightness.AFTER_POOL, Tightness.START, Tightness.HOST):
         return (percent / 100 for percent in range(math.ceil(now * 100) - 1, LOWEST_TRIED_PERCENT - 1, -1))
     return Tried([percent / 100 for percent in range(round(now * 100) + 1, round(high * 100) + 1)])
 

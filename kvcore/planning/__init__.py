@@ -28,7 +28,7 @@ from kvcore.engines.registry import card_of, engine_of, planned_release, view_of
 from kvcore.host.connectors import check_tier, tier_notices
 from kvcore.host.limits import check_limits, limit_notices, sleep_notices
 from kvcore.host.taken import HostMemory, host_memory
-from kvcore.host.unified import unified_notices
+from kvcore.host.unified import free_notices, unified_notices
 from kvcore.memory.budget import memory_flags, rank_memories
 from kvcore.memory.loaded import checkpoint_notices, loaded_bytes, uncounted_bytes
 from kvcore.memory.shares import check_weight_shapes
@@ -253,6 +253,9 @@ def plan(scenario: Scenario, batch: Batch | None = None) -> Plan:
         memory.weights.value,
     )
     check_limits(scenario, resolved, host)
+    shared = _shared(scenario, memory, cache, host)
+    if shared and verdict is Verdict.FITS:
+        verdict, tight_by = Verdict.TIGHT, Tightness.HOST
     planned = Plan(
         scenario=scenario,
         accelerator=accelerator,
@@ -270,7 +273,7 @@ def plan(scenario: Scenario, batch: Batch | None = None) -> Plan:
         surroundings=surroundings[worst],
         stage=worst,
         specs=layout.specs,
-        notices=tuple(_notices(scenario, begun, resolved, memory, layout.draft, cache, host)),
+        notices=tuple(_notices(scenario, begun, resolved, memory, layout.draft, cache, host, shared)),
         host=host,
     )
     if scenario.other_engines is None:
@@ -454,6 +457,16 @@ def _tightness(
     )
 
 
+def _shared(
+    scenario: Scenario, memory: RankMemory, cache: CachePlan | None, host: HostMemory | None
+) -> tuple[Notice, ...]:
+    """`unified_notices` of a card that is known."""
+    if scenario.accelerator is None or cache is None:
+        return ()
+    asked = 0 if host is None else host.bytes_per_node
+    return unified_notices(scenario.accelerator, scenario, memory, cache.needed_bytes, asked)
+
+
 def _notices(
     scenario: Scenario,
     begun: Begun,
@@ -462,6 +475,7 @@ def _notices(
     draft: Draft | None,
     cache: CachePlan | None,
     host: HostMemory | None,
+    shared: tuple[Notice, ...],
 ) -> Iterator[Notice]:
     """Everything a person should know of the plan, in the order of its stages."""
     architecture, quantization = begun.architecture, begun.quantization
@@ -476,8 +490,9 @@ def _notices(
     yield from limit_notices(scenario, resolved, host)
     if scenario.accelerator is not None:
         yield from sleep_notices(scenario, memory)
-    if scenario.accelerator is not None and cache is not None:
-        yield from unified_notices(scenario.accelerator, scenario, memory, cache.needed_bytes)
+    yield from shared
+    if scenario.accelerator is not None:
+        yield from free_notices(scenario.accelerator, scenario, resolved.version)
     if scenario.accelerator is not None and scenario.accelerator.vendor in _WITHOUT_STARTS:
         yield notice("overheads-of-another-vendor", "accelerator")
     if scenario.accelerator is not None and resolved.engine.other_versions(scenario):

@@ -18,6 +18,7 @@ from kvcore.engine.cards import CardView, without_card
 from kvcore.engine.protocol import Resolved
 from kvcore.engine.setting import model_runner, setting_of
 from kvcore.engines.registry import view_of
+from kvcore.host.unified import is_unified
 from kvcore.memory.activations import counts_multiprocessors
 from kvcore.memory.loaded import loaded_quantity
 from kvcore.memory.spending import Spending, budget_on, traits_of
@@ -130,7 +131,7 @@ class OnCards:
         """The numbers of the plan on a card. Raises EngineRefusalError."""
         view = view_of(accelerator)
         prepared = self._once(view, lambda: self._prepared(view))
-        if not prepared.is_plain:
+        if not prepared.is_plain or is_unified(accelerator, self.scenario):
             return numbers_of(plan(replace(self.scenario, accelerator=accelerator)))
         resolved = prepared.failed.resolved
         budget = budget_on(accelerator, resolved)

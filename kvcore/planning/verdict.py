@@ -36,6 +36,8 @@ class Tightness(StrEnum):
     """Unused memory for what the start takes after the KV cache."""
     START = "start"
     """Free memory at start for the share of the card that the engine is to spend, which the figures do not have."""
+    HOST = "host"
+    """Memory for the host, which shares the card's."""
     SPARE = "spare"
     """KV memory beyond one request of full length."""
 
