@@ -6,7 +6,7 @@ import random
 import pytest
 
 from kvcore import catalogue
-from kvcore.advice.sweep import SIZES, cell_scenario, plan_cell, sweep
+from kvcore.advice.sweep import SIZES, cell_scenario, plan_cell, sweep, sweep_of_cards
 from kvcore.catalogue.accelerators import Vendor
 from kvcore.charts.matrix import json_lines, table_lines
 from kvcore.cli import main
@@ -87,6 +87,13 @@ def test_a_dense_model_does_not_stand_for_experts_on_a_card() -> None:
     for entry, swept in zip(models, sweep(scenario, models, cards), strict=True):
         alone = [plan_cell(scenario, entry, card, size) for card in cards for size in SIZES]
         assert swept.cells == tuple(alone), entry.id
+
+
+def test_a_cell_keeps_the_target_which_no_sweep_depends_on() -> None:
+    entry, card = catalogue.find_model("Qwen/Qwen3-8B"), catalogue.find_accelerator("L40S-48GB")
+    asked, plain = base(wanted=40), base()
+    assert cell_scenario(asked, entry, card, 2).wanted == 40
+    assert sweep_of_cards(asked, entry, [card], (2,), "").key == sweep_of_cards(plain, entry, [card], (2,), "").key
 
 
 @pytest.mark.parametrize("name", ["Qwen/Qwen3-32B-FP8", "deepseek-ai/DeepSeek-V4-Flash", "Qwen/Qwen3-8B-AWQ"])

@@ -179,7 +179,6 @@ def _without_own_facts(base: Scenario) -> Scenario:
     return replace(
         base,
         accelerator=None,
-        wanted=None,
         kv_cache_memory_bytes=None,
         num_gpu_blocks_override=None,
         measured=Measured(),
@@ -285,6 +284,7 @@ def _flags_of(base: Scenario, *, keeps_model: bool) -> Scenario:
     """`base` with what a sweep takes from it, and nothing of its model but, with `keeps_model`, its own flags."""
     return replace(
         _without_own_facts(base if keeps_model else _for_other_models(base)),
+        wanted=None,
         model="",
         config=_NO_CONFIG,
         checkpoint=Checkpoint(),

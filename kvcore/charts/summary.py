@@ -240,15 +240,21 @@ def cards(plan: Plan, curve: ConcurrencyCurve | None, t: Words) -> tuple[Card, .
     stops = t("the engine may stop at start") if plan.tight_by else t("the engine stops at start")
     requests, note, missing = DASH, stops, t("no memory is left")
     if pool is not None and pool.fits:
-        requests, note = _requests_text(plan, curve), _concurrency_note(plan, curve, t)
+        total = whole_requests(requests_at_once(plan)) * plan.scenario.parallel.data_parallel_size
+        requests = _requests_text(plan, curve)
+        note = _with_total(_concurrency_note(plan, curve, t), total, plan, t)
     if not any(plan.specs):
         requests, note = DASH, t("nothing is kept of a request")
     in_all = t("per GPU")
     if plan.scenario.parallel.ranks_per_replica > 1:
         in_all = t("per GPU, {size} in all", size=kib_text(bytes_per_token_in_all(plan).value))
     tokens = longest = DASH
+    stored = missing
     if pool is not None:
         tokens = count(pool.tokens)
+        stored = _with_total(
+            t("per replica"), pool.tokens * plan.scenario.parallel.data_parallel_size, plan, t
+        )
     if cache is not None and cache.longest_request_tokens:
         longest = count(cache.longest_request_tokens)
     limit = t("model limit {tokens}", tokens=count(resolved.derived_max_model_len))
@@ -258,7 +264,7 @@ def cards(plan: Plan, curve: ConcurrencyCurve | None, t: Words) -> tuple[Card, .
     )
     rows = (
         ("requests", t("Requests at once"), requests, note, ran),
-        ("tokens", t("KV cache tokens"), tokens, t("per replica") if pool is not None else missing, kept),
+        ("tokens", t("KV cache tokens"), tokens, stored, kept),
         ("per-token", t("KV per token"), each, in_all, per_token),
         ("longest", t("Longest request"), longest, limit if pool is not None else missing, largest),
     )
@@ -294,6 +300,13 @@ def _concurrency_note(plan: Plan, curve: ConcurrencyCurve | None, t: Words) -> s
         return t("per replica")
     low, high = map(rough_requests if ends[1] - ends[0] > 1 else concurrency_text, ends)
     return t("per replica, {low}–{high}", low=low, high=high)
+
+
+def _with_total(note: str, total: int, plan: Plan, t: Words) -> str:
+    """A note on one replica, and the sum of all where there are several."""
+    if plan.scenario.parallel.data_parallel_size == 1:
+        return note
+    return t("{note}; {total} in all", note=note, total=count(total))
 
 
 def _help(card: str, quantity: Quantity | None, plan: Plan, t: Words) -> str:
