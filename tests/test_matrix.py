@@ -23,11 +23,13 @@ from kvcore.charts.heat import (
 )
 from kvcore.charts.matrix import (
     MEMORY_BANDS,
+    MOST_ROWS,
     Filters,
     Order,
     Target,
     cheapest_answer,
     chosen_cards,
+    first_rows,
     matrix_rows,
     model_row,
     own_answer,
@@ -244,6 +246,24 @@ def test_rows_without_a_start_show_only_when_asked_for() -> None:
     # 61 GiB of weights over eight cards of 8 GB are 7.6 GiB each, more than 92 % of 8 GB leaves.
     assert "Jetson-Orin-Nano-8GB" not in {card.id for card, _ in shown}
     assert len(matrix_rows(found.cells, CARDS, SIZES, Filters(with_all=True), TEN)) == len(CARDS)
+
+
+def test_the_first_rows_are_some_of_each_vendor_the_kept_ones_and_the_fewest_gpus() -> None:
+    filters = Filters(vendors=("nvidia", "amd"))
+    cards = chosen_cards(CARDS, filters)
+    serving = matrix_rows(swept().cells, cards, SIZES, filters, TEN)
+    far = serving[-1][0].id
+    shown = first_rows(serving, (far,), filters, TEN)
+    assert [row for row in serving if row in shown] == list(shown)
+    assert len(shown) == MOST_ROWS + 1 < len(serving)
+    assert far in {card.id for card, _ in shown}
+    assert {card.vendor.value for card, _ in shown} == {"nvidia", "amd"}
+    fewest = {row[0].id: TEN.smallest(row).gpus for row in serving}
+    for vendor in ("nvidia", "amd"):
+        of_it = [card.id for card, _ in serving if card.vendor.value == vendor]
+        first = [card.id for card, _ in shown if card.vendor.value == vendor and card.id != far]
+        assert max(fewest[card] for card in first) <= min(fewest[card] for card in of_it if card not in first)
+    assert first_rows(serving, (), Filters(with_all=True), TEN) == serving
 
 
 def test_order() -> None:

@@ -93,7 +93,10 @@ def test_a_cell_keeps_the_target_which_no_sweep_depends_on() -> None:
     entry, card = catalogue.find_model("Qwen/Qwen3-8B"), catalogue.find_accelerator("L40S-48GB")
     asked, plain = base(wanted=40), base()
     assert cell_scenario(asked, entry, card, 2).wanted == 40
-    assert sweep_of_cards(asked, entry, [card], (2,), "").key == sweep_of_cards(plain, entry, [card], (2,), "").key
+    assert (
+        sweep_of_cards(asked, entry, [card], (2,), "").key
+        == sweep_of_cards(plain, entry, [card], (2,), "").key
+    )
 
 
 @pytest.mark.parametrize("name", ["Qwen/Qwen3-32B-FP8", "deepseek-ai/DeepSeek-V4-Flash", "Qwen/Qwen3-8B-AWQ"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import Final, Literal, TypeAlias
@@ -68,7 +69,7 @@ class Filters(Struct, frozen=True, kw_only=True):
     """Ids of cards that are always shown: the person's own and the priced ones."""
 
 
-MOST_ROWS: Final = 20
+MOST_ROWS: Final = 10
 """Cards that are shown at first: with the answers above them two screens."""
 
 
@@ -155,11 +156,33 @@ def matrix_rows(
     rows.sort(key=lambda row: (vendors.index(row[0].vendor), -row[0].memory_gib, row[0].id))
     if filters.order is not Order.VENDOR:
         rows.sort(key=lambda row: _rank(row, filters.order, target))
+    return tuple(rows)
+
+
+def first_rows(
+    rows: Sequence[Row], kept: Collection[str], filters: Filters, target: Target
+) -> tuple[Row, ...]:
+    """At most `MOST_ROWS` of `rows` besides the cards `kept`, unless all are asked for: the best ones, in the order of
+    vendors as many of each, those that serve the target with the fewest GPUs."""
     if filters.with_all:
         return tuple(rows)
-    others = [row[0].id for row in rows if row[0].id not in filters.kept]
-    hidden = frozenset(others[MOST_ROWS:])
+    others = [row for row in rows if row[0].id not in kept]
+    if filters.order is Order.VENDOR:
+        others.sort(key=lambda row: _size(row, target))
+        places: Counter[Vendor] = Counter()
+        rank = {}
+        for card, _ in others:
+            rank[card.id] = places[card.vendor]
+            places[card.vendor] += 1
+        others.sort(key=lambda row: rank[row[0].id])
+    hidden = frozenset(row[0].id for row in others[MOST_ROWS:])
     return tuple(row for row in rows if row[0].id not in hidden)
+
+
+def _size(row: Row, target: Target) -> tuple[float, float]:
+    """GPUs of a row's smallest deployment, and their memory in GiB."""
+    cell = target.smallest(row)
+    return (math.inf, math.inf) if cell is None else (cell.gpus, cell.gpus * row[0].memory_gib)
 
 
 def _rank(row: Row, order: Order, target: Target) -> float:

@@ -47,6 +47,15 @@ initializing the engine.
 """A start on four cards that fails after the pool was taken: only the root error names the card's memory."""
 
 
+MOST_ELEMENTS = 1500
+
+
+def screens(page: Page) -> float:
+    """Height of the page in screens of 900 pixels."""
+    height: int = page.evaluate("document.querySelector('[data-testid=stMainBlockContainer]').scrollHeight")
+    return height / 900
+
+
 class Person:
     """Somebody at an empty browser, whose clicks are counted."""
 
@@ -135,6 +144,9 @@ def test_own_card_first_on_explore(person: Person) -> None:
     first = person.page.locator(".st-key-explore_answer [data-testid=stAlert]").first
     expect(first).to_contain_text(said(person, "Your card: 4", "你的卡"))
     expect(first).to_contain_text("TP 4, EP")
+    person.page.locator(".st-key-explore_matrix .main-svg").first.wait_for()
+    assert person.page.locator("*").count() <= MOST_ELEMENTS
+    assert screens(person.page) <= 2
     assert person.clicks == 6
     person.click(person.page.locator(".st-key-explore_answer button").first)
     expect(person.page.locator(".st-key-verdict [data-testid=stAlert]")).to_contain_text(
@@ -179,7 +191,8 @@ def test_the_card_of_a_failed_start_is_read(person: Person) -> None:
     expect(main).not_to_contain_text("H100 SXM5 80GB")
     expect(main.get_by_role("button", name=re.compile("max_num_seqs = 512"))).to_be_visible()
     box, foot = verdict.bounding_box(), person.page.locator(".st-key-check-input").bounding_box()
-    assert box is not None and foot is not None
+    assert box is not None
+    assert foot is not None
     assert box["y"] < 450 < foot["y"]
     assert person.clicks == 3
 

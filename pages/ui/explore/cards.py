@@ -33,6 +33,7 @@ from kvcore.charts.matrix import (
     cheapest_answer,
     chosen_cards,
     deployment_name,
+    first_rows,
     layout_name,
     matrix_rows,
     own_answer,
@@ -102,7 +103,12 @@ def show(t: Words) -> None:
         tokens=count(swept.max_model_len),
         wanted=count(wanted),
     )
-    st.caption(sentences(t, (caption, *_caveats(scenario, shown, wanted, seen, t))))
+    more = () if not seen.left_out else (
+        t("Shown: the fewest GPUs of each vendor; “Show all cards” adds {cards}.", cards=count(seen.left_out))
+        if filters.order is Order.VENDOR
+        else t("“Show all cards” adds {cards}.", cards=count(seen.left_out)),
+    )  # fmt: skip
+    st.caption(sentences(t, (caption, *more, *_caveats(scenario, shown, wanted, seen, t))))
     st.html(seen.head)
     elements.selectable(
         seen.figure,
@@ -117,10 +123,11 @@ def show(t: Words) -> None:
             "the estimate's error."
         )
     )
-    with st.expander(t("The same as a table"), icon=":material/table:"):
-        st.dataframe(seen.table, hide_index=True, placeholder=DASH, key="explore_table")
+    box, is_opened = elements.fold(t("The same as a table"), "explore_as_table", ":material/table:")
+    if is_opened:
+        box.dataframe(seen.table, hide_index=True, placeholder=DASH, key="explore_table")
     if shared is not None:
-        machines.show(scenario, entry_of(scenario), shared, wanted, t)
+        machines.show(scenario, entry_of(scenario), shared, wanted, t, is_answered=own_id in target.spreads)
 
 
 def _answers(
@@ -217,6 +224,8 @@ class Seen(Struct, frozen=True, kw_only=True):
     own: Answer | None
     answer: Answer
     misses_alone: bool
+    left_out: int
+    """Cards that would be shown but for their number."""
     head: str
     figure: Figure
     table: Table
@@ -231,10 +240,12 @@ def _seen(
     own_id: str,
     t: Words,
 ) -> Seen:
-    rows = matrix_rows(swept.cells, shown, sizes, filters, target)
-    proposed = [row for row in rows if not row[0].is_integrated or row[0].id == own_id]
+    serving = matrix_rows(swept.cells, shown, sizes, filters, target)
+    proposed = [row for row in serving if not row[0].is_integrated or row[0].id == own_id]
     answer = smallest_answer(proposed, {card.id: card for card in shown}, target, swept.max_model_len, t)
-    own = next((own_answer(row, target, t) for row in rows if row[0].id == own_id), None)
+    own = next((own_answer(row, target, t) for row in serving if row[0].id == own_id), None)
+    kept = {*filters.kept, *(cell.accelerator for cell in answer.cells)}
+    rows = first_rows(serving, kept, filters, target)
     if not rows:
         rows = matrix_rows(swept.cells, shown, sizes, replace(filters, with_all=True), target)
     return Seen(
@@ -242,6 +253,7 @@ def _seen(
         own=own,
         answer=answer,
         misses_alone=target.misses_alone(rows),
+        left_out=max(0, len(serving) - len(rows)),
         head=head_html(rows, target, t),
         figure=heat_map(rows, target, t, is_grouped=filters.order is Order.VENDOR),
         table=_table(rows, target, t),

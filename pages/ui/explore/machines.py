@@ -29,7 +29,7 @@ from kvcore.charts.comparison import split_name
 from kvcore.planning import Verdict
 from kvcore.scenario import Scenario
 from pages.ui.explore import explored
-from pages.ui.shared import frames, net, notes, undo
+from pages.ui.shared import elements, frames, net, notes, undo
 
 SIZES = (1, 2, 4, 8, 16)
 TABLE = "explore_machines"
@@ -71,11 +71,36 @@ def planned(scenario: Scenario, entry: ModelEntry, card: Accelerator, cell: Cell
     return cell_scenario(spread_scenario(scenario, cell.replicas), entry, card, cell.tensor_parallel_size)
 
 
-def show(scenario: Scenario, entry: ModelEntry, shared: Shared, wanted: int, t: Words) -> None:
-    """The answer for the chosen card, and a row for each card; a row takes its layout to Plan."""
-    rows = shared.rows
-    st.subheader(t("With the experts of the model spread over the replicas"), anchor=False)
-    own = scenario.accelerator
+def show(
+    scenario: Scenario, entry: ModelEntry, shared: Shared, wanted: int, t: Words, *, is_answered: bool
+) -> None:
+    """The answer for the chosen card unless it stands above, and folded a row for each card; a row takes its layout to
+    Plan."""
+    if not is_answered:
+        _answer(scenario, entry, shared, wanted, t)
+    title = t("With the experts of the model spread over the replicas")
+    box, is_opened = elements.fold(title, "explore_spread", ":material/hub:")
+    if is_opened:
+        with box:
+            _how(t)
+            _table(shared.rows, scenario, entry, t)
+
+
+def _how(t: Words) -> None:
+    """What the layouts of the table are."""
+    st.caption(
+        t(
+            "Data parallel replicas cut the experts over all cards (--data-parallel-size with "
+            "--enable-expert-parallel), over several machines too; tensor parallelism stays inside one. At most "
+            "{most} cards. Choose a row to plan it.",
+            most=count(MOST_CARDS),
+        )
+    )
+
+
+def _answer(scenario: Scenario, entry: ModelEntry, shared: Shared, wanted: int, t: Words) -> None:
+    """The fewest of the chosen card, with a button that plans them."""
+    rows, own = shared.rows, scenario.accelerator
     card, spread = next((row for row in rows if own is not None and row[0].id == own.id), rows[0])
     tokens = shared.max_model_len
     notes.finding(
@@ -86,15 +111,6 @@ def show(scenario: Scenario, entry: ModelEntry, shared: Shared, wanted: int, t: 
     )
     way = spread or longest_request(shared.cells, card)
     _way(scenario, entry, card, way, tokens, t, is_short=spread is None)
-    st.caption(
-        t(
-            "Data parallel replicas cut the experts over all cards (--data-parallel-size with "
-            "--enable-expert-parallel), over several machines too; tensor parallelism stays inside one. At most "
-            "{most} cards. Choose a row to plan it.",
-            most=count(MOST_CARDS),
-        )
-    )
-    _table(rows, scenario, entry, t)
 
 
 def _sentence(
