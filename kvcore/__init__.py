@@ -22,12 +22,19 @@ What cannot be planned is an error with a code, the field it is about and a next
 |---|---|
 | `plan(model=..., **flags)`, `plan(scenario)` | one deployment -> `Plan`, with its `Verdict` |
 | `load_scenario(source)` | a request, or a file with one -> `Scenario` |
+| `replace(plan, **flags)` | the same with other flags -> `Scenario` |
 | `sweep(models=..., accelerators=...)` | many models on many cards |
+| `fewest_gpus(model=..., wanted=...)` | the fewest GPUs of each card that serve a target |
+| `fixes(plan)` | single changes that fix it |
+| `compare(plan, plan)`, `compare_releases("0.30.0", "0.33.0", ...)` | what differs, and why |
+| `curve(plan)` | requests at once by length, as rows for a data frame |
+| `launch_files(plan)`, `result(plan)` | files that start it; the JSON of `kvcore plan` |
 | `catalogue` | the bundled models and accelerators |
-| `read_log(text)` | a start-up log -> what it printed |
+| `read_log(text)`, `request_of_log(text)` | a start-up log -> what it printed, what it asked for |
+| `Request` | the type of a request: every flag with its values, for editors and type checkers |
 | `KvPlannerError` | every error: `ScenarioError`, `ModelError`, `EngineRefusalError`, ... |
 
-`python -m kvcore` is the same from a shell. Longer examples: docs/library.md; each field: docs/contract.md.
+`kvcore` is the same from a shell. Longer examples: docs/library.md; each field: docs/contract.md.
 """
 
 from importlib import import_module
@@ -48,7 +55,18 @@ if TYPE_CHECKING:
         WorkloadError,
     )
     from kvcore.evidence.log.reader import read_log
-    from kvcore.library import load_scenario, plan, sweep
+    from kvcore.flags.typed import Request
+    from kvcore.library import load_scenario, plan, replace, sweep
+    from kvcore.library.everyday import (
+        compare,
+        compare_releases,
+        curve,
+        fewest_gpus,
+        fixes,
+        launch_files,
+        request_of_log,
+        result,
+    )
     from kvcore.planning import Plan, Verdict
     from kvcore.scenario import Scenario
 
@@ -64,25 +82,41 @@ __all__ = [
     "ManifestError",
     "ModelError",
     "Plan",
+    "Request",
     "Scenario",
     "ScenarioError",
     "Verdict",
     "WorkloadError",
     "catalogue",
+    "compare",
+    "compare_releases",
+    "curve",
+    "fewest_gpus",
+    "fixes",
+    "launch_files",
     "load_scenario",
     "plan",
     "read_log",
+    "replace",
+    "request_of_log",
+    "result",
     "sweep",
 ]
 
+_EVERYDAY: Final = (
+    "compare", "compare_releases", "curve", "fewest_gpus", "fixes", "launch_files", "request_of_log", "result",
+)  # fmt: skip
 _HOMES: Final = {
     "Plan": "planning",
+    "Request": "flags.typed",
     "Scenario": "scenario",
     "Verdict": "planning",
     "load_scenario": "library",
     "plan": "library",
     "read_log": "evidence.log.reader",
+    "replace": "library",
     "sweep": "library",
+    **dict.fromkeys(_EVERYDAY, "library.everyday"),
 }
 """The module of each name that is not an error."""
 

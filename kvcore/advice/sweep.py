@@ -297,7 +297,7 @@ def _digest(
     kind: str, flags: Scenario, label: str, cards: Sequence[Accelerator], sizes: Sequence[int]
 ) -> str:
     names = [card.id if _is_known(card) else repr(card) for card in cards]
-    facts = repr((kind, flags, label, names, tuple(sizes)))
+    facts = repr((kind, astuple(flags), label, names, tuple(sizes)))
     return hashlib.blake2b(facts.encode("utf-8", "replace"), digest_size=32).hexdigest()
 
 

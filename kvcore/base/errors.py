@@ -178,6 +178,18 @@ def not_among(field: str, value: object, options: Iterable[str]) -> ScenarioErro
     return invalid(field, value, f"it must be one of {', '.join(options)}")
 
 
+def checked_text(field: str, value: object) -> str:
+    """A value that must be a text. Raises ScenarioError `invalid-value`.
+
+    Example:
+        >>> checked_text("model", "Qwen/Qwen3-8B")
+        'Qwen/Qwen3-8B'
+    """
+    if not isinstance(value, str):
+        raise invalid(field, type(value).__name__, "it must be a text")
+    return value
+
+
 def defect(error: Exception) -> DefectError:
     """The coded error that stands for an unexpected one. The log gets its type and place, never what a visitor sent.
 

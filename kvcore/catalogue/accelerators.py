@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final
 from msgspec import Meta
 from msgspec.structs import asdict
 
-from kvcore.base.errors import CatalogueError, invalid
+from kvcore.base.errors import CatalogueError, checked_text, invalid
 from kvcore.base.kept import Keeper
 from kvcore.base.quantity import Grade
 from kvcore.base.toml_files import file_text
@@ -159,7 +159,7 @@ def find_accelerator(text: str) -> Accelerator:
         >>> find_accelerator("NVIDIA H100 80GB HBM3").id, find_accelerator("h100-80gb").id
         ('H100-80GB', 'H100-80GB')
     """
-    found = bundled_accelerator(text) or spellings().get(spelling(text))
+    found = bundled_accelerator(checked_text("accelerator", text)) or spellings().get(spelling(text))
     if found is None:
         ids = {spelling(card.id): card.id for card in load_accelerators()}
         from difflib import get_close_matches

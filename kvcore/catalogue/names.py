@@ -15,7 +15,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from kvcore.base.errors import CatalogueError, Notice, notice, shorten
+from kvcore.base.errors import CatalogueError, Notice, checked_text, notice, shorten
 from kvcore.base.words import msg
 from kvcore.catalogue.models import ModelEntry, own_id
 from kvcore.catalogue.siblings import bundled_model, known_ids
@@ -166,7 +166,7 @@ def find_model(model: str) -> ModelEntry:
         >>> find_model("qwen/qwen3-32b").id, find_model("/models/Qwen3-32B").id
         ('Qwen/Qwen3-32B', 'Qwen/Qwen3-32B')
     """
-    known = bundled_model(model)
+    known = bundled_model(checked_text("model", model))
     if known is None:
         from difflib import get_close_matches
 

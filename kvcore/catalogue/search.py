@@ -13,6 +13,7 @@ from typing import Final, TypeVar
 
 from msgspec import Struct
 
+from kvcore.base.errors import checked_text
 from kvcore.catalogue.accelerators import Accelerator, load_accelerators
 from kvcore.catalogue.models import model_ids
 from kvcore.catalogue.names import candidates
@@ -61,7 +62,7 @@ def search_models(text: str, limit: int = 8) -> tuple[str, ...]:
         >>> search_models("no such thing")
         ()
     """
-    named = candidates(text)
+    named = candidates(checked_text("search", text))
     return tuple(dict.fromkeys((*named, *_best(text, _models(), limit))))[:limit]
 
 
@@ -72,7 +73,7 @@ def search_accelerators(text: str, limit: int = 8) -> tuple[Accelerator, ...]:
         >>> [card.id for card in search_accelerators("80gb a100")][:2]
         ['A100-80GB', 'A100-PCIe-80GB']
     """
-    return _best(text, _accelerators(), limit)
+    return _best(checked_text("search", text), _accelerators(), limit)
 
 
 def words_of(text: str) -> tuple[str, ...]:

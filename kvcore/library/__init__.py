@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, overload
+from typing import TYPE_CHECKING, Any, Final, Unpack, overload
 
 from msgspec import Struct
 
@@ -19,6 +19,7 @@ from kvcore import catalogue, planning
 from kvcore.base.errors import ScenarioError, invalid
 from kvcore.base.untrusted import utf8_text
 from kvcore.engines.registry import engine_names
+from kvcore.library.change import with_read
 from kvcore.planning import Plan
 from kvcore.scenario import Scenario
 from kvcore.wire.fields import Json
@@ -26,6 +27,7 @@ from kvcore.wire.request import from_hub, parse_request, scenario_from_request
 
 if TYPE_CHECKING:
     from kvcore.advice.sweep import SweptModel
+    from kvcore.flags.typed import Flags, Request
 
 SIZES: Final = (1, 2, 4, 8)
 """Tensor parallel sizes of a sweep."""
@@ -53,21 +55,18 @@ VARIED: Final = (
 
 
 @overload
-def plan(scenario: Scenario, /) -> Plan: ...
+def plan(scenario: Scenario | Plan, /, **flags: Unpack[Request]) -> Plan: ...
 
 
 @overload
-def plan(*, model: str, accelerator: str | Mapping[str, object] | None = None, **flags: object) -> Plan: ...
+def plan(**flags: Unpack[Request]) -> Plan: ...
 
 
-@overload
-def plan(*, config: Mapping[str, object], **flags: object) -> Plan: ...
-
-
-def plan(scenario: Scenario | None = None, /, **flags: object) -> Plan:
+def plan(scenario: Scenario | Plan | None = None, /, **flags: Unpack[Request]) -> Plan:
     """The memory plan of one deployment: of a scenario, or of the fields of a request (docs/contract.md).
 
-    A model that is not bundled is looked up on the Hugging Face Hub, unless HF_HUB_OFFLINE=1.
+    Flags behind a scenario, or a plan, change it. A model that is not bundled is looked up on the Hugging Face Hub,
+    unless HF_HUB_OFFLINE=1.
 
     Raises KvPlannerError with the code, the field and a next step. A deployment that does not fit is no error but a
     plan with its verdict.
@@ -76,20 +75,54 @@ def plan(scenario: Scenario | None = None, /, **flags: object) -> Plan:
         >>> found = plan(model="Qwen/Qwen3-32B", accelerator="H100-80GB", tensor_parallel_size=2)
         >>> found.verdict.value
         'fits'
-        >>> plan(found.scenario) == found
-        True
+        >>> plan(found.scenario) == found, plan(found, kv_cache_dtype="fp8").cache.tokens > found.cache.tokens
+        (True, True)
     """
     if scenario is None:
-        scenario = load_scenario(flags)
-    elif flags:
-        raise TypeError("a scenario carries its own flags: change it with msgspec.structs.replace")
-    return planning.plan(scenario)
+        return planning.plan(load_scenario(flags))
+    return planning.plan(changed(scenario, flags))
+
+
+def replace(given: Scenario | Plan, **flags: Unpack[Request]) -> Scenario:
+    """A scenario with other flags, by their names and with the checks of a request; None takes the engine's default.
+
+    Another card takes the engine that runs there. Raises KvPlannerError.
+
+    Example:
+        >>> start = load_scenario({"model": "Qwen/Qwen3-8B", "accelerator": "L4-24GB"})
+        >>> replace(start, tensor_parallel_size=2, max_model_len="auto").parallel.tensor_parallel_size
+        2
+        >>> replace(start, tensor_parallel_size=0)
+        Traceback (most recent call last):
+        kvcore.base.errors.ScenarioError: tensor_parallel_size cannot be 0: it must lie between 1 and 1024
+    """
+    return changed(given, flags)
+
+
+def changed(given: Scenario | Plan, flags: Mapping[str, object]) -> Scenario:
+    """`replace` with flags as a mapping."""
+    scenario = given.scenario if isinstance(given, Plan) else given
+    if not isinstance(scenario, Scenario):
+        raise invalid(
+            "scenario", type(given).__name__, "it must be a Scenario or a Plan; load_scenario reads others"
+        )
+    if not flags:
+        return scenario
+    asked: dict[str, object] = {"model": scenario.model}
+    if not ({"model", "config"} & flags.keys()):
+        asked |= {"config": scenario.config.raw}
+    if not ({"engine", "engine_version", "accelerator"} & flags.keys()):
+        asked |= {"engine": scenario.engine, "engine_version": scenario.engine_version}
+    elif "engine_version" in flags and not {"engine", "accelerator"} & flags.keys():
+        asked |= {"engine": scenario.engine}
+    read = scenario_from_request(_as_json(asked | dict(flags)), from_hub)
+    return with_read(scenario, read, flags.keys())
 
 
 def load_scenario(source: str | os.PathLike[str] | Mapping[str, object]) -> Scenario:
     """The scenario of a request, given as a mapping or as the path of a JSON file.
 
-    Raises KvPlannerError, and OSError for a file that cannot be read.
+    Raises KvPlannerError, for a file that cannot be read too.
 
     Example:
         >>> load_scenario({"model": "Qwen/Qwen3-8B", "max_model_len": "auto"}).max_model_len
@@ -97,7 +130,14 @@ def load_scenario(source: str | os.PathLike[str] | Mapping[str, object]) -> Scen
     """
     if isinstance(source, Mapping):
         return scenario_from_request(_as_json(source), from_hub)
-    return scenario_from_request(parse_request(utf8_text(Path(source).read_bytes())), from_hub)
+    if not isinstance(source, str | os.PathLike):
+        raise invalid("source", type(source).__name__, "it must be a mapping, or the path of a JSON file")
+    try:
+        data = Path(source).read_bytes()
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no path"
+        raise ScenarioError("file-not-read", field="source", value=str(source), error=reason) from None
+    return scenario_from_request(parse_request(utf8_text(data)), from_hub)
 
 
 def sweep(
@@ -105,7 +145,7 @@ def sweep(
     models: Iterable[str] = (),
     accelerators: Iterable[str] = (),
     tensor_parallel_sizes: Sequence[int] = SIZES,
-    **flags: object,
+    **flags: Unpack[Flags],
 ) -> Iterator[SweptModel]:
     """Each of `models` on each of `accelerators` at each size, all with the same flags; catalogue ids, or none for all.
 

@@ -330,6 +330,10 @@ class ModelConfig(Keeper):
     headers: Headers | None = None
     """Headers of the checkpoint's files, for a class that no family reads."""
 
+    def __getstate__(self) -> object:
+        """A copy has the files, and reads them anew."""
+        return {name: getattr(self, name) for name in self.__dataclass_fields__}
+
     @classmethod
     def from_mapping(
         cls,

@@ -13,9 +13,10 @@ from typing import Final, NamedTuple
 from msgspec import Struct, msgpack
 from msgspec.structs import replace
 
-from kvcore.base.errors import Notice, notice
-from kvcore.base.parts import KV_CACHE
+from kvcore.base.errors import Notice, notice, shorten
+from kvcore.base.parts import KV_CACHE, PARTS
 from kvcore.base.quantity import Quantity
+from kvcore.base.units import gib
 from kvcore.cache.capacity import CachePlan, least_state_blocks, plan_cache
 from kvcore.cache.spec import LayerSpec
 from kvcore.cache.states import aligned_block_size, has_states, rank_layer_specs
@@ -120,6 +121,43 @@ class Plan(Struct, frozen=True, kw_only=True):
     engines: tuple[Share, ...] = ()
     """All engines of the card in the order of start; empty where it is alone."""
 
+    def __reduce__(self) -> tuple[Callable[[Scenario], Plan], tuple[Scenario]]:
+        """A copy, or what another process has, is planned from the same scenario: it is equal, and small."""
+        return plan, (self.scenario,)
+
+    def __eq__(self, other: object) -> bool:
+        """Whether both say the same of the same scenario; what is read of its config is compared by the config."""
+        if not isinstance(other, Plan):
+            return NotImplemented
+        return self is other or (
+            self.scenario == other.scenario
+            and all(getattr(self, name) == getattr(other, name) for name in _FOUND)
+        )
+
+    def __hash__(self) -> int:
+        """That of its scenario: equal scenarios have equal plans."""
+        return hash(self.scenario)
+
+    def __repr__(self) -> str:
+        """Three lines: verdict and capacity, what is served on what, the parts of a rank's memory in GiB."""
+        cache, memory, resolved = self.cache, self.memory, self.resolved
+        room = (
+            ""
+            if cache is None
+            else f": {cache.max_concurrency:.2f} at once, {cache.tokens:,} tokens of cache"
+        )
+        parts = "memory unknown: no card is named"
+        if memory is not None:
+            sizes = ((part.name, getattr(memory, part.name).value) for part in PARTS)
+            parts = ", ".join(f"{name} {gib(size):.2f}" for name, size in sizes) + " GiB"
+        card, cut = self.accelerator.id, self.scenario.parallel
+        engine = f"{resolved.engine.name} {resolved.engine_version}"
+        return (
+            f"Plan: {self.verdict.value} at {resolved.max_model_len:,} tokens{room}\n"
+            f"  {shorten(self.scenario.model)} on {cut.ranks} × {card}, {engine}\n"
+            f"  {parts}"
+        )
+
     @property
     def missing_bytes(self) -> float:
         """Memory that the start lacks on the worst rank: for its parts, or for one request of full length; 0 where all
@@ -139,6 +177,14 @@ class Plan(Struct, frozen=True, kw_only=True):
     def parameter_bytes_per_rank(self) -> int:
         """Bytes of parameters, each once, on the worst rank."""
         return self.weights.parameters
+
+
+_FOUND: Final = tuple(
+    name
+    for name in Plan.__struct_fields__
+    if name not in ("scenario", "architecture", "quantization", "surroundings")
+)
+"""What a plan found out: all but what it was made of, and what is compared by identity."""
 
 
 class Loaded(NamedTuple):

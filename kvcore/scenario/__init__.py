@@ -14,6 +14,7 @@ from typing import Any, Final, TypeVar
 from msgspec import Struct, field, msgpack
 from msgspec.structs import replace
 
+from kvcore.base.errors import shorten
 from kvcore.base.kept import found_with
 from kvcore.base.parts import MEASURED_FIELDS
 from kvcore.catalogue.accelerators import Accelerator
@@ -23,6 +24,8 @@ from kvcore.model.config import ModelConfig
 from kvcore.tables import wrong
 
 T = TypeVar("T")
+PRINTED_CHARACTERS: Final = 160
+"""Longest line of a scenario as it prints itself."""
 AUTO = "auto"
 """Value of a dtype flag that leaves the choice to the engine."""
 DEFAULT_ENGINE: Final = "vllm"
@@ -303,6 +306,34 @@ class Scenario(Struct, frozen=True, kw_only=True):
     """Bounds of pixels, frames and the like for the processor of images and video."""
     surroundings: Surroundings = Surroundings()
     measured: Measured = Measured()
+
+    def __hash__(self) -> int:
+        """Equal scenarios have the same; variables and limits, which are mappings, are left to the comparison."""
+        return hash((self.model, self.config, self.accelerator, self.engine, self.engine_version, self.parallel,
+                     self.max_model_len, self.max_num_seqs, self.gpu_memory_utilization))  # fmt: skip
+
+    def __repr__(self) -> str:
+        """Three lines: what is served on what, the engine, the flags that are set."""
+        card = "a card that is not named" if self.accelerator is None else self.accelerator.id
+        names = sorted(set_fields(self) - {"accelerator", "checkpoint", "engine", "engine_version"})
+        flags = ", ".join(f"{name}={_plain_text(value_of(self, name))}" for name in names)
+        version = self.engine_version or "newest release"
+        return "\n".join(
+            shorten(line, PRINTED_CHARACTERS)
+            for line in (
+                f"Scenario: {self.model} on {self.parallel.ranks} × {card}",
+                f"  {self.engine}, {version}",
+                f"  {flags or 'no flag is set'}",
+            )
+        )
+
+
+def _plain_text(value: object) -> str:
+    """A value in one line: an enum as the engine spells it, a record by its fields that are set."""
+    if isinstance(value, Struct):
+        said = {name: getattr(value, name) for name in value.__struct_fields__ if name != "config"}
+        return "{" + ", ".join(f"{name}: {one}" for name, one in said.items() if one not in (None, ())) + "}"
+    return str(value) if isinstance(value, StrEnum) else repr(value)
 
 
 def nested(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Final
 
 from msgspec.structs import asdict, replace
 
-from kvcore.base.errors import CatalogueError, LogError, Notice, shorten
+from kvcore.base.errors import CatalogueError, LogError, Notice, checked_text, shorten
 from kvcore.base.units import GIB, ceil_div
 from kvcore.catalogue.accelerators import Vendor
 from kvcore.catalogue.names import Recognition, recognized, recognized_notice, recognized_start
@@ -113,7 +113,7 @@ def read_log(given: str | bytes) -> StartupLog:
         >>> log.worst_rank.available_kv_gib.value, log.worst_rank.available_kv_gib.line_number
         (52.8, 1)
     """
-    log = clean_log(given)
+    log = clean_log(given if isinstance(given, bytes) else checked_text("log", given))
     starts = start_offsets(log)
     engine, card_name = engine_of(log), card_of(log)
     chosen: StartupLog | None = None
