@@ -363,6 +363,10 @@ class Flags(TypedDict, total=False):
     shm_gib: float | None
     """Shared memory of the machine or the container: `df -h /dev/shm`. Docker and Kubernetes give
     0.0625. Empty is unknown."""
+    other_engines: str | None
+    """In the order of start, apart by semicolons: a model with its fraction (Qwen/Qwen3-8B 0.3), or
+    with kv=2 GiB, or the memory that something takes (7.2 GiB). The word this stands for the
+    planned engine, which is the last without it."""
     additional_config: Mapping[str, object] | None
     env: Mapping[str, str | int | float] | None
     surroundings: Surroundings | None
