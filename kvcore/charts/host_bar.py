@@ -19,10 +19,11 @@ LABELS: Final = {
     "host_tier": (msg("Tier"), KV_CACHE.name),
     "host_buffers": (msg("Buffers of the connector"), "unaccounted"),
     "host_weights": (msg("Weights left to the host"), WEIGHTS.name),
+    "host_tables": (msg("Tables of n-grams"), "cuda_graphs"),
     "host_workers": (msg("Workers"), FRAMEWORK.name),
     "host_servers": (msg("API servers"), SYSTEM.name),
     "host_items": (msg("Images and video"), "activations"),
-    "host_asleep": (msg("Weights while asleep"), "cuda_graphs"),
+    "host_asleep": (msg("Weights while asleep"), "after_pool"),
 }
 """By the quantity: its label, and the class of its colour."""
 FREE: Final = msg("Free")

@@ -132,7 +132,8 @@ def sleep_notices(scenario: Scenario, memory: RankMemory) -> Iterator[Notice]:
 
 def saving_variable(scenario: Scenario, resolved: Resolved, host: HostMemory) -> str | None:
     """The variable that saves the rounding of pinned tensors, where there are any; None where it saves nothing."""
-    is_pinned = scenario.cpu_offload_gb and scenario.env.get(NOT_PINNED) != "1"
+    has_tables = any(part.name == "host_tables" for part in host.parts)
+    is_pinned = (scenario.cpu_offload_gb or has_tables) and scenario.env.get(NOT_PINNED) != "1"
     has_tensors = any(not tier.shm_bytes and tier.asked_bytes and tier.blocks for tier in host.tiers)
     is_native = any(tier.taken.value > (tier.asked_bytes or tier.taken.value) for tier in host.tiers)
     if resolved.version < BOUNDED_SINCE or any(name in scenario.env for name in ALLOCATOR):

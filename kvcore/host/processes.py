@@ -73,29 +73,30 @@ def _between(name: str, count: Quantity, ends: tuple[float, float], source: str)
 
 
 def process_parts(
-    scenario: Scenario, architecture: Architecture, weights_bytes: float
+    scenario: Scenario, architecture: Architecture, weights_bytes: float, ranks: int, replicas: int
 ) -> tuple[Quantity, ...]:
-    """Workers, API servers and the cache of images and video of all replicas, in bytes; asleep, the weights too.
+    """Workers, API servers and the cache of images and video of one machine, in bytes; asleep, the weights too.
 
-    `weights_bytes`: those of a rank. A server is started for each replica where none is said.
+    `weights_bytes`: those of a rank; `ranks` and `replicas`: those on the machine. A server is started for each replica
+    where none is said.
 
     Source: vllm/entrypoints/cli/serve.py: api_server_count (0.33.0); vllm/config/multimodal.py:mm_processor_cache_gb;
     vllm/device_allocator/cumem.py:CuMemAllocator.sleep (0.33.0): pinned, each allocation rounded up.
     """
-    table, parallel = PROCESSES.load(), scenario.parallel
-    servers = given("api_servers", parallel.data_parallel_size)
+    table = PROCESSES.load()
+    servers = given("api_servers", replicas)
     parts = [
-        _between("host_workers", given("ranks", parallel.ranks), table.worker_gib, table.source),
+        _between("host_workers", given("ranks", ranks), table.worker_gib, table.source),
         _between("host_servers", servers, table.api_server_gib, table.source),
     ]
     if architecture.is_multimodal and not scenario.language_model_only:
-        holders = given("servers_and_replicas", 2 * parallel.data_parallel_size)
+        holders = given("servers_and_replicas", 2 * replicas)
         source = "vllm/config/multimodal.py:MultiModalConfig.mm_processor_cache_gb (0.33.0), filled as used"
         parts.append(_between("host_items", holders, (0.0, table.item_cache_gib), source))
     if scenario.enable_sleep_mode:
         source = "vllm/device_allocator/cumem.py:CuMemAllocator.sleep (0.33.0): level 1, asleep"
         ends = weights_bytes / GIB, 2 * weights_bytes / GIB
-        parts.append(_between("host_asleep", given("ranks", parallel.ranks), ends, source))
+        parts.append(_between("host_asleep", given("ranks", ranks), ends, source))
     return tuple(parts)
 
 

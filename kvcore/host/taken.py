@@ -8,7 +8,7 @@ from typing import Final
 from msgspec import Struct
 
 from kvcore.base.quantity import Grade, Quantity, figure, given
-from kvcore.base.units import GIB, round_up
+from kvcore.base.units import GIB, ceil_div, round_up
 from kvcore.cache.capacity import CachePlan
 from kvcore.catalogue.accelerators import Accelerator
 from kvcore.engine.protocol import Resolved
@@ -33,6 +33,9 @@ class HostMemory(Struct, frozen=True, kw_only=True):
     """What its flags ask for, of all ranks of one engine; replicas take it again."""
     tiers: tuple[Tier, ...]
     replicas: int
+    """Of one machine."""
+    machines: int
+    """That one engine is spread over."""
     processes: tuple[Quantity, ...]
     """What its processes take besides, of all replicas."""
     queues: Quantity | None
@@ -54,8 +57,8 @@ class HostMemory(Struct, frozen=True, kw_only=True):
 
     @property
     def bytes_per_node(self) -> int:
-        """The same of all replicas, where they share a machine."""
-        return self.bytes_per_engine * self.replicas
+        """The same on one machine: of its replicas, or its part of an engine that takes several."""
+        return ceil_div(self.bytes_per_engine * self.replicas, self.machines)
 
     @property
     def shm_bytes_per_engine(self) -> int:
@@ -101,23 +104,29 @@ def host_memory(
 
     `weights_bytes`: those of a rank on its card.
     """
-    if not asks_for_host_memory(scenario):
+    if not asks_for_host_memory(scenario) and not architecture.host_tables:
         return None
     tiers = () if cache is None or not cache.groups else tiers_of(scenario, resolved, accelerator, cache)
     parts = [tier.taken for tier in tiers]
     if scenario.cpu_offload_gb:
         parts.append(_offloaded(scenario, architecture, quantization, resolved))
+    if architecture.host_tables:
+        parts.append(_tables(scenario, architecture, resolved))
     is_stated = scenario.node_memory_gib is not None or scenario.shm_gib is not None
     if not parts and not scenario.enable_sleep_mode and not is_stated:
         return None
+    ranks, on_machine = scenario.parallel.ranks_per_replica, accelerator.devices_per_node
+    replicas = max(1, min(scenario.parallel.data_parallel_size, on_machine // ranks))
+    here = min(on_machine, ranks * replicas)
     return HostMemory(
         parts=tuple(parts),
         tiers=tiers,
-        replicas=scenario.parallel.data_parallel_size,
-        processes=process_parts(scenario, architecture, weights_bytes),
+        replicas=replicas,
+        machines=ceil_div(ranks, on_machine),
+        processes=process_parts(scenario, architecture, weights_bytes, here, replicas),
         queues=queues_of(scenario),
         cached=_cached(scenario, weights_bytes),
-        shm_floor_bytes=shm_floor_bytes(scenario.parallel.ranks),
+        shm_floor_bytes=shm_floor_bytes(here),
     )
 
 
@@ -131,6 +140,26 @@ def _cached(scenario: Scenario, weights_bytes: float) -> Quantity:
     source = "vllm/model_executor/model_loader/weight_utils.py:safetensors_weights_iterator (0.33.0)"
     grade = Grade.EXACT if known else Grade.DERIVED
     return figure("host_cached", int(size), grade=grade, source=source)
+
+
+def _tables(scenario: Scenario, architecture: Architecture, resolved: Resolved) -> Quantity:
+    """Tables of n-grams: each rank pins its rows and their scales, rounded up. All replicas share them out.
+
+    Source: vllm/models/deepseek_v41/common/engram.py:_allocate_weights (0.33.0): "pin_memory rounds up to a power of
+    two"; vllm/config/engram.py:EngramConfig.cpu_offload, true by default.
+    """
+    parallel = scenario.parallel
+    threshold = rounding_threshold(scenario, resolved.version)
+    sizes: Counter[int] = Counter()
+    for table in architecture.host_tables:
+        rows = ceil_div(table.rows, parallel.tensor_parallel_size * parallel.data_parallel_size)
+        sizes.update(pinned_size(rows * width, threshold) for width in (table.row_bytes, table.scale_bytes))
+    return in_the_host(
+        "host_tables",
+        given("ranks", parallel.tensor_parallel_size),
+        sizes,
+        source="vllm/models/deepseek_v41/common/engram.py:_allocate_weights (0.33.0)",
+    )
 
 
 def _offloaded(

@@ -253,6 +253,16 @@ class SparkDraft(Struct, frozen=True, kw_only=True):
     """Of each token, what the model keeps for it while its own last layer runs."""
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HostTable:
+    """A table in the host's memory, an element a byte, with a scale byte for each block of a row. Ranks share its rows
+    out."""
+
+    rows: int
+    row_bytes: int
+    scale_bytes: int
+
+
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Architecture(Keeper):
     """A model before any deployment decision.
@@ -298,6 +308,8 @@ class Architecture(Keeper):
     """Their checkpoint prefix without the index, "" when they continue the numbers of the decoder layers."""
     draft_modules: tuple[Module, ...] = ()
     """Modules that those layers share, under their full checkpoint names."""
+    host_tables: tuple[HostTable, ...] = ()
+    """Tables that stay in the host's memory, where ranks look rows up."""
     drafts_are_quantized: bool = True
     """Whether the quantization of the checkpoint covers them."""
     draft_steps: int = 0

@@ -36,6 +36,8 @@ WINDOW_BLOCK: Final = 32
 """Source: the same, `swa_cache_layer`."""
 RING_ROWS: Final = 8
 """Source: vllm/models/deepseek_v41/compressor.py:CompressorStateCache (0.33.0)."""
+TABLE_BLOCK: Final = 32
+"""Elements of a row of a table of n-grams that share a scale. Source: the same, common/engram.py."""
 RATIOS: Final = frozenset({0, 1, 2})
 """Tokens that a compressed latent stands for. Source: the same, `compress_ratio`."""
 
@@ -88,9 +90,24 @@ def read(config: ModelConfig) -> arch.Architecture:
         ),
         residual_streams=section.integer("hc_mult"),
         token_choice=chosen(section),
+        host_tables=read_tables(section),
         spark=read_spark(section, heads, sees=vision is not None),
     )
     return built if vision is None else enc.with_encoders(built, image_encoder(vision, hidden))
+
+
+def read_tables(section: Section) -> tuple[arch.HostTable, ...]:
+    """The tables of n-grams, one for each layer that looks them up.
+
+    Source: vllm/models/deepseek_v41/common/engram.py:EngramLayout, can_share_engram_tables (0.33.0): block_size 32.
+    """
+    rows = section.integers("engram_num_embeddings") or ()
+    if not rows:
+        return ()
+    width = section.integer("engram_head_dim")
+    return tuple(
+        arch.HostTable(rows=count, row_bytes=width, scale_bytes=width // TABLE_BLOCK) for count in rows
+    )
 
 
 def layer_body(
