@@ -17,8 +17,9 @@ from kvcore.replay.reuse import reuse_of
 from kvcore.replay.series import replayed
 from kvcore.replay.settings import Settings, rules_of
 from kvcore.replay.trace import Contents, TraceRequest
-from tests.traffic_mixes import BLOCK, interleaved
+from tests.traffic_mixes import interleaved
 
+BLOCK = 16
 RATES = UserClock(prefill_tokens_per_second=1e6, decode_tokens_per_second=1e4)
 
 
@@ -55,8 +56,8 @@ def tools(agents: int, turns: int) -> list[TraceRequest]:
 
 
 TRACES = {
-    "chat": lambda: interleaved("chat")[:400],
-    "agents": lambda: interleaved("agents")[:250],
+    "chat": lambda: interleaved("chat", 4000, 0)[:400],
+    "agents": lambda: interleaved("agents", 4000, 0)[:250],
     "documents": lambda: documents(12, 150, 800),
     "many documents": lambda: documents(60, 200, 400),
     "tools": lambda: tools(12, 10),
@@ -112,7 +113,7 @@ def test_a_simulated_cache_finds_the_same(names: list[int], size: int) -> None:
 
 
 def test_a_sampled_trace_is_close_to_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    requests = interleaved("chat")
+    requests = interleaved("chat", 4000, 0)
     whole = reuse_of(requests, BLOCK)
     monkeypatch.setattr(reuse, "MAX_ACCESSES", 60_000)
     sample = reuse_of(requests, BLOCK)

@@ -1,80 +1,129 @@
-"""Capacity in the steady state, compared with the replay of vLLM's scheduler on eight mixes."""
+"""Capacity in the steady state, compared with the replay of vLLM's scheduler on eight mixes and all cache kinds."""
 
 from __future__ import annotations
 
-import math
 from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvcore.workload.steady import EARNED, PREEMPTED, Shares, Steady, steady_state
-from tests.traffic_mixes import BLOCK, MAX_MODEL_LEN, MIXES, SYSTEM, cells_of, saturated
+from kvcore.cache.capacity import CacheGroup
+from kvcore.cache.spec import CacheKind
+from kvcore.workload.held import Holding
+from kvcore.workload.steady import EARNED, PREEMPTED, steady_state
+from tests.traffic_mixes import MIXES, MODELS, cell
 
-BLOCKS = 4000
-BATCHED = 8192
+HOPEFUL = 0.02
+REPRESENTATIVE = (
+    ("gpt-oss-120b", "lognormal"),
+    ("Nemotron-Nano-9B-v2", "exponential"),
+    ("Qwen3-8B", "heavy-tailed"),
+    ("gemma-3-27b", "ten-percent-long"),
+    ("gemma-3-27b", "constant"),
+    ("Qwen3.5-35B-A3B", "summarise"),
+    ("gpt-oss-120b", "chat"),
+    ("DeepSeek-V2-Lite", "agents"),
+    ("Llama-4-Scout", "summarise"),
+)
+"""Each mix and each model at least once; all of them: `python -m benchmarks.steady`."""
 
 
-def steady_of(mix: str) -> Steady:
-    """The steady state of a mix; what all prompts begin with is stored once."""
-    shared = SYSTEM.get(mix, 0) // BLOCK
-    found = steady_state(
-        cells_of(mix),
-        lambda lengths: [(math.ceil(length / BLOCK) - shared) / (BLOCKS - shared) for length in lengths],
-        MAX_MODEL_LEN, is_async=True, shared_tokens=SYSTEM.get(mix, 0),
+def test_all_mixes_and_models_are_represented() -> None:
+    assert {model for model, _ in REPRESENTATIVE} == set(MODELS)
+    assert {mix for _, mix in REPRESENTATIVE} == set(MIXES)
+
+
+@pytest.mark.parametrize(("model", "mix"), REPRESENTATIVE)
+def test_as_many_requests_run_as_in_the_replay(model: str, mix: str) -> None:
+    found = cell(model, mix, 32_768)
+    assert -EARNED <= found.error <= HOPEFUL
+    assert found.preempted is not None
+    assert found.preempted <= PREEMPTED
+
+
+def group(kind: CacheKind, size: int = 16, window: int = 0, most: int = 1 << 20) -> CacheGroup:
+    return CacheGroup(
+        kind=kind, layers=1, block_size=size, block_tokens=size, page_size_bytes=1, blocks_per_request=most,
+        window_tokens=window,
     )  # fmt: skip
-    assert found is not None
-    return found
 
 
-@pytest.mark.parametrize("mix", MIXES)
-def test_as_many_requests_run_as_in_the_replay(mix: str) -> None:
-    found = steady_of(mix).running(4 * BLOCKS, BATCHED)
-    assert found == pytest.approx(saturated(mix, BLOCKS, 4 * BLOCKS).running, rel=EARNED)
+FULL = group(CacheKind.FULL_ATTENTION)
 
 
-@pytest.mark.parametrize("mix", MIXES)
-def test_beyond_these_seats_the_replay_preempts(mix: str) -> None:
-    seats = steady_of(mix).most_seats()
-    if seats is None:
-        assert saturated(mix, BLOCKS, 4 * BLOCKS).preempted <= PREEMPTED
-        return
-    low, high = math.floor(seats * (1 - EARNED)), math.ceil(seats * (1 + EARNED))
-    assert saturated(mix, BLOCKS, low).preempted <= PREEMPTED
-    assert saturated(mix, BLOCKS, high).preempted >= PREEMPTED
-
-
-def shares_of(blocks: int) -> Shares:
-    """The steady state of a pool of so many blocks of 16 tokens, with one group of full attention."""
-    return lambda lengths: [math.ceil(length / 16) / blocks for length in lengths]
+def pool_of(blocks: int, *groups: CacheGroup, batch_tokens: int = 8192, is_async: bool = True) -> Holding:
+    """A pool of so many blocks, with one group of full attention unless others are given."""
+    return Holding(blocks=blocks, groups=groups or (FULL,), batch_tokens=batch_tokens, is_async=is_async)
 
 
 def test_by_hand() -> None:
     # 16-token blocks; 10 prompt tokens and 4 answers: 10 to 13 tokens, always 1 block of 20.
-    found = steady_state([(10, 4, 3)], shares_of(20), 4096, is_async=False)
+    found = steady_state([(10, 4, 3)], pool_of(20, batch_tokens=13, is_async=False), 4096)
     assert found is not None
     assert found.mean_share == pytest.approx(1 / 20)
     assert (found.growth, found.spread) == (0, 0)
     assert found.most_seats() is None
-    assert found.running(8, 8192) == 8
+    assert found.running(3) == 3
     # 4 steps a request put 10 + 3 tokens into the steps.
     assert found.step_tokens == pytest.approx(13 / 4)
-    assert found.running(100, 13) == pytest.approx(4)
+    assert found.running(100) == pytest.approx(4)
 
 
 def test_long_answers_dominate_the_running_requests() -> None:
     # One of two requests runs for 1 step, the other for 99: of 100 moments 99 belong to the long one.
-    found = steady_state([(1, 1, 1), (1000, 99, 1)], lambda lengths: [length / 1e6 for length in lengths], 4096,
-                         is_async=False)  # fmt: skip
+    single = group(CacheKind.FULL_ATTENTION, size=1)
+    found = steady_state([(1, 1, 1), (1000, 99, 1)], pool_of(1_000_000, single, is_async=False), 4096)
     assert found is not None
     assert found.mean_share * 1e6 == pytest.approx((1 + 99 * 1049) / 100, rel=1e-3)
 
 
 def test_no_steady_state() -> None:
-    assert steady_state([], shares_of(9), 64, is_async=False) is None
-    assert steady_state([(100, 5, 1)], shares_of(9), 64, is_async=False) is None
-    assert steady_state([(10, 5, 1)], lambda lengths: [0.0] * len(lengths), 64, is_async=False) is None
+    assert steady_state([], pool_of(9), 64) is None
+    assert steady_state([(100, 5, 1)], pool_of(9), 64) is None
+    assert steady_state([(40, 5, 1)], pool_of(2), 64, shared_tokens=32) is None
+
+
+def test_a_window_is_needed_whole_and_held_for_its_tokens() -> None:
+    # A prompt of 1,000 tokens is 63 blocks; a window of 129 tokens keeps 9 of them.
+    pool = pool_of(999, FULL, group(CacheKind.SLIDING_WINDOW, window=129))
+    assert pool.admission(1000).needed == 63 + 63
+    assert pool.admission(1000).kept == pool.decoding(1000) == 63 + 9
+    # Admission counts no more than a request ever has at once.
+    capped = pool_of(999, FULL, group(CacheKind.SLIDING_WINDOW, window=129, most=40))
+    assert capped.admission(1000).needed == 63 + 40
+
+
+def test_a_chunk_and_a_state_are_held_once() -> None:
+    chunks = pool_of(999, group(CacheKind.CHUNKED_LOCAL_ATTENTION, window=512))
+    assert [chunks.decoding(tokens) for tokens in (500, 512, 600)] == [32, 32, 6]
+    states = pool_of(999, group(CacheKind.MAMBA, size=4096, most=1), FULL)
+    assert [states.decoding(tokens) for tokens in (16, 1600)] == [2, 101]
+
+
+def test_a_shared_prefix_is_stored_once_while_a_window_reaches_it() -> None:
+    pool = pool_of(999, FULL, group(CacheKind.SLIDING_WINDOW, window=129))
+    assert pool.stored_once(64) == 8
+    assert pool.decoding(100) - pool.own(100, 64) == 4 + 4
+    assert pool.decoding(1000) - pool.own(1000, 64) == 4
+
+
+def test_drafts_write_ahead() -> None:
+    drafted = Holding(blocks=999, groups=(FULL,), batch_tokens=64, drafts=4, ahead_tokens=8)
+    assert [drafted.decoding(tokens) for tokens in (8, 9)] == [1, 2]
+
+
+def test_answers_of_one_length_end_together() -> None:
+    # 640 tokens at the end: 100 such requests fill 4,000 blocks; on average they have 576.
+    alike, unlike = (
+        steady_state(cells, pool_of(4000), 4096)
+        for cells in ([(512, 128, 9)], [(512, 28, 3), (512, 128, 3), (512, 228, 3)])
+    )
+    assert alike is not None
+    assert unlike is not None
+    assert 100 <= (alike.most_seats() or 0) <= 105
+    assert alike.in_step == 1
+    assert unlike.in_step == 0
 
 
 CELLS = st.lists(
@@ -86,12 +135,10 @@ CELLS = st.lists(
 def test_more_seats_never_preempt_less_and_a_larger_pool_never_has_fewer(
     cells: list[tuple[int, int, int]], blocks: int
 ) -> None:
-    small, large = (
-        steady_state(cells, shares_of(size), 8192, is_async=True) for size in (blocks, 2 * blocks)
-    )
+    small, large = (steady_state(cells, pool_of(size), 8192) for size in (blocks, 2 * blocks))
     assert small is not None
     assert large is not None
-    assert large.running(1000, 8192) >= small.running(1000, 8192) * (1 - 1e-9)
+    assert large.running(1000) >= small.running(1000) * (1 - 1e-9)
     rates = [small.preemptions(seats) for seats in range(1, 60)]
     assert all(now <= after + 1e-6 for now, after in pairwise(rates))
     assert all(large.preemptions(seats) <= rate + 1e-6 for seats, rate in enumerate(rates, start=1))

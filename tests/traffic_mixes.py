@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from random import Random
 
-from packaging.version import Version
+from msgspec.structs import replace
 
-from kvcore.replay.scheduler import Scheduler
-from kvcore.replay.settings import Settings, rules_of
-from kvcore.replay.trace import Contents, Piece, TraceRequest
+from kvcore import plan
+from kvcore.replay.hybrid import scheduler_of
+from kvcore.replay.settings import Settings, settings_of
+from kvcore.replay.trace import Piece, TraceRequest
+from kvcore.workload.held import holding_of
+from kvcore.workload.histogram import JointHistogram
+from kvcore.workload.mix import STEADY_CELLS
+from kvcore.workload.steady import steady_state
 
-MAX_MODEL_LEN = 32_768
-BLOCK = 16
 MIXES = (
     "lognormal",
     "exponential",
@@ -80,22 +82,27 @@ def sessions_of(mix: str, requests: int = 4000) -> list[list[TraceRequest]]:
     return found
 
 
-def interleaved(mix: str) -> list[TraceRequest]:
-    """All requests of a mix, as stationary at the start as at the end: turns of a session are a stretch apart."""
-    sessions = sessions_of(mix)
-    requests = sum(map(len, sessions))
+@cache
+def interleaved(mix: str, requests: int, apart: int) -> list[TraceRequest]:
+    """All requests of a mix, as stationary at the start as at the end: at least `apart` others come between two turns
+    of a session, so that they never run at once."""
+    sessions = sessions_of(mix, requests)
+    number = sum(map(len, sessions))
     random = Random(11)
     placed = []
     for turns in sessions:
-        start = random.random() * requests
-        placed += [((start + at * requests / 20) % requests, request) for at, request in enumerate(turns)]
+        start = random.random() * number
+        placed += [
+            ((start + at * max(apart, number / 20)) % number, request) for at, request in enumerate(turns)
+        ]
     return [request for _, request in sorted(placed, key=lambda one: one[0])]
 
 
-def cells_of(mix: str) -> list[tuple[int, int, int]]:
-    """Prompt, answer and number of requests."""
+@cache
+def cells_of(mix: str) -> tuple[tuple[int, int, int], ...]:
+    """Prompt, answer and number of requests, binned as those of a log."""
     counted = Counter((one.prompt_tokens, one.answer_tokens) for turns in sessions_of(mix) for one in turns)
-    return [(prompt, answer, count) for (prompt, answer), count in counted.items()]
+    return tuple(JointHistogram.from_counts(counted).binned(STEADY_CELLS)[0].items)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,36 +115,79 @@ class Saturated:
     used: float
 
 
-@cache
-def saturated(mix: str, blocks: int, seats: int, *, batched_tokens: int = 8192) -> Saturated:
+def saturated(settings: Settings, mix: str, requests: int, apart: int) -> Saturated:
     """The mix through the scheduler, somebody always waiting."""
-    requests = interleaved(mix)
-    settings = Settings(
-        num_blocks=blocks + 1, block_size=BLOCK, max_num_seqs=seats, max_num_batched_tokens=batched_tokens,
-        max_model_len=MAX_MODEL_LEN, rules=rules_of(Version("0.32.0")), enable_prefix_caching=mix in SYSTEM,
-        async_scheduling=True,
-    )  # fmt: skip
-    scheduler = Scheduler(settings, Contents(requests if mix in SYSTEM else [], BLOCK))
+    trace = interleaved(mix, requests, apart)
+    scheduler = scheduler_of(settings, trace)
     at = done = steps = running = used = warm_done = warm_preempted = 0
-    while at < len(requests):
-        while at < len(requests) and len(scheduler.waiting) < 4:
-            scheduler.add(at, requests[at])
+    while at < len(trace):
+        while at < len(trace) and len(scheduler.waiting) < WAITING:
+            scheduler.add(at, trace[at])
             at += 1
         scheduler.step()
         done += len(scheduler.finished)
-        if done > 0.2 * len(requests) and done < 0.95 * len(requests):
+        if done > 0.2 * len(trace) and done < 0.95 * len(trace):
             if not steps:
                 warm_done, warm_preempted = done, scheduler.totals.preemptions
             steps += 1
             running += scheduler.running_requests
             used += scheduler.used_blocks
     preempted = (scheduler.totals.preemptions - warm_preempted) / max(1, done - warm_done)
-    return Saturated(running=running / steps, preempted=preempted, used=used / steps / blocks)
+    return Saturated(running=running / steps, preempted=preempted, used=used / steps / settings.usable_blocks)
 
 
-def largest(fits: Callable[[int], bool], low: int, high: int) -> int:
-    """The largest number that fits, by halving."""
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low
+WAITING = 300
+"""Requests in the queue, more than a step admits."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """A mix on a model: what the formula says, and what the replay does."""
+
+    said: float
+    running: float
+    seats: int | None
+    """max_num_seqs that is advised; None for any."""
+    preempted: float | None
+    """Preemptions a request with so many; None where that was not replayed."""
+
+    @property
+    def error(self) -> float:
+        """Share by which too many are said to run."""
+        return self.said / self.running - 1
+
+
+MODELS = {
+    "Qwen3-8B": ("Qwen/Qwen3-8B", "L40S-48GB", 1),
+    "gpt-oss-120b": ("openai/gpt-oss-120b", "H100-80GB", 1),
+    "gemma-3-27b": ("google/gemma-3-27b-it", "H100-80GB", 1),
+    "Qwen3.5-35B-A3B": ("Qwen/Qwen3.5-35B-A3B", "H100-80GB", 2),
+    "Nemotron-Nano-9B-v2": ("nvidia/NVIDIA-Nemotron-Nano-9B-v2", "L40S-48GB", 1),
+    "DeepSeek-V2-Lite": ("deepseek-ai/DeepSeek-V2-Lite", "L40S-48GB", 1),
+    "Llama-4-Scout": ("meta-llama/Llama-4-Scout-17B-16E-Instruct", "H100-80GB", 4),
+}
+"""Model, accelerator and tensor parallel size: full attention, windows, recurrent states, latent vectors, chunks."""
+
+
+def cell(model: str, mix: str, max_model_len: int, *, with_seats: bool = True) -> Cell:
+    """One mix on one model of MODELS with vLLM 0.32.0."""
+    name, card, size = MODELS[model]
+    planned = plan(
+        model=name, accelerator=card, tensor_parallel_size=size, max_model_len=max_model_len,
+        engine_version="0.32.0",
+    )  # fmt: skip
+    holding, settings = holding_of(planned), settings_of(planned)
+    assert holding is not None
+    steady = steady_state(cells_of(mix), holding, max_model_len, shared_tokens=SYSTEM.get(mix, 0))
+    assert steady is not None
+    said, seats = steady.running(settings.max_num_seqs), steady.most_seats()
+    requests = 4000 if said < 100 else min(16_000, round(40 * said))
+    found = saturated(settings, mix, requests, apart=round(2.5 * said))
+    preempted = None
+    if with_seats:
+        seated = found
+        if seats is not None:
+            limited = replace(settings, max_num_seqs=seats)
+            seated = saturated(limited, mix, requests, apart=round(2.5 * said))
+        preempted = seated.preempted
+    return Cell(said=said, running=found.running, seats=seats, preempted=preempted)

@@ -208,6 +208,16 @@ def steady_figures(choice: LimitChoice, t: Words) -> tuple[Card, ...]:
             t("{seats} {seats:request|requests} at once, your max_num_seqs", seats=count(seats)),
         ),
     )  # fmt: skip
+    if steady.admission_binds:
+        figures = (
+            *figures,
+            (
+                t("By the engine's count"),
+                concurrency_text(choice.mean_requests),
+                t("at mean length, each with what it may take while its prompt is computed; one is admitted when "
+                  "{share} of the cache is free", share=share_text(steady.admitted_share, t)),
+            ),
+        )  # fmt: skip
     return tuple(Card(label=label, value=value, note=note) for label, value, note in figures)
 
 

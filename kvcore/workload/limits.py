@@ -27,6 +27,7 @@ from kvcore.evidence.carry import carried_over
 from kvcore.model.rope import Yarn
 from kvcore.planning import Plan, Verdict, plan, stage_kv_bytes
 from kvcore.scenario import Scenario
+from kvcore.workload.held import holding_of
 from kvcore.workload.mix import ROUND_TO, Mix
 from kvcore.workload.steady import Steady, steady_state
 
@@ -61,8 +62,7 @@ class LimitChoice(Struct, frozen=True, kw_only=True):
         """Requests that run at once on average while others wait; 0 where that is not known."""
         if self.steady is None or self.plan is None:
             return 0.0
-        resolved = self.plan.resolved
-        return self.steady.running(resolved.max_num_seqs, resolved.max_num_batched_tokens)
+        return self.steady.running(self.plan.resolved.max_num_seqs)
 
     @property
     def preemptions(self) -> float | None:
@@ -143,25 +143,10 @@ def steady_of(planned: Plan, mix: Mix, shared_tokens: int = 0) -> Steady | None:
     With `shared_tokens` at the start of every prompt the pool stores their blocks once: of N blocks and s shared ones
     a request of b blocks takes (b − s) / (N − s).
     """
-    if planned.cache is None or planned.cache.num_blocks <= 0 or (planned.available_kv_bytes or 0) <= 0:
+    holding = holding_of(planned)
+    if holding is None or (planned.available_kv_bytes or 0) <= 0:
         return None
-    resolved, blocks = planned.resolved, planned.cache.num_blocks
-    stored_once = shared_blocks(planned, shared_tokens) / blocks
-    if stored_once >= 1:
-        return None
-
-    def shares(lengths: Sequence[int]) -> list[float]:
-        whole = (1 / held if held else math.inf for held in requests_at(planned, tuple(lengths)))
-        return [
-            max(0.0, share - shared_blocks(planned, min(shared_tokens, length - 1)) / blocks)
-            / (1 - stored_once)
-            for share, length in zip(whole, lengths, strict=True)
-        ]
-
-    return steady_state(
-        mix.joint_cells, shares, resolved.max_model_len, is_async=resolved.async_scheduling,
-        shared_tokens=shared_tokens,
-    )  # fmt: skip
+    return steady_state(mix.joint_cells, holding, planned.resolved.max_model_len, shared_tokens=shared_tokens)
 
 
 def _context_ranks(planned: Plan) -> int:

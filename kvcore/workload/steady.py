@@ -5,17 +5,22 @@ with w requests of each (prompt p, answer a), and s(L) the share of the pool tha
 
     m = Σ w Σ_j s(p + j) / Σ w a,  j from 0 to a - 1
 
-is the mean share of one running request, whatever is preempted and computed again in between.
+is the mean share of one running request, whatever is preempted and computed again in between. s is what a request
+holds while it decodes (`held.py`); what it must find free to be admitted decides how much of the pool stays free.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+from random import Random
 from statistics import NormalDist
 from typing import Final
 
 from msgspec import Struct
+
+from kvcore.workload.held import Holding, Moment
 
 PARTS: Final = 16
 """Evenly spread moments of an answer that are evaluated."""
@@ -24,14 +29,16 @@ BITS: Final = 8
 PREEMPTED: Final = 0.05
 """Preemptions per request that count as rare."""
 EARNED: Final = 0.05
-"""Largest deviation from the replay, over mixes of every kind (tests/test_steady.py)."""
-FULL: Final = 0.75
-"""Share of the time with demand above the pool in which the pool is really full: large prompts wait while blocks are
-free. Fitted on the replay of eight mixes."""
+"""Deviation from the replay that nearly all of eight mixes on models of every cache kind keep to, and that none exceeds
+by running fewer (`python -m benchmarks.steady`)."""
+GENERATIONS: Final = 10
+"""Requests in a row on one seat after which what began together counts as still together."""
 MAX_SEATS: Final = 1 << 20
 _Z80: Final = NormalDist().inv_cdf(0.9)
-Shares = Callable[[Sequence[int]], Sequence[float]]
-"""Returns the share of the pool that a request of each length takes."""
+HEADS: Final = 1000
+"""Requests that one after another wait at the head of the queue, of which the free share is the mean."""
+ROUNDS: Final = 4
+"""Times that prompts under way, and the requests that run beside them, are worked out from each other."""
 
 
 class Steady(Struct, frozen=True, kw_only=True):
@@ -41,13 +48,25 @@ class Steady(Struct, frozen=True, kw_only=True):
     weights: tuple[float, ...]
     """Probabilities of the shares; they sum to 1."""
     growth: float
-    """Mean growth of a request from admission to end, as a share of the pool."""
+    """Mean growth of a request from admission to end, as a share of the pool; what it takes for a moment counts."""
     first_share: float
     """Mean share of a request on admission."""
-    first_squares: float
-    """Mean of its square."""
+    free_share: float
+    """Mean share of the pool that no decoding request holds while others wait: kept free until the next one may be
+    admitted, or held for some steps by prompts under way."""
     step_tokens: float
     """Mean tokens per step of one running request: its own, and its part of the prompts."""
+    batch_tokens: float
+    """Tokens of a step."""
+    admitted_share: float = 0.0
+    """Mean share that must be free to admit a request."""
+    last_share: float = 0.0
+    """Mean share of a request when its answer ends."""
+    last_deviation: float = 0.0
+    """Its standard deviation."""
+    in_step: float = 0.0
+    """How far requests that began together still grow together after GENERATIONS: 1 where all answers are of one
+    length, 0 where they are not alike."""
     spread: float
     """Relative standard error of the mean share, by the number of requests counted."""
 
@@ -56,29 +75,57 @@ class Steady(Struct, frozen=True, kw_only=True):
         """m: mean share of the pool of a running request."""
         return sum(share * weight for share, weight in zip(self.shares, self.weights, strict=True))
 
-    def preemptions(self, seats: int) -> float:
-        """Preemptions per request with `seats` requests running all the time.
+    @property
+    def admission_binds(self) -> bool:
+        """Whether a request must find more free than it then holds: windows, chunks and states."""
+        return self.admitted_share > 1.05 * self.first_share
 
-        0.75 P(sum > 1) × growth / (first + growth / 2): as long as `seats` requests would take more than the pool, it
+    def preemptions(self, seats: int) -> float:
+        """Preemptions per request with `seats` requests running all the time: of requests whose ends have nothing to
+        do with each other, or of those that began together and end together, whichever are more."""
+        return max(self._scattered(seats), self._together(seats))
+
+    def _together(self, seats: int) -> float:
+        """Preemptions per request of requests that grow together, because their answers are of one length.
+
+        What `seats` requests at their largest take beyond the pool, and one request more since only whole ones are
+        preempted, as a share of what they take: the mean excess of a sum of them, as normally distributed.
+        """
+        if not self.in_step:
+            return 0.0
+        peak = self.mean_share + self.in_step * (self.last_share - self.mean_share)
+        mean, deviation = seats * peak, math.sqrt(seats) * self.last_deviation
+        if deviation > 0:
+            sums = NormalDist(mean, deviation)
+            above = 1 - sums.cdf(1)
+            excess = (mean - 1) * above + deviation**2 * sums.pdf(1)
+        else:
+            above, excess = float(mean > 1), max(0.0, mean - 1)
+        return min(self.most_preemptions, self.in_step * (excess + above * peak) / mean)
+
+    def _scattered(self, seats: int) -> float:
+        """Preemptions per request of requests that are anywhere within their answers.
+
+        P(sum > 1) × growth / (first + growth / 2): as long as `seats` requests would take more than the pool, it
         stays full, and each growth by what the newest request takes costs one preemption. The probability is the
         saddlepoint approximation for a sum of `seats` independent requests.
 
         Example:
             >>> half = Steady(shares=(0.05, 0.15), weights=(0.5, 0.5), growth=0.1, first_share=0.05,
-            ...               first_squares=0.0025, step_tokens=1, spread=0)
+            ...               free_share=0, step_tokens=1, batch_tokens=9, spread=0)
             >>> half.preemptions(5) < half.preemptions(8) < half.preemptions(10) < half.most_preemptions
             True
         """
         if seats * max(self.shares) <= 1:
             return 0.0
         if seats * min(self.shares) >= 1:
-            return FULL * self.most_preemptions
+            return self.most_preemptions
         theta = self._tilt(1 / seats)
         log_mean, _, variance = self._tilted(theta)
         level = math.exp(min(seats * log_mean - theta, 0.0))
         reach = min(abs(theta) * math.sqrt(seats * variance), 30.0)
         tail = min(0.5, level * math.exp(reach * reach / 2) * NormalDist().cdf(-reach))
-        return FULL * (tail if theta > 0 else 1 - tail) * self.most_preemptions
+        return (tail if theta > 0 else 1 - tail) * self.most_preemptions
 
     @property
     def most_preemptions(self) -> float:
@@ -117,12 +164,12 @@ class Steady(Struct, frozen=True, kw_only=True):
         """The largest max_num_seqs with no more than `preempted` preemptions a request; None where any number is.
 
         Example:
-            >>> one = Steady(shares=(0.1, 0.2), weights=(0.5, 0.5), growth=0.1, first_share=0.1, first_squares=0.01,
-            ...              step_tokens=1, spread=0)
+            >>> one = Steady(shares=(0.1, 0.2), weights=(0.5, 0.5), growth=0.1, first_share=0.1, free_share=0,
+            ...              step_tokens=1, batch_tokens=9, spread=0)
             >>> one.most_seats(), one.most_seats(preempted=1)
             (5, None)
         """
-        if FULL * self.most_preemptions <= preempted:
+        if self.most_preemptions <= preempted:
             return None
         low, high = 1, 2
         while high < MAX_SEATS and self.preemptions(high) <= preempted:
@@ -132,15 +179,13 @@ class Steady(Struct, frozen=True, kw_only=True):
             low, high = (middle, high) if self.preemptions(middle) <= preempted else (low, middle)
         return low
 
-    def running(self, seats: int, batched_tokens: int) -> float:
+    def running(self, seats: int) -> float:
         """Requests that run on average while others always wait: bounded by seats, tokens of a step, and the pool.
 
-        What is free is less than the next request needs, half of it on average, and large ones wait longest:
-        (1 - E[first²] / (2 E[first])) / m.
+        The pool has room for (1 - free) / m.
         """
-        free = min(0.5, self.first_squares / (2 * self.first_share))
-        pool = max(1.0, (1 - free) / self.mean_share)
-        return min(float(seats), batched_tokens / self.step_tokens, pool)
+        pool = max(1.0, (1 - self.free_share) / self.mean_share)
+        return min(float(seats), self.batch_tokens / self.step_tokens, pool)
 
     def reach(self) -> float:
         """Half of the 80 % interval of these figures, as a share: what was earned, and the sample of the log."""
@@ -148,60 +193,128 @@ class Steady(Struct, frozen=True, kw_only=True):
 
 
 def steady_state(
-    cells: Iterable[tuple[int, int, int]],
-    shares: Shares,
-    limit_tokens: int,
-    *,
-    is_async: bool,
-    shared_tokens: int = 0,
+    cells: Iterable[tuple[int, int, int]], holding: Holding, limit_tokens: int, *, shared_tokens: int = 0
 ) -> Steady | None:
     """The steady state of requests as (prompt, answer, how many), none longer than `limit_tokens`.
 
     With async scheduling a request stays a step longer: its last token is on the way. `shared_tokens` of every prompt
-    are found in the cache.
+    are stored once, and found.
 
-    None where nothing is kept of a request, or there is none with an answer.
+    None where nothing is kept of a request, there is none with an answer, or what is shared fills the pool.
 
     Example:
-        >>> found = steady_state([(100, 50, 1)], lambda lengths: [length / 1000 for length in lengths], 4096,
-        ...                      is_async=False)
+        >>> from kvcore.cache.capacity import CacheGroup
+        >>> from kvcore.cache.spec import CacheKind
+        >>> full = CacheGroup(kind=CacheKind.FULL_ATTENTION, layers=1, block_size=1, block_tokens=1,
+        ...                   page_size_bytes=1, blocks_per_request=1)
+        >>> pool = Holding(blocks=1000, groups=(full,), batch_tokens=8192, is_async=False)
+        >>> found = steady_state([(100, 50, 1)], pool, 4096)
         >>> round(found.mean_share, 6), round(found.growth, 6)
         (0.1245, 0.049)
     """
+    pool = holding.blocks - holding.stored_once(shared_tokens)
+    if pool <= 0:
+        return None
+
+    def share(tokens: int) -> float:
+        return holding.own(tokens, shared_tokens) / pool
+
     bins: dict[int, tuple[float, float]] = {}
     ends: list[tuple[int, int, int]] = []
+    moments: list[Moment] = []
     for prompt, answer, count in cells:
         if prompt >= limit_tokens or not count:
             continue
         answer = max(1, min(answer, limit_tokens - prompt))
         ends.append((prompt, prompt + answer - 1, count))
-        for length, weight in _moments(prompt, answer, is_async):
+        moments.append(holding.admission(max(1, prompt), shared_tokens))
+        for length, weight in _moments(prompt, answer, moments[-1].steps - 1 + holding.is_async):
             key = length >> max(0, length.bit_length() - BITS)
             key |= length.bit_length() << BITS
             tokens, weights = bins.get(key, (0.0, 0.0))
             bins[key] = tokens + length * weight * count, weights + weight * count
     if not bins:
         return None
-    lengths = [max(1, round(tokens / weight)) for tokens, weight in bins.values()]
-    found = shares([*lengths, *(max(1, p) for p, _, _ in ends), *(max(1, end) for _, end, _ in ends)])
-    total = sum(weight for _, weight in bins.values())
-    requests = sum(count for _, _, count in ends)
-    first = found[len(lengths) : len(lengths) + len(ends)]
-    last = found[len(lengths) + len(ends) :]
+    found = [share(max(1, round(tokens / weight))) for tokens, weight in bins.values()]
     if not any(found):
         return None
-    growth = sum((b - a) * end[2] for a, b, end in zip(first, last, ends, strict=True)) / requests
-    prompts = sum(max(1, p - shared_tokens) * count for p, _, count in ends)
-    cells_of = _merged(found[: len(lengths)], [weight / total for _, weight in bins.values()])
+    total = sum(weight for _, weight in bins.values())
+    requests = sum(count for _, _, count in ends)
+    first = [moment.kept / pool for moment in moments]
+    last = [share(max(1, end)) for _, end, _ in ends]
+    growth = sum((b - a) * n for a, b, (_, _, n) in zip(first, last, ends, strict=True)) / requests
+    passing = sum(
+        (holding.renewed(p, end) + moment.unreserved) * count
+        for (p, end, count), moment in zip(ends, moments, strict=True)
+    ) / requests / pool  # fmt: skip
+    last_share, last_deviation = _mean_and_deviation(last, [count for _, _, count in ends])
+    stay, unlike = _mean_and_deviation([end - p + 1 for p, end, _ in ends], [count for _, _, count in ends])
+    prompts = sum(max(1, p - holding.found(min(shared_tokens, p - 1))) * count for p, _, count in ends)
+    cells_of = _merged(found, [weight / total for _, weight in bins.values()])
     return Steady(
         shares=tuple(share for share, _ in cells_of),
         weights=tuple(weight for _, weight in cells_of),
-        growth=growth,
+        growth=max(0.0, growth) + passing,
         first_share=sum(a * end[2] for a, end in zip(first, ends, strict=True)) / requests,
-        first_squares=sum(a * a * end[2] for a, end in zip(first, ends, strict=True)) / requests,
-        step_tokens=(prompts + sum((end - p) * count for p, end, count in ends)) / total,
+        free_share=_free_share(
+            [(one.needed / pool, one.kept / pool, one.passing * one.steps / pool) for one in moments],
+            [count for _, _, count in ends], sum(share * weight for share, weight in cells_of), total / requests,
+        ),
+        step_tokens=(prompts + (1 + holding.drafts) * sum((end - p) * count for p, end, count in ends))
+        / total,
+        batch_tokens=holding.usable_tokens(),
+        admitted_share=sum(one.needed * end[2] for one, end in zip(moments, ends, strict=True)) / requests / pool,
+        last_share=last_share,
+        last_deviation=last_deviation,
+        in_step=_in_step(unlike / stay),
         spread=_spread(ends, requests),
-    )
+    )  # fmt: skip
+
+
+def _mean_and_deviation(values: Sequence[float], counts: Sequence[int]) -> tuple[float, float]:
+    total = sum(counts)
+    mean = sum(value * count for value, count in zip(values, counts, strict=True)) / total
+    square = sum((value - mean) ** 2 * count for value, count in zip(values, counts, strict=True))
+    return mean, math.sqrt(square / total)
+
+
+def _in_step(variation: float) -> float:
+    """exp(-2 pi² n v²): the first harmonic of the ends of requests that began together, after n of them in a row, when
+    their lengths vary by v; 0 below 1 %.
+
+    Example:
+        >>> _in_step(0), round(_in_step(0.05), 2), _in_step(0.3)
+        (1.0, 0.61, 0.0)
+    """
+    found = math.exp(-2 * math.pi**2 * GENERATIONS * variation**2)
+    return found if found >= 0.01 else 0.0
+
+
+def _free_share(
+    moments: Sequence[tuple[float, float, float]], counts: Sequence[int], mean_share: float, stay: float
+) -> float:
+    """Mean share of the pool that no decoding request holds while others wait.
+
+    The request at the head of the queue waits until what it needs is free, and takes what it keeps. The pool empties at
+    an even rate, so that from f free to n needed takes a time as n - f, in which (n + f) / 2 is free on average. The
+    prompts under way hold blocks for some steps more, which cannot be used meanwhile.
+    """
+    total = sum(counts)
+    passing = sum(steps * count for (_, _, steps), count in zip(moments, counts, strict=True)) / total
+    heads = Random(7).choices(moments, cum_weights=list(accumulate(counts)), k=HEADS)
+    free = 0.0
+    for _ in range(ROUNDS):
+        under_way = min(0.5, passing / stay * max(1.0, (1 - free) / mean_share)) if mean_share else 0.0
+        now = waited = area = 0.0
+        for needed, kept, _ in heads:
+            goal = min(1.0, needed + under_way)
+            if goal > now:
+                waited += goal - now
+                area += (goal * goal - now * now) / 2
+                now = goal
+            now -= kept
+        free = min(0.9, area / waited) if waited else 0.0
+    return free
 
 
 def _merged(shares: Sequence[float], weights: Sequence[float]) -> list[tuple[float, float]]:
@@ -214,9 +327,10 @@ def _merged(shares: Sequence[float], weights: Sequence[float]) -> list[tuple[flo
     return [(total / weight, weight) for total, weight in found.values()]
 
 
-def _moments(prompt: int, answer: int, is_async: bool) -> Iterable[tuple[int, float]]:
-    """Lengths of a request at moments spread over its stay, each with the steps that it stands for."""
-    steps = answer + is_async
+def _moments(prompt: int, answer: int, further: int) -> Iterable[tuple[int, float]]:
+    """Lengths of a request at moments spread over its stay, each with the steps that it stands for; `further` steps
+    give it no token."""
+    steps = answer + further
     parts = min(PARTS, steps)
     for part in range(parts):
         at = min(answer - 1, ((2 * part + 1) * steps) // (2 * parts))
