@@ -1,6 +1,6 @@
 """python -m benchmarks: all of them."""
 
-from benchmarks import batch, crowd, page, shell, sweep, upload, workload
+from benchmarks import batch, crowd, page, shell, steady, sweep, upload, workload
 
 shell.main()
 batch.main()
@@ -8,4 +8,5 @@ sweep.main()
 page.main()
 crowd.main()
 workload.main()
+steady.main()
 upload.main()

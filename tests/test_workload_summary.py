@@ -149,7 +149,7 @@ class TestHistogram:
 
 class TestPanels:
     def test_figures_of_the_steady_state(self) -> None:
-        """Every request 1,024 tokens, 64 of 10,239 blocks, with one token an answer: 159.98 fit, less half a request."""
+        """Every request 1,024 tokens, 64 of 10,239 blocks, one token an answer: 159.98 fit, less half."""
         mix = mix_of(*((1023, 1, None) for _ in range(5)))
         plan = present_plans.rule_of_thumb()
         choice = limit_choice(replace(plan.scenario, max_num_batched_tokens=1 << 20), mix, 8192)

@@ -187,7 +187,7 @@ def steady_figures(choice: LimitChoice, t: Words) -> tuple[Card, ...]:
         return ()
     seats, reach = planned.resolved.max_num_seqs, steady.reach()
     running, most = choice.running_requests, steady.most_seats()
-    figures = (
+    figures: tuple[tuple[str, str, str], ...] = (
         (
             t("Running at once"),
             concurrency_text(running),

@@ -21,7 +21,6 @@ from kvcore.cache.rules import rules_in_force
 from kvcore.cache.spec import FULL_KINDS, WINDOW_KINDS, CacheKind, context_ranks
 from kvcore.planning import Plan
 
-
 WITHOUT_CACHE: Final = ("", "ngram", "ngram_gpu", "suffix", "medusa")
 """Drafters without keys and values of their own.
 

@@ -9,7 +9,6 @@ rule applies to every kind of cache.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Final, assert_never
 
 from msgspec import Struct

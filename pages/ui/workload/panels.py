@@ -55,10 +55,10 @@ def steady(plan: Plan, choice: LimitChoice, t: Words) -> None:
         )  # fmt: skip
     st.caption(
         t(
-            "Counted while others always wait. A request counts as long as it stays, anywhere within its answer; "
-            "it counts with the blocks that it then holds. Against a replay of vLLM's own scheduler, eight kinds of "
-            "traffic on seven models of all cache kinds, nearly all such figures are right to 5 % and none is more than "
-            "5 % too high. Histories of a chat that the cache still has let more run where the tokens of a step bind."
+            "Counted while others always wait. A request counts as long as it stays, with the blocks that it holds at "
+            "each moment. Against a replay of vLLM's own scheduler, eight kinds of traffic on seven models of all "
+            "cache kinds, nearly all such figures are right to 5 % and none is more than 5 % too high. Where the "
+            "tokens of a step bind, more run if the cache still has earlier turns."
         )
     )
 
