@@ -10,7 +10,12 @@ import sys
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+
+from kvcore.base.errors import ScenarioError, shorten
+
+if TYPE_CHECKING:
+    from kvcore.preflight.upgrade import Upgraded
 
 FORMATS: Final = ("text", "json", "sarif", "github", "junit")
 MAX_TARGET: Final = 1_000_000
@@ -31,6 +36,9 @@ ARGUMENTS: Final[dict[str, dict[str, Any]]] = {
                  "help": "requests of full length at once, over all replicas; fewer exit 1 as a failed start does"},
     "--tight": {"choices": ("starts", "does-not-start", "cannot-be-known"), "default": "starts",
                 "help": "what a plan counts as that may fail within its error"},
+    "--from": {"dest": "before", "metavar": "RELEASE", "help": "with --to: the release that the files run now"},
+    "--to": {"dest": "after", "metavar": "RELEASE",
+             "help": "a later release: judges the files on it, and says what it changes and why"},
     "--format": {"choices": FORMATS, "help":
                  "a table; JSON; SARIF 2.1.0; annotations of GitHub's workflows; JUnit"},
     "--json": {"action": "store_true", "help": "the same as --format json"},
@@ -44,12 +52,19 @@ def run(arguments: argparse.Namespace) -> int:
 
     sources = [Source(name, _content(name)) for name in _names(arguments.files)]
     found = check_files(sources, arguments.accelerator, Tight(arguments.tight), arguments.target)
+    upgrades: tuple[Upgraded, ...] = ()
+    if arguments.after is not None:
+        from kvcore.preflight.upgrade import upgraded
+
+        found, upgrades = upgraded(found, arguments.before, arguments.after)
+    elif arguments.before is not None:
+        raise ScenarioError("missing-field", field="--to")
     rows = reported(found)
     kind = arguments.format or ("json" if arguments.json else "text")
     if kind == "json":
-        print(json.dumps(check_result(found, rows), ensure_ascii=False))
+        print(json.dumps(check_result(found, rows, upgrades), ensure_ascii=False))
     elif kind == "text":
-        print("\n".join(check_lines(found, rows, colours=_colours())))
+        print("\n".join((*check_lines(found, rows, colours=_colours()), *_changes(upgrades, arguments))))
     else:
         from kvcore.contract import reviews
 
@@ -58,6 +73,21 @@ def run(arguments: argparse.Namespace) -> int:
         else:
             print(reviews.sarif(found, rows) if kind == "sarif" else reviews.junit(found, rows))
     return found.status
+
+
+def _changes(upgrades: Iterable[Upgraded], arguments: argparse.Namespace) -> Iterator[str]:
+    """What another release changes, workload by workload."""
+    for one in upgrades:
+        own = one.after.workload
+        before = arguments.before or own.release or "as it is"
+        name = shorten(own.name or own.model or "?", 60)
+        yield ""
+        verdicts = f"{one.before.outcome.value} -> {one.after.outcome.value}"
+        yield f"{name}: {shorten(before, 40)} -> {shorten(arguments.after, 40)}: {verdicts}"
+        if one.difference is not None:
+            from kvcore.cli.people import difference_lines, own_words
+
+            yield from difference_lines(one.difference, (before, arguments.after), own_words())
 
 
 def _names(given: Iterable[str]) -> Iterator[str]:

@@ -8,12 +8,14 @@ from typing import Any, Final
 
 from msgspec import Struct
 
+from kvcore.advice.difference import difference_result
 from kvcore.advice.fixes import Fix
 from kvcore.base.errors import KvPlannerError, Notice, notice, shorten
 from kvcore.base.units import rounded_gib
 from kvcore.planning import Plan
 from kvcore.preflight.outcome import Checked, Checks, Outcome, Tight, check_files
 from kvcore.preflight.patches import Patch, fixes_of, patch_of
+from kvcore.preflight.upgrade import Upgraded
 from kvcore.wire.link import encode, query_string, written_out
 
 __all__ = [
@@ -60,12 +62,17 @@ def _link(one: Checked, base: str) -> str | None:
     return f"{base}/?{query_string(encode(written_out(one.plans[0])))}"
 
 
-def check_result(found: Checks, rows: Sequence[Reported] | None = None) -> dict[str, Any]:
-    """All outcomes as JSON: docs/check-files.md names the fields."""
+def check_result(
+    found: Checks, rows: Sequence[Reported] | None = None, upgrades: Sequence[Upgraded] = ()
+) -> dict[str, Any]:
+    """All outcomes as JSON: docs/check-files.md names the fields; `upgrades` stand beside their workloads."""
+    made = [_row(one) for one in (reported(found) if rows is None else rows)]
+    for row, one in zip(made, upgrades, strict=False):
+        row["upgrade"] = _upgrade(one)
     return {
         "status": "ok" if not found.read.problems and found.checked else "error",
         "exit_status": found.status,
-        "workloads": [_row(one) for one in (reported(found) if rows is None else rows)],
+        "workloads": made,
         "others": [
             {"name": one.name, "role": one.role, "file": one.place.file, "line": one.place.line}
             for one in found.read.others
@@ -114,6 +121,17 @@ def _row(one: Reported) -> dict[str, Any]:
         "patch": None if one.patch is None else _patched(one.patch),
         "link": one.link,
     }  # fmt: skip
+
+
+def _upgrade(one: Upgraded) -> dict[str, Any]:
+    """The same on another release: defaults, GiB and tokens with their causes, and what refuses it there."""
+    told = {} if one.difference is None else difference_result(one.difference)
+    return {
+        "verdict": {"before": one.before.outcome.value, "after": one.after.outcome.value},
+        **{name: told.get(name, []) for name in ("resolved", "per_rank_gib", "kv")},
+        "warnings": told.get("warnings", {"gone": [], "new": []}),
+        "refused": _about(one.after.reasons) if one.ends else [],
+    }
 
 
 def _patched(patch: Patch) -> dict[str, Any]:
