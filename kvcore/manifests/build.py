@@ -45,6 +45,10 @@ _VARIABLE_FLAGS: Final[Mapping[str, str]] = {"VLLM_ALL2ALL_BACKEND": "all2all_ba
 """Environment variables that are a field of a request.
 
 Source: vllm/envs.py:VLLM_ALL2ALL_BACKEND (0.10.0 to 0.13.0)."""
+_MOUNT: Final = re.compile(r"/mnt/models/?")
+"""Where KServe puts what its storage address names.
+
+Source: kserve/kserve pkg/constants (DefaultModelLocalMountPath)."""
 _NOT_PLANNED: Final = (SGLANG, "tensorrt-llm", "mindie")
 """Other engines whose workloads are read; all others are named only."""
 MAX_SHOWN: Final = 200
@@ -290,6 +294,10 @@ def _models(
     given = last.get("model") or last.get("model_path") or last.get("model_tag") or last.get("model_id")
     is_own = given is not None or positional is not None
     model = given or positional or facts.model or last.get("model_dir")
+    uri = launch.variables.get("STORAGE_URI", "")
+    known = facts.model or (uri.removeprefix("hf://") if uri.startswith("hf://") else None)
+    if model is not None and _MOUNT.fullmatch(model) and is_hub_id(known):
+        model = known
     model = (repository_of(model) or model) if model is not None else None
     served = last.get("served_model_name") or last.get("model_name") or facts.served_name
     if served is not None:

@@ -25,8 +25,8 @@ def production_stack(values: Map, given: Input) -> Iterator[Found]:
     engine = mapping(values.get("servingEngineSpec"))
     given.taken.update((id(engine), id(values.get("routerSpec"))))
     items = [one for one in rows(engine.get("modelSpec")) if isinstance(one, Map)]
-    ends = [line_of(one) for one in items[1:]] + [line_of(values.get("routerSpec"), 1 << 30)]
-    for one, end in zip(items, ends, strict=True):
+    ends = [*map(line_of, items[1:]), line_of(values.get("routerSpec"), 1 << 30)]
+    for one, end in zip(items, ends, strict=False):
         given.taken.add(id(one))
         yield _model_spec(one, engine, given, end)
     if isinstance(values.get("routerSpec"), Map):
@@ -126,7 +126,9 @@ def _served(container: Map) -> Map:
 def chart_image(values: Map, given: Input) -> Iterator[Found]:
     """The engine of a chart whose image is a repository with a tag: vLLM's own chart and those of its make."""
     image = mapping(values.get("image"))
-    repository = text_of(image.get("repository")) or text_of(image.get("name"))
+    repository = next(
+        filter(None, (text_of(image.get(key)) for key in ("repository", "name", "image"))), None
+    )
     registry, tag = text_of(image.get("registry")), text_of(image.get("tag"))
     name = f"{registry + '/' if registry else ''}{repository}:{tag or 'latest'}"
     if image_of(name).role or not image_of(name).engine:

@@ -13,7 +13,7 @@ from msgspec import Struct
 from kvcore.base.errors import ManifestError
 from kvcore.manifests.build import Facts, built
 from kvcore.manifests.cards import card_in
-from kvcore.manifests.hcl import hcl
+from kvcore.manifests.hcl_blocks import hcl
 from kvcore.manifests.images import image_of
 from kvcore.manifests.kserve import merged
 from kvcore.manifests.kubernetes import workloads as kubernetes
@@ -288,7 +288,8 @@ def shell(text: str, given: Input) -> Iterator[Found]:
     directives = _directives(text)
     facts = Facts(kind="slurm" if directives else "shell", file=given.file, line=1, installs=text)
     facts.card, facts.gpus = _scheduled(directives)
-    launched = script_launches(text, {}, given.scripts, line=1)
+    known = _slurm_variables(directives, facts.gpus) if directives else {}
+    launched = script_launches(text, known, given.scripts, line=1)
     for launch in distinct(launched) if launched else ():
         if launch.engine:
             yield built(launch, facts, given.scripts)
@@ -297,6 +298,7 @@ def shell(text: str, given: Input) -> Iterator[Found]:
 _DIRECTIVE: Final = re.compile(r"^#(?:SBATCH|PBS|BSUB|\$)\s+(.{1,400})$", re.MULTILINE)
 _OPTION: Final = re.compile(r"(--?[\w-]{1,40})(?:[= ]\s*(\S{1,200}))?")
 _GRES: Final = re.compile(r"gpu(?::([A-Za-z][\w.-]{0,60}))?(?::(\d{1,4}))?$")
+_NGPUS: Final = re.compile(r"ngpus(?:_per_node)?=(\d{1,4})")
 
 
 def _directives(text: str) -> dict[str, str]:
@@ -308,11 +310,32 @@ def _directives(text: str) -> dict[str, str]:
     return found
 
 
+def _slurm_variables(directives: dict[str, str], gpus: int | str | None) -> dict[str, str]:
+    """Variables that Slurm sets by the directives of a script.
+
+    Source: Slurm's sbatch, "Output environment variables".
+    """
+    nodes = directives.get("nodes") or directives.get("N")
+    found = {name: nodes for name in ("SLURM_NNODES", "SLURM_JOB_NUM_NODES") if nodes and nodes.isdigit()}
+    if isinstance(gpus, int):
+        found["SLURM_GPUS_ON_NODE"] = str(gpus)
+    stated = directives.get("gpus-per-node", "")
+    if stated.isdigit():
+        found["SLURM_GPUS_PER_NODE"] = stated
+    for option, name in (("cpus-per-task", "SLURM_CPUS_PER_TASK"), ("ntasks", "SLURM_NTASKS")):
+        if directives.get(option, "").isdigit():
+            found[name] = directives[option]
+    return found
+
+
 def _scheduled(directives: dict[str, str]) -> tuple[str | None, int | None]:
     """The card and the cards of a node that a Slurm script asks for.
 
-    Source: Slurm's sbatch (--gres, -G/--gpus, --gpus-per-node, --constraint).
+    Source: Slurm's sbatch (--gres, -G/--gpus, --gpus-per-node, --constraint); OpenPBS, pbs_resources (ngpus).
     """
+    chunk = _NGPUS.search(directives.get("l", ""))
+    if chunk is not None:
+        return None, int(chunk[1])
     for key in ("gres", "gpus-per-node", "gpus", "G"):
         text = directives.get(key)
         if text is None:

@@ -7,14 +7,8 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
-from kvcore.manifests.build import Facts
-from kvcore.manifests.cards import card_in, of_nodes, of_resources
-from kvcore.manifests.charts import commented_card
-from kvcore.manifests.nodes import Map, Row, Text, at, line_of, mapping, owners_of, plain, rows, text_of, walk
-from kvcore.manifests.pods import Found, Input, container_found, environment
-from kvcore.manifests.programs import gpu_count
+from kvcore.manifests.nodes import Map, Row, Text, at, mapping, plain, rows
 from kvcore.manifests.unknowns import mark
-from kvcore.manifests.workload import Workload, size_gib, whole
 
 MAX_TOKENS: Final = 200_000
 MAX_DEPTH: Final = 40
@@ -22,10 +16,10 @@ MAX_DEPTH: Final = 40
 _TOKEN: Final = re.compile(
     r"(?P<space>[ \t\r]+)|(?P<comment>#[^\n]*|//[^\n]*|/\*.{0,20000}?\*/)|(?P<newline>\n)|"
     r"<<-?(?P<end>\w{1,40})\n|(?P<string>\"(?:[^\"\\\n]|\\.){0,20000}\")|(?P<number>-?\d[\d.]{0,30})|"
-    r"(?P<name>[A-Za-z_][\w.*\[\]-]{0,200})|(?P<mark>[{}\[\](),=:?]|=>)|(?P<other>.)",
+    r"(?P<name>[A-Za-z_](?:[\w.*-]|\[[^\]\n]{0,80}\]){0,200})|(?P<mark>[{}\[\](),=:?]|=>)|(?P<other>.)",
     re.DOTALL,
 )
-_INSIDE: Final = re.compile(r"\$\{([^{}]{1,400})\}")
+INSIDE: Final = re.compile(r"\$\{([^{}]{1,400})\}")
 _ESCAPES: Final = {"n": "\n", "t": "\t", '"': '"', "\\": "\\"}
 
 
@@ -195,7 +189,7 @@ class _Resolver:
             row.line = node.line
             return row
         if isinstance(node, Text) and "${" in node:
-            return Text(_INSIDE.sub(lambda one: self._inside(one[1].strip(), depth), node), node.line)
+            return Text(INSIDE.sub(lambda one: self._inside(one[1].strip(), depth), node), node.line)
         return node
 
     def _inside(self, name: str, depth: int) -> str:
@@ -241,81 +235,3 @@ def tree(text: str) -> Map:
     root = _Parser(text).body()
     found = _Resolver(root).value(root)
     return found if isinstance(found, Map) else Map()
-
-
-def hcl(text: str, given: Input) -> Iterator[Found]:
-    """The engines in the blocks of a text that have an image."""
-    root = tree(text)
-    for key, node in walk(root):
-        image = text_of(node.get("image")) if isinstance(node, Map) else None
-        if not isinstance(node, Map) or image is None or key == "variable":
-            continue
-        yield from _block(node, str(image), root, given, text)
-
-
-def _block(node: Map, image: str, root: Map, given: Input, text: str) -> Iterator[Found]:
-    owners = owners_of(root, node)
-    named = [label for one in owners for label in rows(one.get("__labels__"))]
-    name = text_of(node.get("name")) or (str(named[0]) if named else None)
-    env = Map()
-    for one in (node, *owners[:3]):
-        for inner in rows(one.get("env")):
-            if isinstance(inner, Map) and "name" in inner and "value" in inner:
-                env[str(inner["name"])] = inner["value"]
-            elif isinstance(inner, Map):
-                env.update({key: value for key, value in inner.items() if key != "__labels__"})
-        env.update(mapping(one.get("env")))
-    variables = {key: str(value) for key, value in env.items() if isinstance(value, str)}
-    container = Map(
-        {key: _filled(node[key], variables) for key in ("command", "args", "entrypoint") if key in node}
-    )
-    if isinstance(container.get("entrypoint"), Row):
-        container["command"] = container["entrypoint"]
-    resources = node.get("resources")
-    resources = resources[0] if isinstance(resources, Row) and resources else resources
-    gpus, resource = of_resources(resources)
-    asked = [str(word) for word in rows(node.get("runtime_args")) if str(word).startswith("--gpus")]
-    count = whole(text_of(next((one.get("count") for one in owners if "count" in one), None)))
-    pod_spec = next((one for one in owners if "node_selector" in one), Map())
-    cards = of_nodes(Map({"nodeSelector": pod_spec.get("node_selector")}))
-    hint = commented_card(text, node.line, _end(root, node)) or card_in(name or "")
-    replicas = next(
-        (whole(text_of(one.get("replicas"))) for one in (node, *owners) if "replicas" in one), count
-    )
-    facts = Facts(
-        name=name, kind="hcl", file=given.file, line=line_of(node), image=image, card=cards.name or resource or hint,
-        gpus=gpus if gpus is not None else gpu_count(asked[0].partition("=")[2]) if asked else None, replicas=replicas,
-        memory_gib=size_gib(at(resources, "limits.memory")), shm_gib=_shared(node, owners),
-    )  # fmt: skip
-    facts.undefined = ()
-    found = container_found(container, facts, {**environment(Map(), given), **variables}, given)
-    yield from (one for one in found if isinstance(one, Workload) or one.role != "unknown")
-
-
-def _filled(node: Any, variables: dict[str, str]) -> Any:
-    """`${NAME}` of a task's own environment."""
-    if isinstance(node, Row):
-        return Row(_filled(one, variables) for one in node)
-    if isinstance(node, Text) and "${" in node:
-        return Text(
-            _INSIDE.sub(lambda one: variables.get(one[1].strip(), mark(one[1].strip())), node), node.line
-        )
-    return node
-
-
-def _end(root: Map, node: Map) -> int:
-    """The line of the next block behind one, at the same depth or above."""
-    later = [one.line for _, one in walk(root) if isinstance(one, Map) and one.line > node.line]
-    inside = [one.line for _, one in walk(node) if isinstance(one, Map)]
-    return min((line for line in later if line > max(inside)), default=1 << 30)
-
-
-def _shared(node: Map, owners: list[Map]) -> float | None:
-    """The size of the memory at /dev/shm, by any of the spellings of a volume."""
-    for one in (node, *owners[:3]):
-        for volume in [*rows(one.get("volumes")), *rows(one.get("volume"))]:
-            medium = at(volume, "empty_dir") or next(iter(rows(at(volume, "empty_dir"))), None)
-            medium = medium[0] if isinstance(medium, Row) and medium else medium
-            if text_of(at(medium, "medium")) == "Memory":
-                return size_gib(at(medium, "size_limit"))
-    return size_gib(text_of(node.get("shm_size"))) if isinstance(node.get("shm_size"), Text) else None

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
-from kvcore.manifests import kserve, operators, ray
+from kvcore.manifests import kserve, operators, platforms, ray
 from kvcore.manifests.build import Facts
 from kvcore.manifests.nodes import Map, Row, at, line_of, mapping, owners_of, rows, text_of, walk
 from kvcore.manifests.nodes import document as parsed
@@ -28,6 +28,10 @@ def workloads(document: Map, given: Input) -> Iterator[Found]:
                 yield from workloads(one, given)
         return
     reader = _KINDS.get(kind)
+    if platforms.is_ome(document):
+        reader = platforms.ome_runtime if "Runtime" in kind else None
+    elif "llmaz.io" in str(document.get("apiVersion")):
+        reader = platforms.llmaz if kind in ("Playground", "Service") else None
     if reader is not None:
         yield from reader(document, given)
     elif kind == "Pod":
@@ -174,6 +178,7 @@ _KINDS: Final[Mapping[str, Reader]] = {
     "VLLMRuntime": operators.vllm_runtime,
     "Model": operators.kubeai,
     "RayService": ray.ray_service,
+    "RayJob": ray.ray_job,
     "Application": release_values,
     "HelmRelease": release_values,
 }

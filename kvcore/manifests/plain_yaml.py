@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
-from kvcore.manifests import charts, compose, ray, skypilot
+from kvcore.manifests import charts, compose, llama_swap, ray, skypilot
 from kvcore.manifests.build import Facts, built, pairs_given
 from kvcore.manifests.cards import card_in, of_resources
 from kvcore.manifests.nodes import Map, Row, Text, at, line_of, mapping, rows, text_of, walk
 from kvcore.manifests.operators import kubeai_model
-from kvcore.manifests.pods import Found, Input, container_found, distinct, environment
+from kvcore.manifests.pods import Found, Input, _or, container_found, distinct, environment
 from kvcore.manifests.programs import Launch, script_launches
 from kvcore.manifests.workload import ALL_GPUS, Other, Place, Workload, binary_gib, size_gib, whole
 
@@ -31,6 +31,8 @@ _COUNTS: Final = re.compile(r"(?:npu|gpu|card|accelerator)s?_per_node$|^(?:num_)
 
 def structures(document: Map, given: Input) -> Iterator[Found]:
     """What a document without a kind starts."""
+    if isinstance(document.get("macros"), Map | Row) and isinstance(document.get("models"), Map):
+        document = llama_swap.unfolded(document)
     known = list(_known(document, given))
     yield from known
     if not any(isinstance(one, Workload) for one in known):
@@ -106,6 +108,8 @@ def _gpustack(node: Map, given: Input) -> Iterator[Found]:
         name=str(name) if name is not None else None, kind="gpustack", file=given.file, line=line_of(node), model=model,
         replicas=whole(text_of(node.get("replicas"))), release=text_of(node.get("backend_version")),
         environment={key: str(value) for key, value in env.items() if isinstance(value, str)},
+        gpus=whole(text_of(node.get("gpus_per_replica"))) or whole(text_of(at(node, "gpu_selector.gpus_per_replica")))
+        or len(rows(at(node, "gpu_selector.gpu_ids"))) or None,
     )  # fmt: skip
     words = tuple(
         word for one in rows(node.get("backend_parameters")) if isinstance(one, str) for word in _halves(one)
@@ -193,11 +197,27 @@ def _container(key: str, node: Map, image: str, given: Input, *, is_kubernetes: 
     facts = Facts(
         name=str(name or key) or None, kind="container", file=given.file, line=line_of(node), image=image,
         gpus=gpus if gpus is not None else of_resources(node.get("resources"))[0],
-        shm_gib=binary_gib(node.get("shm_size")), memory_gib=size_gib(at(node, "resources.limits.memory")),
+        shm_gib=_or(binary_gib(node.get("shm_size")), _mebibytes(at(node, "linuxParameters.sharedMemorySize"))),
+        memory_gib=_or(
+            size_gib(at(node, "resources.limits.memory")), _mebibytes(node.get("memory")) if _is_task(node) else None
+        ),
         replicas=whole(text_of(node.get("replicas"))),
     )  # fmt: skip
     found = container_found(container, facts, variables, given, is_kubernetes=is_kubernetes)
     yield from (one for one in found if isinstance(one, Workload) or one.role != "unknown")
+
+
+def _is_task(node: Map) -> bool:
+    """Whether a container is one of Amazon ECS, whose sizes are in MiB."""
+    return any(
+        key in node for key in ("resourceRequirements", "linuxParameters", "portMappings", "essential")
+    )
+
+
+def _mebibytes(node: object) -> float | None:
+    """A number of MiB in GiB."""
+    size = whole(text_of(node))
+    return None if size is None else size / 1024
 
 
 def _split(node: object) -> list[Text]:

@@ -111,7 +111,7 @@ def command_of(container: Map, variables: Mapping[str, str]) -> list[str]:
     """The words of a container, its variables filled in; what a shell is to read is left as it is."""
     words = [*_words(container.get("command")), *_words(container.get("args"))]
     is_shell = bool(words) and words[0].rsplit("/", 1)[-1] in ("bash", "sh", "zsh", "ash")
-    return [of_kubernetes(word, variables, keeps=is_shell) for word in words]
+    return [of_kubernetes(word, variables, keeps=is_shell and " " in word.strip()) for word in words]
 
 
 def _words(node: object) -> list[str]:

@@ -166,6 +166,11 @@ def launches(run: Run, scripts: Scripts, depth: int = 0) -> Iterator[Launch]:
             begin = words.index("run", at) + 1
             yield from _docker(words[begin:], run, scripts, depth)
             return
+        if base in _APPTAINERS and "run" in words[at + 1 : at + 4]:
+            inner = _apptainer(words[words.index("run", at) + 1 :], run)
+            if inner is not None:
+                yield from container_launches(*inner, scripts, depth + 1)
+                return
         if base in _SHELLS:
             yield from _shell(words[at + 1 :], run, scripts, depth)
             return
@@ -260,6 +265,24 @@ def _script(text: str, arguments: Sequence[str], run: Run, scripts: Scripts, dep
         depth=depth + 1,
         exported=run.exported,
     )
+
+
+_APPTAINERS: Final = ("apptainer", "singularity")
+
+
+def _apptainer(words: Sequence[str], run: Run) -> tuple[Run, Container] | None:
+    """The image of an `apptainer run` and the words behind it, which its own entrypoint takes; None without one."""
+    at = next(
+        (place for place, word in enumerate(words) if word.startswith("docker://") or word.endswith(".sif")),
+        None,
+    )
+    if at is None:
+        return None
+    name = words[at].removeprefix("docker://")
+    release = release_in_file(name)
+    image = f"vllm/vllm-openai:v{release}" if name.endswith(".sif") and release is not None else name
+    inner = Run(words=tuple(words[at + 1 :]), variables=run.variables, exported=run.exported, line=run.line)
+    return inner, Container(image=image, shares_ipc=True)
 
 
 def _docker(words: Sequence[str], run: Run, scripts: Scripts, depth: int) -> Iterator[Launch]:

@@ -200,7 +200,7 @@ class _Reader:
             if one.arg is None:
                 if not isinstance(value, dict):
                     return None if not found and len(node.keywords) == 1 else found
-                found |= value
+                found |= {key: mark(key) if held is UNKNOWN else held for key, held in value.items()}
             else:
                 found[one.arg] = mark(ast.unparse(one.value)) if value is UNKNOWN else value
         return found

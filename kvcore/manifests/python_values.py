@@ -101,6 +101,11 @@ class Names:
             return left + right if isinstance(node.op, ast.Add) else left - right
         if isinstance(node.op, ast.Mult):
             return left * right
+        if isinstance(node.op, ast.LShift | ast.Pow):
+            is_small = 0 <= right < 64 and abs(left) < 1 << 20
+            return (
+                (left << right if isinstance(node.op, ast.LShift) else left**right) if is_small else UNKNOWN
+            )
         return left // right if isinstance(node.op, ast.FloorDiv) and right else UNKNOWN
 
     def _either(self, node: ast.BoolOp, depth: int) -> Any:

@@ -14,8 +14,8 @@ from kvcore.manifests.cards import of_nodes, of_resources
 from kvcore.manifests.images import image_of
 from kvcore.manifests.nodes import Map, at, line_of, mapping, rows, text_of
 from kvcore.manifests.nodes import document as parsed
-from kvcore.manifests.pods import Found, Input, _shared_of, shared_memory_gib
-from kvcore.manifests.programs import Launch
+from kvcore.manifests.pods import Found, Input, _shared_of, distinct, shared_memory_gib
+from kvcore.manifests.programs import Launch, script_launches
 from kvcore.manifests.unknowns import has_mark
 from kvcore.manifests.workload import Workload, size_gib, whole
 
@@ -141,6 +141,37 @@ def ray_service(document: Map, given: Input) -> Iterator[Found]:
     )
     if isinstance(node, Map):
         yield from applications(node, given, facts)
+
+
+def ray_job(document: Map, given: Input) -> Iterator[Found]:
+    """The engine that the entrypoint of a RayJob starts, in the pods of its workers; a pod alone is a node of Ray."""
+    spec = mapping(document.get("spec"))
+    name = str(text_of(at(document, "metadata.name")) or "ray")
+    facts = worker_facts(
+        mapping(spec.get("rayClusterSpec")),
+        given,
+        Facts(name=name, kind="RayJob", file=given.file, line=line_of(document)),
+    )
+    command = spec.get("entrypoint")
+    env = parsed(str(spec.get("runtimeEnvYAML") or ""))
+    held = mapping(at(env, "env_vars"))
+    variables = {key: str(value) for key, value in held.items() if isinstance(value, str)}
+    launched = script_launches(
+        str(command or ""),
+        variables,
+        given.scripts,
+        line=line_of(command, facts.line),
+        exported=frozenset(variables),
+    )
+    for launch in distinct(launched) if launched else ():
+        found = built(launch, facts, given.scripts)
+        yield over_nodes(found) if isinstance(found, Workload) else found
+    if launched:
+        return
+    script = next((word for word in str(command or "").split() if word.endswith(".py")), None)
+    text = given.scripts.find(script) if script is not None else None
+    if text is not None and given.python is not None:
+        yield from given.python(text, facts, given, variables)
 
 
 def worker_facts(cluster: Map, given: Input, facts: Facts) -> Facts:

@@ -63,6 +63,8 @@ class Lexer:
             character = text[self.at]
             if character == "\\" and text[self.at + 1 : self.at + 2] in ("\n", "\r"):
                 self._forward(3 if text.startswith("\r\n", self.at + 1) else 2)
+            elif character == "\\" and text[self.at + 1 : self.at + 2] in (" ", "\t"):
+                self.at += 1  # the end of a line that YAML folded into the next
             elif character in " \t\r":
                 self.at += 1
             elif character == "#":

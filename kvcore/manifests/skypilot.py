@@ -17,7 +17,7 @@ from kvcore.manifests.programs import script_launches
 from kvcore.manifests.unknowns import has_mark
 from kvcore.manifests.workload import binary_gib, whole
 
-_CONTINUED: Final = re.compile(r"\n\s{0,80}(?=-)")
+_CONTINUED: Final = re.compile(r"(?: \\)?\n\s{0,80}(?=-)")
 """A line of a folded command that goes on with an option."""
 
 
@@ -90,7 +90,8 @@ def dstack(document: Map, given: Input) -> Iterator[Found]:
     Source: dstack's reference of .dstack.yml (resources.gpu, replicas, shm_size) and its variables (DSTACK_GPUS_NUM).
     """
     asked = at(document, "resources.gpu")
-    text = str(text_of(asked) or text_of(at(asked, "name")) or "")
+    choices = [str(one) for one in rows(at(asked, "name"))]
+    text = str(text_of(asked) or text_of(at(asked, "name")) or next(iter(choices), ""))
     parts = [part for part in text.split(":") if part]
     count = whole(text_of(at(asked, "count"))) or next(
         (whole(part) for part in parts if whole(part) is not None), None
@@ -112,6 +113,7 @@ def dstack(document: Map, given: Input) -> Iterator[Found]:
     facts = Facts(
         name=str(name) if name is not None else None, kind="dstack", file=given.file, line=line_of(document),
         image=str(image) if image is not None else None, card=text if named is not None else None, gpus=gpus,
+        card_choices=tuple(choices) if len(choices) > 1 else (),
         replicas=whole(text_of(document.get("replicas"))), shm_gib=binary_gib(at(document, "resources.shm_size")),
         installs="\n".join(lines),
     )  # fmt: skip

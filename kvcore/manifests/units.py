@@ -132,11 +132,18 @@ def _quadlet(found: list[Entry], given: Input) -> Iterator[Found]:
     devices = [one.value for one in own if one.key == "AddDevice"]
     podman = [word for one in own if one.key == "PodmanArgs" for word in words_of(one.value)]
     asked = next((word.partition("=")[2] for word in podman if word.startswith("--gpus=")), None)
-    gpus = ALL_GPUS if any("gpu=all" in one for one in devices) else gpu_count(asked) if asked else None
+    numbered = len({one for one in devices if "nvidia.com/gpu=" in one})
+    gpus = (
+        ALL_GPUS
+        if any("gpu=all" in one for one in devices)
+        else gpu_count(asked)
+        if asked
+        else numbered or None
+    )
     line = next((one.line for one in own if one.key in ("Exec", "Image")), 0)
     facts = Facts(
         name=values.get("ContainerName"), kind="quadlet", file=given.file, line=line, image=values.get("Image", ""),
-        gpus=gpus, shm_gib=None,
+        gpus=gpus, shm_gib=None, shares_ipc="--ipc=host" in podman,
     )  # fmt: skip
     from kvcore.manifests.unknowns import names_in
     from kvcore.manifests.workload import binary_gib
