@@ -56,12 +56,10 @@ def _manifests(node: Map, given: Input) -> Iterator[Found]:
     for key in _MANIFESTS:
         held = node.get(key)
         for text in rows(held) if isinstance(held, Row) else [held]:
-            parsed = [(line_of(text), text)] if isinstance(text, Map) else []
-            if isinstance(text, str) and "\n" in text:
-                parsed = list(documents(str(text)))
-            elif isinstance(text, str) and text.startswith("{"):
-                parsed = [(1, document(str(text)))]
-            for _, one in parsed:
+            parsed: list[object] = [text]
+            if isinstance(text, str):
+                parsed = [one for _, one in documents(str(text))] if text[:1] == "{" or "\n" in text else []
+            for one in parsed:
                 if isinstance(one, Map) and "apiVersion" in one and "kind" in one:
                     yield from workloads(one, given)
                 elif isinstance(one, Map) and given.structures is not None and key == "values":

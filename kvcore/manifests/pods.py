@@ -11,7 +11,7 @@ from typing import Any, Final
 from kvcore.manifests.build import Facts, built
 from kvcore.manifests.cards import card_in, of_nodes, of_resources
 from kvcore.manifests.images import image_of
-from kvcore.manifests.nodes import Map, at, line_of, mapping, rows, text_of, walk
+from kvcore.manifests.nodes import Map, Row, at, line_of, mapping, rows, text_of, walk
 from kvcore.manifests.programs import Launch, Scripts, container_launches
 from kvcore.manifests.shell import Run
 from kvcore.manifests.unknowns import mark
@@ -45,7 +45,7 @@ class Input:
     """The reader of programs, for files that name one."""
     structures: Callable[[Map, Input], Iterator[Found]] | None = None
     """The reader of documents without a kind, for values inside of others."""
-    anywhere: Callable[[Map, Input], Iterator[Found]] | None = None
+    anywhere: Callable[[Map | Row, Input], Iterator[Found]] | None = None
     """The reader of containers and commands anywhere in a document."""
     used: set[tuple[str, str]] = field(default_factory=set)
     """Documents of Kubernetes that others were read with, by kind and name."""

@@ -167,9 +167,9 @@ def launches(run: Run, scripts: Scripts, depth: int = 0) -> Iterator[Launch]:
             yield from _docker(words[begin:], run, scripts, depth)
             return
         if base in _APPTAINERS and "run" in words[at + 1 : at + 4]:
-            inner = _apptainer(words[words.index("run", at) + 1 :], run)
-            if inner is not None:
-                yield from container_launches(*inner, scripts, depth + 1)
+            image = _apptainer(words[words.index("run", at) + 1 :], run)
+            if image is not None:
+                yield from container_launches(image[0], image[1], scripts, depth + 1)
                 return
         if base in _SHELLS:
             yield from _shell(words[at + 1 :], run, scripts, depth)
