@@ -20,12 +20,13 @@ from kvcore.workload.requests import (
     Unusable,
     UnusableLineError,
     checked_tokens,
+    field_name,
     number_of,
     plain_name,
     tables,
 )
 
-DELIMITERS: Final = (",", ";", "\t")
+DELIMITERS: Final = (",", ";", "\t", "|")
 MAX_DELIMITERS: Final = 512
 """Delimiters in a header line."""
 MAX_ROW_BYTES: Final = 1 << 16
@@ -134,7 +135,7 @@ def columns_of(line: str, reading: Reading = READING) -> Columns | None:
     names = header_names(line)
     if not names and plain_name(line) in known.prompt:
         names = (line,)
-    plain = tuple(plain_name(name) for name in names)
+    plain = tuple(field_name(name) for name in names)
     prompt, completion, max_tokens = (
         next((plain.index(name) for name in wanted if name in plain), None)
         for wanted in (known.prompt, known.completion, known.max_tokens)

@@ -27,6 +27,7 @@ from kvcore.workload.requests import (
     Unusable,
     UnusableLineError,
     checked_tokens,
+    field_name,
     names_with,
     plain_name,
     tables,
@@ -46,6 +47,7 @@ FAILURES: Final = frozenset(
     ("failure", "failed", "error", "errored", "cancelled", "canceled", "expired", "timeout", "aborted", "false",
      "statuscodeerror")
 )  # fmt: skip
+_NO_ERROR: Final = frozenset(("", "0", "-", "none", "null", "nan", "false", "[]", "{}", "ok"))
 _PLAIN: Final = frozenset(
     ("usage", "prompt_tokens", "completion_tokens", "total_tokens", "max_tokens", "created")
 )
@@ -221,19 +223,21 @@ def _plain_request(record: Mapping[str, Any], reading: Reading) -> Request | Non
 
 @lru_cache(maxsize=4096)
 def _says_something(key: str) -> bool:
-    found, name = tables(), plain_name(key)
+    found, name = tables(), field_name(key)
     names = chain(
         *(getattr(found.names, one) for one in found.names.__struct_fields__),
         found.inside.usage,
         found.inside.other,
         found.inside.counts,
+        found.inside.envelopes,
     )
-    return name in (*names, *WHOLE)
+    return name in (*names, *WHOLE, "done")
 
 
 def forget_names() -> None:
     """Empties the caches that have names of a visitor's fields."""
     names_with.cache_clear()
+    field_name.cache_clear()
     plain_name.cache_clear()
     _says_something.cache_clear()
 
@@ -311,9 +315,12 @@ def call_of(record: Mapping[str, Any]) -> str:
 
 
 def _is_other(layers: Iterable[Layer], names: Names) -> bool:
-    """Whether a record is of a kind that is no request, or has the path of one that does not generate."""
+    """Whether a record is of a kind that is no request, has the path of one that does not generate, is a part of a
+    streamed answer (Ollama) or says where the next one belongs (Elasticsearch's bulk files)."""
     other = tables().other
     for layer in layers:
+        if layer.get("done") is False or (len(layer) == 1 and isinstance(layer.get("index"), dict)):
+            return True
         for name in names.kind:
             value = layer.get(name)
             if isinstance(value, str) and plain_name(value) in other.kinds:
@@ -363,7 +370,7 @@ def _asked(layers: Iterable[Layer], names: tuple[str, ...]) -> int | None:
 
 def _has_failed(layers: Iterable[Layer], names: Names) -> bool:
     for layer in layers:
-        if any(layer.get(name) for name in names.error):
+        if any(_is_error(layer.get(name)) for name in names.error):
             return True
         for name in names.status:
             value = layer.get(name)
@@ -376,6 +383,11 @@ def _has_failed(layers: Iterable[Layer], names: Names) -> bool:
             if isinstance(value, str) and plain_name(value) in FAILURES:
                 return True
     return False
+
+
+def _is_error(value: object) -> bool:
+    """Whether what stands for an error says that there was one."""
+    return bool(value) and (not isinstance(value, str) or value.strip().lower() not in _NO_ERROR)
 
 
 def _session(layers: Iterable[Layer], names: tuple[str, ...]) -> str | None:

@@ -11,7 +11,7 @@ from typing import Any, Final, cast
 
 from kvcore.base.errors import shorten
 from kvcore.base.untrusted import MAX_JSON_DEPTH, json_depth
-from kvcore.workload.requests import Reading, number_of, plain_name, tables
+from kvcore.workload.requests import Reading, field_name, number_of, plain_name, tables
 
 MAX_LAYERS: Final = 16
 """Objects within one record that are read."""
@@ -117,11 +117,18 @@ def layers_of(record: Mapping[str, Any]) -> Layers:
         found: dict[str, Any] = {}
         renamed = tables().within.get(place, {})
         for key, value in one.items():
-            name = plain_name(key)
+            name = field_name(key)
             name = renamed.get(name, name)
+            if place == "fields" and type(value) is list and len(value) == 1:
+                # OpenSearch gives the values of each field.
+                value = value[0]
             # A number with its unit, as AIPerf writes it.
             found.setdefault(name, value["value"] if type(value) is dict and "value" in value else value)
-            if (within := name in inside.usage) or name in inside.other or holds_records(name, value):
+            if (
+                (within := name in inside.usage)
+                or name in inside.other
+                or holds_records(name, value, is_usage)
+            ):
                 inner = opened(value)
                 if inner and len(queue) < MAX_LAYERS:
                     queue.append((within or is_usage, name, inner))
@@ -129,12 +136,15 @@ def layers_of(record: Mapping[str, Any]) -> Layers:
     return usages, others
 
 
-def holds_records(name: str, value: object) -> bool:
-    """Whether a field that mostly holds a list or texts is an object with lists or counts: Bedrock's `input`."""
+def holds_records(name: str, value: object, is_usage: bool = False) -> bool:
+    """Whether a field that mostly holds a list or texts is an object with lists or counts: Bedrock's `input`, the usage
+    of each model."""
+    if not isinstance(value, dict):
+        return False
     found = tables()
-    if not isinstance(value, dict) or name not in found.inside.counts:
-        return isinstance(value, dict) and name in found.inside.many
-    return not {*found.names.prompt, *found.names.completion}.isdisjoint(map(plain_name, value))
+    if name in found.inside.counts or (is_usage and name not in found.inside.other):
+        return not {*found.names.prompt, *found.names.completion}.isdisjoint(map(plain_name, value))
+    return name in found.inside.many or name in found.inside.envelopes
 
 
 def opened(value: object) -> dict[str, Any]:

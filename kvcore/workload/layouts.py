@@ -23,7 +23,7 @@ from kvcore.workload.fields import MAX_SESSION_CHARACTERS, record_requests
 from kvcore.workload.histogram import MAX_TOKENS
 from kvcore.workload.layers import MAX_LAYERS, MAX_SECONDS, holds_records, parsed_json, seconds_of
 from kvcore.workload.opening import Lines
-from kvcore.workload.requests import Reading, Request, Rows, UnusableLineError, plain_name, tables
+from kvcore.workload.requests import Reading, Request, Rows, UnusableLineError, field_name, tables
 from kvcore.workload.streams import json_at
 from kvcore.workload.value_types import Kind, NoLayoutError, Roles, Value, any_value, depth_of, nothing_inside
 
@@ -365,11 +365,13 @@ class JsonForm:
         if self._objects > MAX_LAYERS:
             raise NoLayoutError
         for number, (key, value) in enumerate(record.items()):
-            name, attribute, here = plain_name(key), f"f{number}", (*path, key)
+            name, attribute, here = field_name(key), f"f{number}", (*path, key)
             name = renamed.get(name, name)
             kind = self._roles.kind(name, is_usage)
             inner: Any
-            if isinstance(value, dict) and (name in self._roles.inside or holds_records(name, value)):
+            if isinstance(value, dict) and (
+                name in self._roles.inside or holds_records(name, value, is_usage)
+            ):
                 is_inner = is_usage or name in self._roles.usage
                 inner = self._object(value, here, f"{within}{attribute}.", is_usage=is_inner, place=name)
             elif name in self._roles.inside:
@@ -416,7 +418,7 @@ class RowForm:
         """The columns of a row. Raises NoLayoutError."""
         names, fields = self._columns.names, Fields()
         for number, cell in enumerate(record):
-            name = plain_name(names[number]) if number < len(names) else ""
+            name = field_name(names[number]) if number < len(names) else ""
             inner: Any = str
             if name in self._roles.inside:
                 inner = nothing_inside(cell)

@@ -34,11 +34,13 @@ from kvcore.workload.layers import READING, field_names
 from kvcore.workload.layouts import JsonForm, Layouts, RowForm
 from kvcore.workload.opening import MAX_LINE_BYTES, Lines, is_parquet, parquet_rows, slices_of
 from kvcore.workload.requests import Reading, Request, Rows, Unusable, UnusableLineError, tables
-from kvcore.workload.streams import EngineLines, Records, Streams, json_at
+from kvcore.workload.streams import EngineLines, Records, Streams, json_at, json_within, pairs_in
 from kvcore.workload.timeline import Timeline
 from kvcore.workload.traffic import MARK, Traffic, read_traffic
 
 SHOWN_BAD_LINES: Final = 5
+MAX_COMMENTS: Final = 64
+"""Lines before a header."""
 SHOWN_COLUMNS: Final = 8
 MAX_CALLS: Final = 32
 """Calls that wait for their last line: lines of one call stand close together."""
@@ -273,8 +275,10 @@ def _read_text(lines: Lines, tally: _Tally) -> None:
     """Reads a file from its first line that is not empty."""
     line = lines.slice[0]
     head, encoding = decoded_head(line)
-    if _SEPARATOR.fullmatch(head) is not None:
-        # Excel's first line, about the cells of the others.
+    for _ in range(MAX_COMMENTS):
+        # Excel's first line, about the cells of the others, and what an export says of itself.
+        if _SEPARATOR.fullmatch(head) is None and not head.startswith("#"):
+            break
         lines.take()
         if not lines.more():
             return
@@ -370,6 +374,7 @@ class _Log:
         self._layouts = Layouts(JsonForm(tally.reading))
         self._others: list[int] = []
         self._other_count = 0
+        self._has_pairs = False
 
     def read(self) -> None:
         """All of them."""
@@ -382,7 +387,7 @@ class _Log:
         tally.cut_tokens = self._engine.cut_tokens or tally.cut_tokens
         if self._engine.without_length:
             tally.drop(Unusable.NO_LENGTH, self._first, self._engine.without_length)
-        if self._engine.spoke or self._streams.spoke:
+        if self._engine.spoke or self._streams.spoke or self._has_pairs:
             tally.other_lines += self._other_count
         elif self._other_count:
             tally.reasons[Unusable.NOT_A_RECORD] += self._other_count
@@ -413,18 +418,26 @@ class _Log:
                 return text.startswith(b"{") and tally.collector.requests == known + 1
         elif (events := self._streams.take(text)) is not None:
             for record in events:
-                try:
-                    for request in record_requests(record, tally.reading):
-                        tally.take(request, number)
-                except Exception as error:
-                    tally.lose(error, number)
+                self._take_record(number, record)
         elif self._engine.take(text.decode("utf-8", "replace")):
             for request in self._engine.overflow():
                 tally.add(request)
         elif (at := json_at(text)) >= 0:
             return self._take(number, text[at:])
+        elif within := json_within(text):
+            return self._take(number, within)
+        elif (pairs := pairs_in(text)) is not None:
+            self._has_pairs = True
+            self._take_record(number, pairs)
         else:
             self._other_count += 1
             if len(self._others) < SHOWN_BAD_LINES:
                 self._others.append(number)
         return False
+
+    def _take_record(self, number: int, record: dict[str, Any]) -> None:
+        try:
+            for request in record_requests(record, self._tally.reading):
+                self._tally.take(request, number)
+        except Exception as error:
+            self._tally.lose(error, number)

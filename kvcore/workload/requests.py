@@ -61,6 +61,8 @@ class Inside(Record, frozen=True, kw_only=True):
     other: tuple[Name, ...]
     counts: tuple[Name, ...]
     """With counts where it has any."""
+    envelopes: tuple[Name, ...]
+    """With anything where it is an object."""
     many: tuple[Name, ...]
     """A list of further records."""
     failed: tuple[Name, ...]
@@ -341,6 +343,27 @@ def _kinds() -> _Kinds:
     sets = ((kind, "".join(one for one in of if of[one] == kind).encode()) for kind in sorted({*of.values()}))
     rates = tuple(rate.characters_per_token for rate in kinds.values())
     return _Kinds(rates, re.compile(next(iter(kinds))), runs, of, tuple(sets))
+
+
+@lru_cache(maxsize=4096)
+def field_name(name: str) -> str:
+    """The plain name of a field; of a path with dots whose end alone is the name of a count, that end.
+
+    Example:
+        >>> field_name("response.usage.prompt_tokens"), field_name("pod.status")
+        ('usageprompttokens', 'podstatus')
+    """
+    whole = plain_name(name)
+    names, rest = tables().names, name[: 2 * LONGEST_NAME]
+    while "." in rest and plain_name(rest) not in _counts(names):
+        rest = rest.partition(".")[2]
+    found = plain_name(rest)
+    return found if found in _counts(names) else whole
+
+
+@cache
+def _counts(names: Names) -> frozenset[str]:
+    return frozenset((*names.prompt, *names.completion, *names.cached, *names.max_tokens))
 
 
 @lru_cache(maxsize=4096)

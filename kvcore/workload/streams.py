@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from kvcore.workload.layers import parsed_json
+from kvcore.workload.layers import parsed_json, seconds_of
 from kvcore.workload.opening import MAX_LINE_BYTES
 from kvcore.workload.requests import Request
 
@@ -144,6 +144,74 @@ def json_at(line: bytes) -> int:
     return line.find(b'{"', 1, PREFIX_BYTES) if line.endswith(b"}") else -1
 
 
+def json_within(line: bytes) -> bytes:
+    """The JSON object in a line that has text before and behind it; empty without one.
+
+    Example:
+        >>> json_within(b'10:00 lb[1]: {"status":200} end'), json_within(b'{"status":200}'), json_within(b"one")
+        (b'{"status":200}', b'', b'')
+    """
+    at, end = line.find(b'{"', 1, PREFIX_BYTES), line.rfind(b"}")
+    return line[at : end + 1] if 0 < at < end < len(line) - 1 else b""
+
+
+_COUNTED: Final = re.compile(
+    rb"""(?i)(?:prompt|input|context|request)[_.]?tokens?\w{0,8}['"]?\s?[=:]\s?['"]?\d"""
+)
+_PAIR: Final = re.compile(
+    r"""(?:^|[\s,{(\[])['"]?([A-Za-z][\w.-]{0,59})['"]?[=:]\s?"""
+    r"""("[^"\\]{0,200}"|'[^'\\]{0,200}'|[^\s,;'"})\]]{1,60})"""
+)
+LONGEST_PAIRS: Final = 8192
+"""Bytes of a line of pairs."""
+_STAMP: Final = re.compile(
+    r"(?:(?P<year>\d{4})-)?(?P<day>\d\d-\d\d)[T ](?P<clock>\d\d:\d\d:\d\d)(?:[.,](?P<part>\d{1,9}))?"
+    r"(?P<zone>Z|[+-]\d\d:?\d\d)?"
+)
+STAMP_CHARACTERS: Final = 160
+"""Beginning of a line that has its time."""
+_SOME_YEAR: Final = "2000"
+"""In place of the year that vLLM's lines do not have: times within a log are compared alone."""
+
+
+def pairs_in(line: bytes) -> dict[str, str] | None:
+    """The fields of a line of names and values, logfmt's or those of a dictionary of Python, with the time at its
+    beginning; None for a line without a count of a prompt.
+
+    Example:
+        >>> pairs_in(b"ts=2026-01-01T00:00:00Z level=info prompt_tokens=100 completion_tokens=20")["prompt_tokens"]
+        '100'
+        >>> pairs_in(b"2026-01-01 10:00:00,1 - INFO - {'model': 'm', 'prompt_tokens': 100}")
+        {'timestamp': '2026-01-01T10:00:00.1', 'model': 'm', 'prompt_tokens': '100'}
+        >>> pairs_in(b"INFO loading weights") is None
+        True
+    """
+    if len(line) > LONGEST_PAIRS or _COUNTED.search(line) is None:
+        return None
+    text = line.decode("utf-8", "replace")
+    found: dict[str, str] = {}
+    stamp = stamp_of(text)
+    if stamp:
+        found["timestamp"] = stamp
+    for pair in _PAIR.finditer(text):
+        found.setdefault(pair[1], pair[2].strip("\"'"))
+    return found
+
+
+def stamp_of(line: str) -> str:
+    """The time at the beginning of a line, as ISO 8601; empty without one.
+
+    Example:
+        >>> stamp_of("INFO 11-24 10:00:00 [logger.py:39]"), stamp_of("none")
+        ('2000-11-24T10:00:00', '')
+    """
+    found = _STAMP.search(line, 0, STAMP_CHARACTERS)
+    if found is None:
+        return ""
+    part = f".{found['part']}" if found["part"] else ""
+    return f"{found['year'] or _SOME_YEAR}-{found['day']}T{found['clock']}{part}{found['zone'] or ''}"
+
+
 class EngineLines:
     """Requests from vLLM's own lines: `--enable-log-requests` and `--enable-log-outputs`; and from SGLang's
     `--log-requests`, which ends a request with its counts.
@@ -169,7 +237,7 @@ class EngineLines:
 
     def __init__(self) -> None:
         # In a plain dictionary finding the first entry passes over every deleted one.
-        self._pending: OrderedDict[str, tuple[int | None, int | None, int | None]] = OrderedDict()
+        self._pending: OrderedDict[str, _Said] = OrderedDict()
         self.without_length = 0
         """Requests without a length on any line."""
         self.spoke = False
@@ -188,16 +256,17 @@ class EngineLines:
             tail = line[received.end() :]
             start = tail.rfind("SamplingParams(")
             wanted = _MAX_TOKENS.search(tail, start, start + PARAMETER_CHARACTERS) if start >= 0 else None
-            self._merge(received[1], (_ids(tail, _PROMPT_IDS), None, int(wanted[1]) if wanted else None))
+            asked = int(wanted[1]) if wanted else None
+            self._merge(received[1], (_ids(tail, _PROMPT_IDS), None, asked, seconds_of(stamp_of(head))))
         elif (details := _DETAILS.search(head)) is not None:
-            self._merge(details[1], (_ids(line, _PROMPT_IDS), None, None))
+            self._merge(details[1], (_ids(line, _PROMPT_IDS), None, None, seconds_of(stamp_of(head))))
         elif (finished := _FINISHED.search(head)) is not None:
             self._finished += 1
-            self._merge(f"{_SGLANG}{self._finished}", _sglang(line[finished.end() :]))
+            self._merge(f"{_SGLANG}{self._finished}", (*_sglang(line[finished.end() :]), None))
         elif (generated := _GENERATED.search(head)) is None:
             return False
         elif generated[2] != "delta":
-            self._merge(generated[1], (None, _ids(line, _OUTPUT_IDS), None))
+            self._merge(generated[1], (None, _ids(line, _OUTPUT_IDS), None, None))
         self.spoke = True
         return True
 
@@ -211,15 +280,16 @@ class EngineLines:
         for request_id in list(self._pending):
             yield from self._finish(request_id)
 
-    def _merge(self, request_id: str, found: tuple[int | None, int | None, int | None]) -> None:
-        old = self._pending.get(request_id, (None, None, None))
+    def _merge(self, request_id: str, found: _Said) -> None:
+        old = self._pending.get(request_id, (None, None, None, None))
         prompt, answer, wanted = (
-            new if new is not None else past for new, past in zip(found, old, strict=True)
+            new if new is not None else past for new, past in zip(found[:3], old[:3], strict=True)
         )
-        self._pending[request_id] = (prompt, answer, wanted)
+        # It came with its first line.
+        self._pending[request_id] = (prompt, answer, wanted, found[3] if old[3] is None else old[3])
 
     def _finish(self, request_id: str) -> Iterator[Request]:
-        prompt, answer, wanted = self._pending.pop(request_id)
+        prompt, answer, wanted, seconds = self._pending.pop(request_id)
         if prompt and not request_id.startswith(_SGLANG):
             self._lists += 1
             self._at_longest = 0 if prompt > self._longest else self._at_longest
@@ -228,9 +298,11 @@ class EngineLines:
         if not prompt:
             self.without_length += 1
             return
-        yield Request(prompt_tokens=prompt, completion_tokens=answer, max_tokens=wanted)
+        yield Request(prompt_tokens=prompt, completion_tokens=answer, max_tokens=wanted, seconds=seconds)
 
 
+_Said = tuple[int | None, int | None, int | None, float | None]
+"""What lines say of a request: prompt, answer, max_tokens, when it came."""
 _SGLANG: Final = "sglang "
 """Before the number of a request whose one line has all that is known of it."""
 

@@ -149,7 +149,7 @@ class Roles:
             (Kind.SESSION, {*names.session}),
             (Kind.SECONDS, {*names.seconds}),
             (Kind.BLOCKS, {*names.blocks}),
-            (Kind.STATE, {*names.error, *names.status, *names.sums, *names.kind, *names.path}),
+            (Kind.STATE, {*names.error, *names.status, *names.sums, *names.kind, *names.path, "done"}),
         )
         self.usage, self.inside = {*found.inside.usage}, {*found.inside.usage, *found.inside.other}
 
