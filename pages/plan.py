@@ -17,7 +17,7 @@ from kvcore.workload.limits import is_above_model
 from pages.ui.plan import groups, numbers, refused, share
 from pages.ui.shared import drawings, elements, notes, shell, state, undo
 from pages.ui.shared.elements import fold
-from pages.ui.workload.result import target_line
+from pages.ui.workload.result import target_line, traffic_fix
 
 shell.guard()
 t = state.translator()
@@ -44,7 +44,7 @@ if said := target_line(plan, t):
 notes.other_platform(plan, t)
 notes.above_model(plan, t)
 if plan.verdict is not Verdict.FITS or falls_short(plan):
-    notes.fixes(plan, fixes(plan), t)
+    notes.fixes(plan, fixes(plan), t, of_traffic=traffic_fix(plan))
 notes.setting_chips(plan.scenario, t)
 undo.offer(t)
 

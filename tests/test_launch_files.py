@@ -67,6 +67,19 @@ def test_nothing_is_an_alias() -> None:
     assert "&id" not in artefact(Artefact.KUBERNETES, planned())
 
 
+def test_files_say_the_target_and_what_all_replicas_serve() -> None:
+    asked = planned(wanted=40, data_parallel_size=2)
+    assert asked.cache is not None
+    each = int(asked.cache.max_concurrency)
+    said = (
+        f"# Wanted at once: 40 requests of 8,192 tokens. Planned: {2 * each}, {each} on each of 2 replicas.\n"
+    )
+    for kind in (Artefact.YAML, Artefact.COMPOSE, Artefact.KUBERNETES, Artefact.SYSTEMD):
+        assert artefact(kind, asked) == said + artefact(kind, planned(data_parallel_size=2))
+    for kind in (Artefact.COMMAND, Artefact.DOCKER):
+        assert artefact(kind, asked) == artefact(kind, planned(data_parallel_size=2))
+
+
 def test_yaml_is_read_back() -> None:
     document = yaml.safe_load(artefact(Artefact.YAML, planned(enforce_eager=True)))
     assert document == {

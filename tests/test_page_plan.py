@@ -73,6 +73,18 @@ class TestFits:
             "Fits and serves 40 requests of 8,192 tokens at once: room for 40 (20 on each of 2 replicas)"
         )
 
+    def test_the_length_that_known_requests_need_is_offered_first(self) -> None:
+        """P99 of 1,200 and max_tokens 512, rounded up to 1,792, a quarter of the tokens or less."""
+        lengths = "800:1150:1200,120:380:512,920:1530:1712,1312:1662:1712"
+        app = open_app(RULE_OF_THUMB | {"wanted": "40", "lengths": lengths})
+        (button,) = (one for one in app.button if one.key == "fix.max_model_len")
+        assert button.label == "Context length 1,792, all that your requests need: serves 91 on 8 GPUs"
+        checked(button.click().run())
+        assert params(app)["max_model_len"] == "1792"
+        assert app.success[0].value.startswith("Fits and serves 40 requests of 1,792 tokens at once")
+        plain = open_app(RULE_OF_THUMB | {"wanted": "40"})
+        assert not [one for one in plain.button if one.key == "fix.max_model_len"]
+
     def test_the_command_stands_beside_the_verdict(self) -> None:
         app = open_app(RULE_OF_THUMB)
         app.session_state["command.en"] = True

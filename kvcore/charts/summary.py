@@ -319,9 +319,9 @@ def _help(card: str, quantity: Quantity | None, plan: Plan, t: Words) -> str:
 _COUNTED: Final = ("max_model_len", "max_num_batched_tokens", "max_cudagraph_capture_size")
 
 
-def fix_label(fix: Fix, t: Words) -> str:
-    """The label of the button of a fix."""
-    field = fix.field
+def fix_label(fix: Fix, t: Words, *, is_of_traffic: bool = False) -> str:
+    """The label of the button of a fix; `is_of_traffic`: its length is what the known requests need."""
+    field = "traffic-length" if is_of_traffic else fix.field
     if field == "data_parallel_size" and fix.plan.architecture.moe is not None:
         field = "shared-experts"
     if field == "max_num_seqs" and fix.scenario.wanted == fix.value:

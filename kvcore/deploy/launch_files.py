@@ -15,7 +15,9 @@ from enum import StrEnum
 from itertools import chain
 from typing import Any, Final
 
+from kvcore.advice.target import served
 from kvcore.base.errors import ScenarioError
+from kvcore.base.numbers import count
 from kvcore.base.units import GIB, ceil_div, round_up
 from kvcore.deploy.launch import FIRST, MODELSCOPE, PORT, Machine
 from kvcore.deploy.server_start import TOKEN, ServerStart, image, start_of, start_seconds
@@ -77,7 +79,28 @@ def artefact(kind: Artefact, plan: Plan, *, every_flag: bool = False) -> str:
     start = start_of(plan, every_flag=every_flag)
     if kind in _OF_ONE_MACHINE and (number := len(start.machines)) > 1:
         raise ScenarioError("several-machines", field="data_parallel_size", machines=str(number))
-    return _WRITERS[kind](start)
+    return (target_note(plan) if kind in _FILES else "") + _WRITERS[kind](start)
+
+
+def target_note(plan: Plan) -> str:
+    """A comment with the requests at once that are wanted and those that the plan serves; "" without a target.
+
+    Example:
+        >>> from kvcore.planning import plan
+        >>> from kvcore.wire.request import scenario_from_request
+        >>> asked = {"model": "Qwen/Qwen3-8B", "accelerator": "H100-80GB", "wanted": 4, "data_parallel_size": 2}
+        >>> print(target_note(plan(scenario_from_request({**asked, "max_model_len": 40960}))))
+        # Wanted at once: 4 requests of 40,960 tokens. Planned: 18, 9 on each of 2 replicas.
+        <BLANKLINE>
+    """
+    found = served(plan)
+    if found is None:
+        return ""
+    each = f", {count(found.per_replica)} on each of {found.replicas} replicas" if found.replicas > 1 else ""
+    return (
+        f"# Wanted at once: {count(found.wanted)} requests of {count(plan.resolved.max_model_len)} tokens. "
+        f"Planned: {count(found.total)}{each}.\n"
+    )
 
 
 def _command(start: ServerStart) -> str:
@@ -292,6 +315,8 @@ def _word(word: str) -> str:
 
 
 _OF_ONE_MACHINE: Final = (Artefact.COMPOSE, Artefact.KUBERNETES, Artefact.SYSTEMD)
+_FILES: Final = (Artefact.YAML, *_OF_ONE_MACHINE)
+"""Kinds that are kept as files; a command is pasted into a shell, and not each takes comments."""
 _WRITERS: Final[Mapping[Artefact, Callable[[ServerStart], str]]] = {
     Artefact.COMMAND: _command,
     Artefact.YAML: _yaml,

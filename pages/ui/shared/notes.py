@@ -158,9 +158,11 @@ def finding(text: str, *, found: bool, is_tight: bool = False, t: Words | None =
         st.warning(text, icon=":material/search_off:")
 
 
-def fixes(plan: Plan, found: Sequence[Fix], t: Words) -> None:
-    """The single changes that fix the plan, each a button with one step back; pairs of changes where no single one
-    does."""
+def fixes(plan: Plan, found: Sequence[Fix], t: Words, *, of_traffic: Fix | None = None) -> None:
+    """The single changes that fix the plan, each a button with one step back, the length of the session's own requests
+    first; pairs of changes where no single one does."""
+    if of_traffic is not None:
+        found = (of_traffic, *(fix for fix in found if fix.field != of_traffic.field))
     pairs = () if found else fix_pairs(plan)
     if not found and not pairs:
         st.caption(t("No one or two changes fix it: choose a smaller model, or more and larger GPUs."))
@@ -174,7 +176,7 @@ def fixes(plan: Plan, found: Sequence[Fix], t: Words) -> None:
         grid = st.grid(3, min_column_width=240)
         for fix in found:
             grid.cell().button(
-                summary.fix_text(summary.fix_label(fix, t), fix, t),
+                summary.fix_text(summary.fix_label(fix, t, is_of_traffic=fix is of_traffic), fix, t),
                 key=f"fix.{fix.key}",
                 width="stretch",
                 on_click=undo.change,

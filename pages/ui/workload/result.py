@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from html import escape
 from types import MappingProxyType
@@ -11,6 +12,7 @@ import streamlit as st
 from msgspec.structs import replace
 from streamlit.delta_generator import DeltaGenerator
 
+from kvcore.advice.fixes import Fix, fix_with
 from kvcore.base.numbers import count, share_text, short_tokens
 from kvcore.base.units import round_up
 from kvcore.base.words import Words, listed, sentences
@@ -94,6 +96,21 @@ def target_line(plan: Plan, t: Words) -> str:
         choice = limit_choice(plan.scenario, mix, mix.recommended_max_model_len)
     target = target_sentence(choice, t)
     return "" if target is None else target.text
+
+
+def traffic_fix(plan: Plan) -> Fix | None:
+    """For the Plan page: the length that this session's requests need, where that starts and serves the target at that
+    length or with their own lengths."""
+    mix = source.current()
+    if mix is None or mix.recommended_max_model_len >= plan.resolved.max_model_len:
+        return None
+    found = fix_with(plan, "max_model_len", mix.recommended_max_model_len)
+    target = None if found is None else found.serves
+    if found is None or target is None or target.enough:
+        return found
+    choice = limit_choice(plan.scenario, mix, mix.recommended_max_model_len)
+    is_enough = math.floor(choice.running_requests) * target.replicas >= target.wanted
+    return found if is_enough else None
 
 
 def replayed_plan(plan: Plan, mix: Mix, choices: Choices) -> Plan:
