@@ -15,36 +15,6 @@ notes.repairs(t)
 st.header(t("How far off is it?"), anchor=False)
 opening.how_far_off(record, t)
 
-st.subheader(t("How often the interval is right"), anchor=False)
-tables.coverage(words.coverage_rows(record.starts, t), t)
-st.caption(
-    t(
-        "Each start is judged by an interval that was fitted without its publication. 80 % should lie "
-        "inside; a group of fewer than eight starts says little. TP is the number of cards that share "
-        "each layer; the figures behind it are releases of vLLM."
-    )
-)
-
-st.subheader(t("Surroundings that the starts state"), anchor=False)
-tables.stated(words.stated_rows(record.starts, t), t)
-st.caption(
-    t(
-        "Where an author does not state a surrounding, it is planned as unknown: the figure is that of the "
-        "likelier case, and the interval spans the others."
-    )
-)
-
-st.subheader(t("All data → same-source data excluded"), anchor=False)
-tables.left_out(words.left_out_rows(record.starts, t), t)
-st.caption(
-    t(
-        "A constant that was fitted on a log fits that log. So each start is predicted a second "
-        "time, with constants fitted on the other publications alone: expect at least that error on "
-        "hardware that nobody has published. “Single source”: one of its constants rests on no other "
-        "publication, so its error elsewhere is unknown. Weights and bytes per token are not fitted."
-    )
-)
-
 st.subheader(t("One quantity, start by start"), anchor=False)
 check = accuracy.Check(
     st.selectbox(
@@ -75,15 +45,45 @@ elements.chart(
 )
 
 st.subheader(t("Other tools on the same starts"), anchor=False)
-tables.errors(words.peer_rows(starts, record.peers, check, t), t("Tool"), t)
+tables.same_starts(words.same_starts_rows(published, record.peers, check, t), t)
 st.caption(
     t(
-        "Each tool on the starts that it answered. The others were given the true size of the "
-        "checkpoint. Tools with constants do well where the constants were measured: exclude the "
-        "largest campaign to see the others."
+        "Each row is on the starts that the tool answered; KV Planner predicts each of them with constants fitted "
+        "without its publication. The others were given the true size of the checkpoint. Tools with constants do well "
+        "where the constants were measured: exclude the largest campaign to see the others."
     )
 )
 tables.addresses(record)
+
+st.subheader(t("How often the interval is right"), anchor=False)
+tables.coverage(words.coverage_rows(record.starts, t), t)
+st.caption(
+    t(
+        "Each start is judged by an interval that was fitted without its publication. 80 % should lie "
+        "inside; a group of fewer than eight starts says little. TP is the number of cards that share "
+        "each layer; the figures behind it are releases of vLLM."
+    )
+)
+
+st.subheader(t("Surroundings that the starts state"), anchor=False)
+tables.stated(words.stated_rows(record.starts, t), t)
+st.caption(
+    t(
+        "Where an author does not state a surrounding, it is planned as unknown: the figure is that of the "
+        "likelier case, and the interval spans the others."
+    )
+)
+
+st.subheader(t("With its own publication in the fit, and without"), anchor=False)
+tables.left_out(words.left_out_rows(record.starts, t), t)
+st.caption(
+    t(
+        "A constant that was fitted on a log fits that log. So each start is predicted a second "
+        "time, with constants fitted on the other publications alone: expect at least that error on "
+        "hardware that nobody has published. “Single source”: one of its constants rests on no other "
+        "publication, so its error elsewhere is unknown. Weights and bytes per token are not fitted."
+    )
+)
 
 st.subheader(t("By group"), anchor=False)
 by = st.segmented_control(

@@ -15,7 +15,7 @@ from kvcore.charts.accuracy_figures import (
     fit_text,
     group_rows,
     left_out_rows,
-    peer_rows,
+    same_starts_rows,
     scatter,
     shown_starts,
 )
@@ -278,8 +278,9 @@ class TestLeftOut:
         # |2.0 / 2.4 − 1| = 17 %; left out 27 %, 4.2 % and 17 %.
         (row,) = left_out_rows(self.starts(), EN)
         assert (row.count, row.one_source) == ("3", "1")
-        shown = [text.replace("\N{NO-BREAK SPACE}", " ") for text in (row.median, row.p90, row.inside)]
-        assert shown == ["17 % → 17 %", "17 % → 27 %", "100 % → 67 %"]
+        texts = (row.median, row.median_unseen, row.p90, row.p90_unseen, row.inside)
+        shown = [text.replace("\N{NO-BREAK SPACE}", " ") for text in texts]
+        assert shown == ["17 %", "17 %", "17 %", "27 %", "67 %"]
         assert row.p90_gib == "0.65"
 
     def test_only_fitted_checks_are_shown_otherwise(self) -> None:
@@ -304,9 +305,18 @@ def test_only_fitted_checks_are_left_out() -> None:
 
 def test_rows_of_the_table_of_peers() -> None:
     assert check_rows(RECORD.starts, EN)[0].label == "KV memory"
-    peers = peer_rows(RECORD.starts, RECORD.peers, Check.KV_MEMORY, EN)
-    assert len(peers) == len(RECORD.peers) + 1
-    assert peers[0].label == "KV Planner"
+    peers = same_starts_rows(RECORD.starts, RECORD.peers, Check.KV_MEMORY, EN)
+    assert {row.label for row in peers} == {peer.name for peer in RECORD.peers}
+    (answered,) = (
+        [start for start in RECORD.starts if Check.KV_MEMORY in start.peers.get(peer.id, {})]
+        for peer in RECORD.peers
+        if peer.name == peers[0].label
+    )
+    assert peers[0].count == str(len(answered))
+    unseen = [point for start in answered if (point := start.points[Check.KV_MEMORY].held_out) is not None]
+    found = summarize(unseen)
+    assert found is not None
+    assert peers[0].our_median == error_percent(found.median, EN)
     assert group_rows(RECORD.starts, Check.KV_MEMORY, "version", EN)[-1].label == "single starts"
 
 

@@ -8,7 +8,6 @@ from statistics import median
 from typing import Final
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from kvcore.base.numbers import DASH, count, error_percent, plain, two_decimals, whole_percent
 from kvcore.base.parts import PARTS
@@ -67,10 +66,13 @@ class LeftOutRow(Struct, frozen=True, kw_only=True):
 
     label: str
     median: str
+    median_unseen: str
     p90: str
+    p90_unseen: str
     p90_gib: str
-    """With the own publication left out, in GiB."""
+    """Without the own publication, in GiB."""
     inside: str
+    """Without the own publication."""
     count: str
     one_source: str
 
@@ -91,18 +93,16 @@ def left_out_rows(starts: Sequence[PublishedStart], t: Words) -> tuple[LeftOutRo
             LeftOutRow(
                 label=t(CHECK_LABELS[check]),
                 count=count(fitted.count),
-                median=_change(error_percent(fitted.median, t), error_percent(left_out.median, t)),
-                p90=_change(error_percent(fitted.p90, t), error_percent(left_out.p90, t)),
+                median=error_percent(fitted.median, t),
+                median_unseen=error_percent(left_out.median, t),
+                p90=error_percent(fitted.p90, t),
+                p90_unseen=error_percent(left_out.p90, t),
                 p90_gib=two_decimals(ninth_decile(distances)),
-                inside=_change(_inside(fitted, t), _inside(left_out, t)),
+                inside=_inside(left_out, t),
                 one_source=count(of_one_source(starts, check)),
             )
         )
     return tuple(rows)
-
-
-def _change(before: str, after: str) -> str:
-    return f"{before} → {after}"
 
 
 def _inside(found: Summary, t: Words) -> str:
@@ -228,14 +228,39 @@ def group_rows(starts: Sequence[PublishedStart], check: Check, by: str, t: Words
     return (*rows, *(row for _, row in _summed([(t("single starts"), rest)], t)))
 
 
-def peer_rows(
+class SameStartsRow(Struct, frozen=True, kw_only=True):
+    """A tool and this planner on the starts that the tool answered, as text, in the order of the table."""
+
+    label: str
+    count: str
+    median: str
+    our_median: str
+    p90: str
+    our_p90: str
+
+
+def same_starts_rows(
     starts: Sequence[PublishedStart], peers: Sequence[Peer], check: Check, t: Words
-) -> tuple[ErrorRow, ...]:
-    """This planner and every peer, each on the starts of one check that it answered, smallest median first."""
-    ours = our_points(starts, check)
-    named = [*((peer.name, peer_points(starts, check, peer.id)) for peer in peers), (t("KV Planner"), ours)]
-    found = sorted(_summed(named, t), key=lambda item: item[0].median)
-    return tuple(replace(row, count=f"{one.answered}/{len(ours)}") for one, row in found)
+) -> tuple[SameStartsRow, ...]:
+    """A row for each peer that answered any: its errors, and those of this planner on the very same starts, each start
+    predicted without its own publication where the check rests on fitted constants."""
+    unseen = shown_starts(starts, check, left_out=True)
+    rows: list[tuple[int, SameStartsRow]] = []
+    for peer in peers:
+        both = [start for start in unseen if check in start.points and check in start.peers.get(peer.id, {})]
+        theirs, ours = summarize(peer_points(both, check, peer.id)), summarize(our_points(both, check))
+        if theirs is None or ours is None:
+            continue
+        row = SameStartsRow(
+            label=peer.name,
+            count=count(ours.count),
+            median=error_percent(theirs.median, t),
+            our_median=error_percent(ours.median, t),
+            p90=error_percent(theirs.p90, t),
+            our_p90=error_percent(ours.p90, t),
+        )
+        rows.append((ours.count, row))
+    return tuple(row for _, row in sorted(rows, key=lambda item: -item[0]))
 
 
 def point_name(start: PublishedStart) -> str:

@@ -15,6 +15,7 @@ from kvcore.charts.accuracy_figures import (
     CoverageRow,
     ErrorRow,
     LeftOutRow,
+    SameStartsRow,
     citation,
     fit_text,
     point_name,
@@ -42,12 +43,27 @@ def left_out(rows: Sequence[LeftOutRow], t: Words) -> None:
     """Errors with and without a start's own publication in the fit, a line for each quantity."""
     head = (
         t("Quantity"),
-        t("Median error"),
-        t("P90 error"),
-        t("P90 excluded (GiB)"),
-        t("Inside the interval"),
+        t("Median, in the fit"),
+        t("Median, held out"),
+        t("P90, in the fit"),
+        t("P90, held out"),
+        t("P90, held out (GiB)"),
+        t("Inside, held out"),
         t("Starts"),
         t("Single source"),
+    )
+    _table(head, map(astuple, rows))
+
+
+def same_starts(rows: Sequence[SameStartsRow], t: Words) -> None:
+    """Each other tool next to this planner, on the starts that the tool answered."""
+    head = (
+        t("Tool"),
+        t("Starts"),
+        t("Median error"),
+        t("KV Planner, held out"),
+        t("P90 error"),
+        t("KV Planner, held out"),
     )
     _table(head, map(astuple, rows))
 
