@@ -117,10 +117,10 @@ def test_a_pair_of_fixes_is_one_button_with_undo() -> None:
 def test_replicas_have_columns_only_where_there_are_several() -> None:
     t = words(Language.ENGLISH)
     app = open_page(QWEN)
-    assert t("On all replicas") not in html(app)
+    assert t("Requests at once, all replicas") not in html(app)
     app = checked(app.segmented_control(key="varied").set_value(Varied.DATA_PARALLEL.value).run())
     table = html(app)
-    assert t("On all replicas") in table
+    assert t("Requests at once, all replicas") in table
     first = table[table.index("<tbody>") : table.index("</tr>", table.index("<tbody>"))]
     assert first.count("<td") == table.count('<th scope="col">') == 10
 
@@ -144,9 +144,11 @@ def test_a_row_says_its_gpus_its_target_and_the_bounds_of_decoding() -> None:
     by_name = {cells[0].split()[1]: cells for cells in texts if cells and cells[0].startswith(" TP")}
     assert "fewer GPUs than now" in by_name["1"][0]
     assert "fewer GPUs than now" not in by_name["2"][0]
+    assert "▲ too few" in by_name["2"][1]
     assert "of 40" in by_name["2"][1]
+    assert "▲" not in by_name["8"][1]
     assert "serves all 40" in by_name["8"][1]
-    times = {name: float(cells[-2].split()[1]) for name, cells in by_name.items() if "ms" in cells[-2]}
+    times = {name: float(cells[4].split()[1]) for name, cells in by_name.items() if "ms" in cells[4]}
     weights_gb = 32e9 * 2 / 1e9
     assert times["2"] > weights_gb / (2 * 3352) * 1000 * 0.95
     assert times["2"] < 2 * 80 / (2 * 3352) * 1000

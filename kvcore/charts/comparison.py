@@ -246,7 +246,9 @@ VARIED_NAMES: Final[Mapping[str, str]] = {
 
 
 def verdict_word(variant: Variant, t: Words) -> str:
-    """The verdict of a variant as a sign and a word."""
+    """The verdict of a variant as a sign and a word; one that fits and misses the target has another."""
+    if is_short(variant):
+        return t("▲ too few")
     return t(LABELS["verdict-signs"][variant.plan.verdict]) if variant.plan is not None else t("✖ refused")
 
 
@@ -392,6 +394,12 @@ def _bounds(variant: Variant) -> tuple[str, str]:
 def all_gpus(variant: Variant) -> int:
     """GPUs of all replicas."""
     return variant.gpus * variant.replicas
+
+
+def is_short(variant: Variant) -> bool:
+    """Whether a variant starts and serves fewer requests at once than are wanted."""
+    found = served(variant.plan) if variant.plan is not None else None
+    return found is not None and not found.enough and variant.starts
 
 
 def target_note(variant: Variant, t: Words) -> str:

@@ -16,6 +16,7 @@ from kvcore.base.words import Words, listed
 from kvcore.charts.comparison import (
     all_gpus,
     figures_of,
+    is_short,
     limit_note,
     refusal_text,
     seats_note,
@@ -29,10 +30,28 @@ from kvcore.scenario import Scenario
 from pages.ui.shared import drawings, elements, frames, state
 from pages.ui.shared.elements import two_lines
 
-LIMITED_COLUMNS = (6, 7)
-"""Columns that count running requests, which max_num_seqs may limit."""
-REPLICA_COLUMNS = (5, 6)
-"""Columns on all replicas: shown only where there are several."""
+PER_REPLICA, TOKENS, GPUS, REPLICAS, ON_ALL, PER_GPU, TIME, SPEED = range(8)
+"""Places in `figures_of`."""
+
+
+def _columns(t: Words, *, has_replicas: bool) -> dict[int, str]:
+    """The columns after the verdict, those first that decide: a phone shows no more than two of them."""
+    each = t("Requests at once, per replica") if has_replicas else t("Requests at once")
+    names = {
+        ON_ALL: t("Requests at once, all replicas"),
+        PER_GPU: t("Requests per GPU"),
+        TIME: t("Time per token, at least"),
+        SPEED: t("Tokens per second, at most"),
+        PER_REPLICA: each,
+        GPUS: t("GPUs per replica"),
+        REPLICAS: t("Replicas"),
+        TOKENS: t("KV cache tokens"),
+    }
+    if has_replicas:
+        return names
+    return {PER_REPLICA: each} | {
+        place: name for place, name in names.items() if place not in (PER_REPLICA, ON_ALL, REPLICAS)
+    }
 
 
 def show(named: Sequence[tuple[str, Variant]], key: str, t: Words, short_names: Sequence[str] = ()) -> None:
@@ -47,21 +66,10 @@ def show(named: Sequence[tuple[str, Variant]], key: str, t: Words, short_names: 
     has_later = any(variant.plan is not None and variant.plan.cache is not None for _, variant in named)
     left_out = {UNACCOUNTED: not has_difference, AFTER_POOL: not has_later}
     shown = [part for part in STACKED if not left_out.get(part)]
-    drawings.swatches(shown, t, has_missing=True)
-    head = [
-        t("Deployment"),
-        t("Verdict"),
-        t("Requests at once, per replica"),
-        t("KV cache tokens"),
-        t("GPUs per replica"),
-        t("Replicas"),
-        t("On all replicas"),
-        t("Requests per GPU"),
-        t("Time per token, at least"),
-        t("Tokens per second, at most"),
-    ]
-    hidden = () if any(variant.replicas > 1 for _, variant in named) else REPLICA_COLUMNS
-    head = [text for column, text in enumerate(head) if column not in hidden]
+    is_missing = any(variant.plan is not None and variant.plan.missing_bytes > 0 for _, variant in named)
+    drawings.swatches(shown, t, has_missing=is_missing)
+    columns = _columns(t, has_replicas=any(variant.replicas > 1 for _, variant in named))
+    head = [t("Deployment"), t("Verdict"), *columns.values()]
     most, densest = best_of([variant for _, variant in named])
     now = next((all_gpus(variant) for _, variant in named if variant.is_now), 0)
     rows = ""
@@ -71,17 +79,20 @@ def show(named: Sequence[tuple[str, Variant]], key: str, t: Words, short_names: 
         marks += [t("most per GPU")] if variant is densest else []
         marks += [t("fewer GPUs than now")] if all_gpus(variant) < now else []
         reason = refusal_text(variant.error, t) or target_note(variant, t)
-        held, *others = figures_of(variant)
-        limit = limit_note(variant, t)
-        figures = [
-            two_lines(text, limit if column in LIMITED_COLUMNS else "")
-            for column, text in enumerate(others, start=3)
-            if column not in hidden
-        ]
+        notes = {
+            PER_REPLICA: seats_note(variant, t),
+            ON_ALL: limit_note(variant, t),
+            PER_GPU: limit_note(variant, t),
+        }
+        texts = figures_of(variant)
+        kind = ' class="kv-short"' if is_short(variant) else ""
         rows += (
-            f"<tr><td>{two_lines(name, listed(t, marks))}</td><td>{two_lines(verdict_word(variant, t), reason)}</td>"
-            + f'<td class="kv-figure">{two_lines(held, seats_note(variant, t))}</td>'
-            + "".join(f'<td class="kv-figure">{figure}</td>' for figure in figures)
+            f"<tr><td>{two_lines(name, listed(t, marks))}</td>"
+            f"<td{kind}>{two_lines(verdict_word(variant, t), reason)}</td>"
+            + "".join(
+                f'<td class="kv-figure">{two_lines(texts[column], notes.get(column, ""))}</td>'
+                for column in columns
+            )
             + "</tr>"
         )
     elements.table(head, rows, "kv-compare")
