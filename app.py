@@ -14,14 +14,22 @@ if not runtime.exists():
     from kvcore.api.clients import Clients, Front
     from kvcore.api.limits import Settings
     from kvcore.api.routes import Api
+    from pages.ui.fair.layer import fair
+    from pages.ui.shared import net
     from pages.ui.shared.document import StyledDocument
 
     app = st.App(
         __file__,
         routes=Api(Settings.of(os.environ)).routes(),
-        middleware=[Middleware(Clients, front=Front.of(os.environ)), Middleware(StyledDocument)],
+        middleware=[
+            Middleware(Clients, front=Front.of(os.environ)),
+            fair(),
+            Middleware(StyledDocument),
+        ],
+        on_script_error=net.outside,
     )
 else:
+    from pages.ui.fair import notices
     from pages.ui.shared import net, notes, reconnect, share_link, shell, state
     from pages.ui.sidebar import controls
 
@@ -43,6 +51,7 @@ else:
                 share_link.button(t)
             share_link.large_code(t)
             notes.measurements(t)
+            notices.show(t)
         with net.under("page", t):
             page.run()
         shell.keep_modules()

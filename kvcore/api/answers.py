@@ -12,8 +12,7 @@ from kvcore.base.errors import KvPlannerError
 RETRY_SECONDS: Final = 2
 """Seconds to wait after a question that the server had no time for."""
 HEADERS: Final = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
-_CLOSES: Final = frozenset(("body-too-slow", "body-in-crumbs", "upload-too-slow", "upload-too-large", "uploads-full",
-                            "upload-not-expected", "upload-unsized", "uploads-busy"))  # fmt: skip
+_CLOSES: Final = frozenset(("body-too-slow", "body-in-crumbs", "upload-too-slow"))
 """Errors that close the connection: the rest of the body is not waited for."""
 
 

@@ -20,6 +20,21 @@ from kvcore.api.operations import Answered, Asked
 from kvcore.api.worker import LENGTHS, frame
 from kvcore.base.errors import ScenarioError
 
+GRACE_SECONDS: Final = 1.0
+"""How long a question is still worked on whose client has gone: to end a worker and start another costs more."""
+START_SECONDS: Final = 1.0
+"""What a worker's start counts for, for the client that made it necessary: about what it takes."""
+START: Final = """
+import os
+try:
+    os.nice(5)
+except (AttributeError, OSError):
+    pass
+from kvcore.api.worker import main
+main()
+"""
+"""A worker's program: pages, where a person waits, go before answers to programs, and before a worker's imports. Logs
+that are counted apart (10) come after both."""
 LONG: Final = frozenset(("batch", "sweep", "log", "workload"))
 
 
@@ -31,53 +46,92 @@ class Pool:
         self.waiting = 0
         """Questions that wait or are being answered."""
         self._idle: list[Process] = []
+        self._alive = 0
+        """Workers that were started and not ended."""
+        self._is_closed = False
         self._line = Line(settings.workers, settings.wait_seconds)
 
     async def answered(self, asked: Asked, client: str = "") -> Answered:
         """The answer to a question. Raises ScenarioError `api-busy`, `api-waited` or `answer-too-slow`."""
         if self.waiting >= self.settings.longest_line:
             raise ScenarioError("api-busy")
+        began = asyncio.Event()
+        job = asyncio.create_task(self._in_turn(asked, client, began))
+        try:
+            return await asyncio.shield(job)
+        except asyncio.CancelledError:
+            if began.is_set():
+                asyncio.get_running_loop().call_later(GRACE_SECONDS, job.cancel)
+                job.add_done_callback(_forget)
+            else:
+                job.cancel()
+            raise
+
+    async def _in_turn(self, asked: Asked, client: str, began: asyncio.Event) -> Answered:
         self.waiting += 1
         try:
             async with self._line.turn(client, asked.operation in LONG) as turn:
+                began.set()
                 return await self._worked_out(asked, turn)
         finally:
             self.waiting -= 1
 
     async def _worked_out(self, asked: Asked, turn: Turn) -> Answered:
-        worker = await self._worker()
         started = time.monotonic()
+        worker = await self._worker()
         try:
             async with asyncio.timeout(self.settings.answer_seconds):
                 found, turn.seconds = await _exchange(worker, asked, self.settings.cpu_seconds)
-        except (TimeoutError, asyncio.IncompleteReadError, ConnectionError):
-            turn.seconds = time.monotonic() - started
-            _end(worker)
-            raise ScenarioError("answer-too-slow", limit=f"{self.settings.cpu_seconds:g}") from None
-        except BaseException:  # the client is gone: its answer would be read as that to the next question
-            turn.seconds = time.monotonic() - started
-            _end(worker)
+        except BaseException as error:  # the answer would be read as that to the next question
+            turn.seconds = time.monotonic() - started + START_SECONDS
+            await self._replace(worker)
+            if isinstance(error, (TimeoutError, asyncio.IncompleteReadError, ConnectionError)):
+                raise ScenarioError("answer-too-slow", limit=f"{self.settings.cpu_seconds:g}") from None
             raise
         self._idle.append(worker)
         return found
 
     async def _worker(self) -> Process:
+        """The worker that has waited longest: one that was just started still reads its tables."""
         while self._idle:
-            worker = self._idle.pop()
+            worker = self._idle.pop(0)
             if worker.returncode is None:
-                return worker
+                break
+            self._alive -= 1
+        else:
+            worker = await self._started()
+        if not self._idle and self._alive < self.settings.workers:
+            self._idle.append(await self._started())  # the next question need not wait for a start
+        return worker
+
+    async def _started(self) -> Process:
+        self._alive += 1
         # A session of its own: Ctrl-C is for the server, and a worker ends when its pipe does.
         return await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "kvcore.api.worker", stdin=PIPE, stdout=PIPE, start_new_session=True,
+            sys.executable, "-c", START, stdin=PIPE, stdout=PIPE, start_new_session=True,
             env=self.settings.worker_environment(),
         )  # fmt: skip
 
+    async def _replace(self, worker: Process) -> None:
+        """Ends a worker and starts another, for which the next client then need not wait."""
+        _end(worker)
+        self._alive -= 1
+        if not self._is_closed:
+            self._idle.append(await self._started())
+
     async def close(self) -> None:
         """Ends the idle workers."""
+        self._is_closed = True
         while self._idle:
             worker = self._idle.pop()
             _end(worker)
             await worker.wait()
+
+
+def _forget(job: asyncio.Task[Answered]) -> None:
+    """Nobody wants to know how an abandoned question ended."""
+    if not job.cancelled():
+        job.exception()
 
 
 def _end(worker: Process) -> None:

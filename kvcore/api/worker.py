@@ -10,15 +10,12 @@ import os
 import struct
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Any, BinaryIO, Final
 
 from kvcore.api.operations import Asked, answered
 
 LENGTHS: Final = struct.Struct(">II")
 """Bytes of the head and of what follows it."""
-NICENESS: Final = 5
-"""Pages, where a person waits, go before answers to programs; logs that are counted apart (10) come after both."""
 
 try:
     from signal import ITIMER_PROF, setitimer
@@ -60,9 +57,6 @@ def main() -> None:
     questions = os.fdopen(os.dup(0), "rb")
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # nothing that is printed gets into an answer
-    if hasattr(os, "nice"):
-        with suppress(OSError):  # systemd's system call filter may forbid it
-            os.nice(NICENESS)
     while (read := read_frame(questions)) is not None:
         head, body = read
         _limit_cpu(head.pop("cpu_seconds"))

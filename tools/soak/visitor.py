@@ -61,8 +61,10 @@ class Node(NamedTuple):
 class Visitor:
     """A browser tab, as far as the server can tell. Use it as an asynchronous context manager."""
 
-    def __init__(self, address: str, *, locale: str = "en-US") -> None:
+    def __init__(self, address: str, *, locale: str = "en-US", client: str = "") -> None:
         self.address, self.locale = address.rstrip("/"), locale
+        self._name = {"X-Forwarded-For": client} if client else {}
+        """What a proxy would write of this visitor."""
         self.query = ""
         """The address bar's query string; the app rewrites it."""
         self.page = ""
@@ -104,7 +106,7 @@ class Visitor:
         """Opens a link in a new session, as a tab does that loads the address."""
         await self.leave()
         self._web = httpx2.AsyncClient(
-            base_url=self.address, timeout=ACTION_SECONDS, trust_env=False, verify=TRUSTED
+            base_url=self.address, timeout=ACTION_SECONDS, trust_env=False, verify=TRUSTED, headers=self._name
         )
         (await self._web.get("/_stcore/health")).raise_for_status()
         cookie = self._web.cookies.get(XSRF_COOKIE, "")
@@ -112,7 +114,7 @@ class Visitor:
             f"ws://{urlsplit(self.address).netloc}/_stcore/stream",
             origin=self.address,  # type: ignore[arg-type]
             subprotocols=["streamlit", cookie] if cookie else ["streamlit"],  # type: ignore[list-item]
-            additional_headers={"Cookie": f"{XSRF_COOKIE}={cookie}"},
+            additional_headers={"Cookie": f"{XSRF_COOKIE}={cookie}", **self._name},
             max_size=None,
             open_timeout=ACTION_SECONDS,
             ping_interval=None,
@@ -152,9 +154,7 @@ class Visitor:
 
     async def set(self, name: str, value: Any) -> None:
         """Sets the widget with that key or label."""
-        widget = self._needed(name)
-        self._values[widget.id] = state_of(widget, value)
-        await self._rerun(self._state(changed=widget))
+        await self._rerun(self.changed(name, value))
 
     async def press(self, name: str) -> None:
         """Presses the button with that key or label."""
@@ -167,8 +167,10 @@ class Visitor:
         """Drops files on the uploader with that key or label."""
         widget = self._needed(name)
         infos = []
-        for (file_name, content), urls in zip(files, await self._upload_urls(files), strict=True):
-            await self._put(urls.upload_url, file_name, content)
+        for (file_name, content), urls in zip(files, await self.places(len(files)), strict=True):
+            answer = await self.put(urls.upload_url, file_name, content)
+            if answer.status_code >= 400:
+                raise VisitError(f"upload of {len(content)} bytes: {answer.status_code} {answer.text[:200]}")
             infos.append(
                 UploadedFileInfo(name=file_name, size=len(content), file_id=urls.file_id, file_urls=urls)
             )
@@ -302,11 +304,12 @@ class Visitor:
             if state is not None:
                 self._values[widget.id] = state
 
-    async def _upload_urls(self, files: tuple[tuple[str, bytes], ...]) -> list[FileURLs]:
+    async def places(self, files: int) -> list[FileURLs]:
+        """Places for so many files to upload."""
         self._requests += 1
         request = BackMsg()
         request.file_urls_request.request_id = str(self._requests)
-        request.file_urls_request.file_names.extend(name for name, _ in files)
+        request.file_urls_request.file_names.extend(["file"] * files)
         request.file_urls_request.session_id = self._session
         await self._send(request)
         async with asyncio.timeout(ACTION_SECONDS):
@@ -315,10 +318,30 @@ class Visitor:
                 if message.WhichOneof("type") == "file_urls_response":
                     return list(message.file_urls_response.file_urls)
 
-    async def _put(self, url: str, name: str, content: bytes) -> None:
+    async def put(self, url: str, name: str, content: bytes) -> httpx2.Response:
+        """Sends a file to its place."""
+        return await self.web.put(url, files={"file": (name, content)}, headers=self.token())
+
+    def token(self) -> dict[str, str]:
+        """The header that shows that a page of the server sends."""
+        return {"X-Xsrftoken": self.web.cookies.get(XSRF_COOKIE, "")}
+
+    @property
+    def web(self) -> httpx2.AsyncClient:
+        """The visitor's connection for all but messages."""
         if self._web is None:
             raise VisitError("the visitor has opened no page")
-        headers = {"X-Xsrftoken": self._web.cookies.get(XSRF_COOKIE, "")}
-        answer = await self._web.put(url, files={"file": (name, content)}, headers=headers)
-        if answer.status_code >= 400:
-            raise VisitError(f"upload of {len(content)} bytes: {answer.status_code} {answer.text[:200]}")
+        return self._web
+
+    @property
+    def socket(self) -> ClientConnection:
+        """The visitor's WebSocket, for what is no person's."""
+        if self._socket is None:
+            raise VisitError("the visitor has opened no page")
+        return self._socket
+
+    def changed(self, name: str, value: Any) -> ClientState:
+        """What a browser sends for a new value of a widget."""
+        widget = self._needed(name)
+        self._values[widget.id] = state_of(widget, value)
+        return self._state(changed=widget)

@@ -33,6 +33,14 @@ def under(place: str, t: Words) -> Iterator[None]:
             st.caption(f":small[`{found.code}`]")
 
 
+def outside(error: Exception) -> bool:
+    """The same for what fails before a page is drawn: a value that a browser sends and no control has."""
+    found = defect(error)
+    st.error(found.message, icon=":material/block:")
+    st.caption(f":small[`{found.code}`]")
+    return True
+
+
 def callback(change: Callable[Given, None]) -> Callable[Given, None]:
     """A callback whose failure changes nothing and is shown like every other error."""
 

@@ -1,0 +1,139 @@
+"""Runs of pages, in turn by client: whoever has used least begins next, and nobody's runs fill the interpreter.
+
+Python computes one thing at a time, so a client with ten pages would have ten shares of it and a visitor with one page
+one. Of each client one run begins at a time; a long one lets the next begin beside it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from kvcore.api.line import Used
+from pages.ui.fair.limits import (
+    COMPUTING_SHARE,
+    FRESH_RUNS,
+    FRESH_SECONDS,
+    LOOK_SECONDS,
+    RUNS,
+    RUNS_OF_CLIENT,
+)
+
+
+def _computed_by(thread: int) -> Callable[[], float]:
+    """Seconds that a thread has computed; where the system does not tell, those that have passed."""
+    try:
+        clock = time.pthread_getcpuclockid(thread)
+        time.clock_gettime(clock)
+    except (AttributeError, OSError):
+        return time.monotonic
+    return lambda: time.clock_gettime(clock)
+
+
+@dataclass(eq=False, kw_only=True)
+class Run:
+    """A run that waits or computes."""
+
+    client: str
+    session: str
+    may_start: threading.Event = field(default_factory=threading.Event)
+    is_abandoned: bool = False
+    computed: Callable[[], float] = time.monotonic
+    began: float = 0.0
+    computed_before: float = 0.0
+
+    def begin(self, now: float) -> None:
+        """Its turn has come."""
+        self.began, self.computed_before = now, self.computed()
+        self.may_start.set()
+
+    def seconds(self) -> float:
+        """Seconds that it has computed."""
+        return max(0.0, self.computed() - self.computed_before)
+
+    def is_fresh(self, now: float) -> bool:
+        """Whether it has just begun."""
+        return now - self.began < FRESH_SECONDS
+
+    def computes(self, now: float) -> bool:
+        """Whether it takes time from others."""
+        return self.is_fresh(now) or self.seconds() > COMPUTING_SHARE * (now - self.began)
+
+
+class Turns:
+    """All runs of one server. Methods may be called by any thread."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._coming: Counter[str] = Counter()
+        self._waiting: list[Run] = []
+        self._running: list[Run] = []
+        self._used = Used(clock)
+
+    @contextmanager
+    def turn(self, client: str, session: str) -> Iterator[bool]:
+        """Waits for a turn; False where the session has left meanwhile, and nothing is to be run."""
+        run = Run(client=client, session=session, computed=_computed_by(threading.get_ident()))
+        with self._lock:
+            self._waiting.append(run)
+            self._admit()
+        while not run.may_start.wait(LOOK_SECONDS):
+            with self._lock:
+                self._admit()
+        try:
+            yield not run.is_abandoned
+        finally:
+            with self._lock:
+                self._running.remove(run)
+                self._used.add(client, run.seconds())
+                self._admit()
+
+    def comes(self, session: str, *, is_there: bool) -> None:
+        """A thread that will ask for a turn has been made, or has ended."""
+        with self._lock:
+            self._coming[session] += 1 if is_there else -1
+            if self._coming[session] <= 0:
+                del self._coming[session]
+
+    def waits(self, session: str) -> bool:
+        """Whether a run of the session has not begun yet."""
+        with self._lock:
+            running = sum(run.session == session for run in self._running)
+            return self._coming[session] > running if session in self._coming else False
+
+    def left(self, session: str) -> None:
+        """The session has no page any more: its runs that wait are not worth a turn."""
+        with self._lock:
+            for run in self._waiting:
+                run.is_abandoned |= run.session == session
+            self._admit()
+
+    def _admit(self) -> None:
+        now = self._clock()
+        for run in [run for run in self._waiting if run.is_abandoned]:
+            self._start(run, now)
+        while self._waiting:
+            computing = [run for run in self._running if run.computes(now)]
+            of_client = Counter(run.client for run in computing)
+            fresh = Counter(run.client for run in computing if run.is_fresh(now))
+            if len(computing) >= RUNS or len(fresh) >= FRESH_RUNS:
+                return
+            able = [
+                run
+                for run in self._waiting
+                if not fresh[run.client] and of_client[run.client] < RUNS_OF_CLIENT
+            ]
+            if not able:
+                return
+            # Of one client's the first comes first: `min` keeps the order of the list.
+            self._start(min(able, key=lambda run: self._used.seconds(run.client)), now)
+
+    def _start(self, run: Run, now: float) -> None:
+        self._waiting.remove(run)
+        self._running.append(run)
+        run.begin(now)
