@@ -17,6 +17,7 @@ from tools.server import free_port
 ROOT: Final = Path(__file__).resolve().parents[1]
 GENEROUS: Final = {
     "KVPLANNER_API_RATE": "10000", "KVPLANNER_API_BURST": "100000", "KVPLANNER_API_AT_ONCE": "64",
+    "KVPLANNER_API_WAIT_SECONDS": "600",
 }  # fmt: skip
 ANSWER_SECONDS: Final = 300
 """Seconds to wait for an answer on a busy machine."""

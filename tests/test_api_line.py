@@ -18,6 +18,7 @@ from tests.api_in_process import ANSWER, Server, parts
 from tests.test_api_limits import LARGEST_SWEEP
 from tests.test_api_shares import call
 
+PATIENT = ("wait_seconds", "answer_seconds", "cpu_seconds")
 HOG, SECOND, THIRD = "192.0.2.1", "192.0.2.2", "192.0.2.3"
 
 
@@ -162,7 +163,7 @@ def test_the_second_client_of_a_real_server_is_not_behind_the_first() -> None:
     ).encode()
 
     async def run() -> None:
-        api = Api(Settings(rate=10_000, burst=100_000))
+        api = Api(Settings(rate=10_000, burst=100_000, **dict.fromkeys(PATIENT, 600.0)))
         order: list[str] = []
 
         async def ask(client: str, body: bytes) -> None:

@@ -45,6 +45,7 @@ _RANGES: Final[Mapping[str, tuple[float, float]]] = {
     "BURST": (10, 100_000),
     "WORKERS": (1, 64),
     "AT_ONCE": (1, 64),
+    "WAIT_SECONDS": (1, 600),
 }
 _WHOLE: Final = ("workers", "at_once")
 
