@@ -17,7 +17,7 @@ from kvcore.base.errors import ScenarioError, shorten
 if TYPE_CHECKING:
     from kvcore.preflight.upgrade import Upgraded
 
-FORMATS: Final = ("text", "json", "sarif", "github", "junit")
+FORMATS: Final = ("text", "json", "sarif", "github", "junit", "markdown")
 MAX_TARGET: Final = 1_000_000
 
 
@@ -40,7 +40,8 @@ ARGUMENTS: Final[dict[str, dict[str, Any]]] = {
     "--to": {"dest": "after", "metavar": "RELEASE",
              "help": "a later release: judges the files on it, and says what it changes and why"},
     "--format": {"choices": FORMATS, "help":
-                 "a table; JSON; SARIF 2.1.0; annotations of GitHub's workflows; JUnit"},
+                 "a table; JSON; SARIF 2.1.0; annotations of GitHub's workflows; JUnit; a comment"},
+    "--allow-empty": {"action": "store_true", "help": "exit 0, not 2, where no engine is in the files"},
     "--json": {"action": "store_true", "help": "the same as --format json"},
 }  # fmt: skip
 
@@ -71,8 +72,10 @@ def run(arguments: argparse.Namespace) -> int:
         if kind == "github":
             print("\n".join((*reviews.github_lines(found, rows), *check_lines(found, rows))))
         else:
-            print(reviews.sarif(found, rows) if kind == "sarif" else reviews.junit(found, rows))
-    return found.status
+            writers = {"sarif": reviews.sarif, "junit": reviews.junit, "markdown": reviews.comment}
+            print(writers[kind](found, rows))
+    is_empty = not found.checked and not found.read.problems
+    return 0 if arguments.allow_empty and is_empty else found.status
 
 
 def _changes(upgrades: Iterable[Upgraded], arguments: argparse.Namespace) -> Iterator[str]:

@@ -48,11 +48,10 @@ def reported(found: Checks, page: str | None = None) -> tuple[Reported, ...]:
     made: list[Reported] = []
     tried = 0
     for one in found.checked:
-        patch = patch_of(found, one) if tried < MAX_PATCHES else None
+        fixes = fixes_of(one)
+        patch = patch_of(found, one, fixes) if tried < MAX_PATCHES else None
         tried += one.outcome is not Outcome.STARTS
-        made.append(
-            Reported(checked=one, fixes=fixes_of(one)[:MAX_FIXES], patch=patch, link=_link(one, base))
-        )
+        made.append(Reported(checked=one, fixes=fixes[:MAX_FIXES], patch=patch, link=_link(one, base)))
     return tuple(made)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 from urllib.parse import quote
@@ -12,7 +13,7 @@ from xml.sax.saxutils import quoteattr
 from msgspec import Struct
 
 from kvcore.base.errors import shorten
-from kvcore.contract.deployed import Reported
+from kvcore.contract.deployed import Reported, check_lines
 from kvcore.preflight.outcome import Checks, Outcome
 from kvcore.preflight.patches import Patch
 from kvcore.version import VERSION
@@ -21,6 +22,8 @@ SARIF_SCHEMA: Final = "https://json.schemastore.org/sarif-2.1.0.json"
 TOOL: Final = "kvcore check"
 STDIN: Final = "stdin"
 LONGEST: Final = 1000
+MARKER: Final = "<!-- kvcore check -->"
+"""The first line of a comment, so that people and programs know it."""
 ERROR, WARNING = "error", "warning"
 
 
@@ -158,6 +161,28 @@ def _data(text: str) -> str:
 
 def _property(text: str) -> str:
     return _data(shorten(text, LONGEST)).replace(":", "%3A").replace(",", "%2C")
+
+
+# -- a comment
+
+
+def comment(found: Checks, rows: Sequence[Reported]) -> str:
+    """The verdicts as a comment: the table and patches as code, which no name in a file ends, and links below.
+
+    A stranger's text stands only inside of fences longer than any run of backticks in it.
+    """
+    lines = [line for line in check_lines(found, rows) if not line.startswith("  http")]
+    parts = [MARKER, "", *_fenced(lines, "text")]
+    links = [(one.checked.workload.place.line, one.link) for one in rows if one.link is not None]
+    if links:
+        parts += ["", "Plans:", "", *(f"- workload {at}: <{link}>" for at, (_, link) in enumerate(links, 1))]
+    return "\n".join(parts)
+
+
+def _fenced(lines: Sequence[str], language: str) -> list[str]:
+    runs = re.findall(r"`+", "\n".join(lines))
+    fence = "`" * max(3, 1 + max(map(len, runs), default=0))
+    return [f"{fence}{language}", *lines, fence]
 
 
 # -- JUnit

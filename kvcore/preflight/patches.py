@@ -76,16 +76,22 @@ def fixes_of(one: Checked) -> tuple[Fix, ...]:
     return tuple(islice(fixes(broken), MAX_FIXES))
 
 
-def patch_of(found: Checks, one: Checked) -> Patch | None:
-    """The smallest change of a file with which a workload starts; None where no single line does."""
+def patch_of(found: Checks, one: Checked, known: Sequence[Fix] | None = None) -> Patch | None:
+    """The smallest change of a file with which a workload starts; None where no single line does.
+
+    `known`: its fixes, where they are worked out already.
+    """
     if one.outcome not in (Outcome.DOES_NOT_START, Outcome.FALLS_SHORT):
         return None
     patcher = _Patcher(found, one)
-    each = (patcher.patched(changes) for changes in _wanted(one, found.asked))
+    each = (
+        patcher.patched(changes)
+        for changes in _wanted(one, found.asked, fixes_of(one) if known is None else known)
+    )
     return next(filter(None, each), None)
 
 
-def _wanted(one: Checked, asked: Asked) -> Iterator[tuple[Change, ...]]:
+def _wanted(one: Checked, asked: Asked, known: Sequence[Fix]) -> Iterator[tuple[Change, ...]]:
     """Changes to try, the smallest first."""
     own, params = one.workload, {reason.code: reason.params for reason in one.reasons}
     if "check-too-few-gpus" in params:
@@ -101,7 +107,7 @@ def _wanted(one: Checked, asked: Asked) -> Iterator[tuple[Change, ...]]:
             yield ((SHM, int(said["needed"])),)
         elif code == "limit-below-host-memory" and host is not None:
             yield ((MEMORY, host.limit_bounds[1] // GIB),)
-    for fix in fixes_of(one) or _of_refusal(one, asked):
+    for fix in known or _of_refusal(one, asked):
         if fix.field not in NOT_IN_FILES:
             yield from _with_gpus(own, (fix.field, fix.value))
     if one.plans:
@@ -156,13 +162,18 @@ class _Patcher:
         """Its own file, and those that start nothing by themselves: variables, values, scripts."""
         self.texts = {source.name: text for source in self.sources if (text := _editable(source)) is not None}
         self.before = self._read({})
-        at = [place for place, other in enumerate(self.before.workloads) if other == one.workload]
-        self.index = at[0] if at else None
+        self.alone = self._read({}, is_alone=True)
+        self.index = _place_in(self.before, one.workload)
+        self.stands_alone = len(self.sources) > 1 and _place_in(self.alone, one.workload) is not None
+        """Whether its own file says the same without the others: then they are read again only to make sure."""
 
-    def _read(self, changed: Mapping[str, str]) -> Read:
+    def _read(self, changed: Mapping[str, str], *, is_alone: bool = False) -> Read:
         self.left -= 1
+        own = self.one.workload.place.file
         return read_files(
-            Source(source.name, changed.get(source.name, source.content)) for source in self.sources
+            Source(source.name, changed.get(source.name, source.content))
+            for source in self.sources
+            if not is_alone or source.name == own
         )
 
     def patched(self, changes: Sequence[Change]) -> Patch | None:
@@ -196,19 +207,34 @@ class _Patcher:
             if self.left <= 0:
                 return None
             made = edited(text, edits)
-            read = self._read({file: made})
-            workloads = read.workloads
-            assert self.index is not None
-            if len(workloads) != len(self.before.workloads) or len(read.problems) > len(self.before.problems):
+            is_own = file == before.place.file
+            if self.stands_alone and is_own and self._with(made, file, before, name, value, True) is None:
                 continue
-            after = workloads[self.index]
-            if _is_changed_in(before, after, name, value) and all(
-                _same(one, other)
-                for at, (one, other) in enumerate(zip(self.before.workloads, workloads, strict=True))
-                if at != self.index
-            ):
+            after = self._with(made, file, before, name, value, False)
+            if after is not None:
                 return made, after
         return None
+
+    def _with(
+        self, made: str, file: str, before: Workload, name: str, value: Any, is_alone: bool
+    ) -> Workload | None:
+        """The workload of an edited text, where it differs in one setting and nothing else does."""
+        first = self.alone if is_alone else self.before
+        index = _place_in(first, self.one.workload)
+        read = self._read({file: made}, is_alone=is_alone)
+        workloads = read.workloads
+        is_kept = len(workloads) == len(first.workloads) and len(read.problems) <= len(first.problems)
+        if index is None or not is_kept or not _is_changed_in(before, workloads[index], name, value):
+            return None
+        pairs = enumerate(zip(first.workloads, workloads, strict=True))
+        if any(at != index and not _same(one, other) for at, (one, other) in pairs):
+            return None
+        return workloads[index]
+
+
+def _place_in(read: Read, own: Workload) -> int | None:
+    """Where a workload stands among those that were read."""
+    return next((place for place, other in enumerate(read.workloads) if other == own), None)
 
 
 def _editable(source: Source) -> str | None:
