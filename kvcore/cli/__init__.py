@@ -243,6 +243,12 @@ def _catalogue(arguments: argparse.Namespace) -> int:
 
 _REQUEST = {"file": {"nargs": "?", "default": "-", "help": "a request as JSON; - is standard input"}}
 _JSON = {"--json": {"action": "store_true", "help": "JSON instead of a table"}}
+_PICKED = {
+    "--only": {"type": _later("traffic", "columns"), "default": (), "help":
+               "requests with these values alone: model=NAME,status=200, any field; NAME* for a beginning"},
+    "--since": {"type": _later("traffic", "moment"), "metavar": "TIME", "help": "ISO 8601, or seconds since 1970"},
+    "--until": {"type": _later("traffic", "moment"), "metavar": "TIME", "help": "before it"},
+}  # fmt: skip
 _IDS = {"type": _names, "default": (), "help": "catalogue ids, separated by commas"}
 _COMMANDS: Mapping[str, tuple[Callable[[argparse.Namespace], int], str, Mapping[str, Mapping[str, Any]]]] = {
     "plan": (_plan, "requests in, memory plans out, as JSON", {
@@ -269,6 +275,7 @@ _COMMANDS: Mapping[str, tuple[Callable[[argparse.Namespace], int], str, Mapping[
                   "JSON lines, CSV, Parquet, traces; gzip, zstd; with the extra `workload` names with *, s3://"},
         "--columns": {"type": _later("traffic", "columns"), "default": (), "help":
                       "names in this log: prompt=in,completion=usage.out"},
+        **_PICKED,
         "--tokenizer": {"metavar": "PATH|MODEL", "help": "count texts by this tokenizer.json, or a model's"},
         "--connect": {"metavar": "URL", "help": "a database instead: postgres://..., clickhouse://..., or env:NAME"},
         "--table": {"metavar": "NAME", "help": "its table; with its schema, if that is not the usual one"},
@@ -285,6 +292,7 @@ _COMMANDS: Mapping[str, tuple[Callable[[argparse.Namespace], int], str, Mapping[
         "file": {"help": "the trace; - is standard input"},
         "--steps": {"action": "store_true", "help": "one case a line in, all its steps a line out"},
         "--request": {"type": Path, "metavar": "PLAN.json", "help": "what serves the trace"},
+        **_PICKED,
         "--rate": {"type": _later("traffic", "factor"), "default": 1.0, "help": "requests come so many times as fast"},
         "--bench": {"type": Path, "help":
                     "a detailed result of vllm bench serve, AIPerf or GuideLLM, for the time of a step"},

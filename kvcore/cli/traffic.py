@@ -15,12 +15,22 @@ from kvcore.wire.request import from_hub, parse_request, scenario_from_request
 
 if TYPE_CHECKING:
     from kvcore.workload.records import RequestLog
+    from kvcore.workload.requests import Reading
 
 
 def columns(text: str) -> tuple[tuple[str, str], ...]:
     return tuple(
         (field.strip(), name) for field, _, name in (part.partition("=") for part in text.split(","))
     )
+
+
+def moment(text: str) -> float:
+    from kvcore.workload.layers import seconds_of
+
+    found = seconds_of(text)
+    if found is None:
+        raise argparse.ArgumentTypeError("a time is ISO 8601, or seconds since 1970")
+    return found
 
 
 def tokens(text: str) -> int:
@@ -80,7 +90,10 @@ def _request_log(arguments: argparse.Namespace) -> RequestLog:
     with ExitStack() as opened:
         files = (opened.enter_context(opened_file(path)) for path in named)
         counter = read_tokenizer(arguments.tokenizer) if arguments.tokenizer else None
-        reading = Reading(counter=counter, columns=arguments.columns, max_bytes=None, max_requests=None)
+        reading = Reading(
+            counter=counter, columns=arguments.columns, only=arguments.only, since=arguments.since,
+            until=arguments.until, max_bytes=None, max_requests=None,
+        )  # fmt: skip
         return read_request_logs(files, reading=reading)
 
 
@@ -137,7 +150,7 @@ def run_replay(arguments: argparse.Namespace) -> int:
     else:
         clock = bound_clock(planned)
     with opened_file(arguments.file) as source:
-        trace = read_trace(source)
+        trace = read_trace(source, _asked(arguments))
     settings = settings_of(planned)
     found = replayed(sped_up(trace, arguments.rate), settings, clock)
     reuse = None  # known only for one group of full attention
@@ -150,6 +163,12 @@ def run_replay(arguments: argparse.Namespace) -> int:
         fitted = [fit_table(fit)] if fit else []
         print("\n".join((replay_table(found), *fitted, *([reuse_table(reuse)] if reuse else ()))))
     return 0
+
+
+def _asked(arguments: argparse.Namespace) -> Reading:
+    from kvcore.workload.requests import Reading
+
+    return Reading(only=arguments.only, since=arguments.since, until=arguments.until, max_bytes=None)
 
 
 def _replay_steps(file: str) -> int:

@@ -196,9 +196,9 @@ def _prompt(one: Arrival, at: int, size: int | None, known: dict[Piece, Piece]) 
     return tuple(found)
 
 
-def read_trace(lines: Iterable[bytes]) -> tuple[TraceRequest, ...]:
+def read_trace(lines: Iterable[bytes], reading: Reading | None = None) -> tuple[TraceRequest, ...]:
     """The requests of a trace in order of arrival, the first at 0 seconds: of a request log in any format that has
-    times, or of JSON lines whose `prompt` is a list of pieces.
+    times, or of JSON lines whose `prompt` is a list of pieces. `reading` says which requests of a log count.
 
     Raises WorkloadError as `read_request_log`; `trace-without-times` for a log that has none; `trace-unusable` with
     the line of a prompt in pieces; `replay-too-long` above MAX_REQUESTS, `trace-too-many-pieces` above MAX_ALL_PIECES.
@@ -214,7 +214,7 @@ def read_trace(lines: Iterable[bytes]) -> tuple[TraceRequest, ...]:
     lines = chain((head,), given)
     if _IN_PIECES.search(head[:MAX_LINE_BYTES]):
         return _of_pieces(lines)
-    log = read_request_log(lines, reading=Reading(max_bytes=None))
+    log = read_request_log(lines, reading=reading or Reading(max_bytes=None))
     if not len(log.timeline):
         raise WorkloadError("trace-without-times", field="trace")
     if log.timeline.left_out:

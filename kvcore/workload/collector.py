@@ -21,6 +21,11 @@ MAX_LATELY: Final = 1 << 12
 """Single requests that are counted together."""
 MAX_SESSIONS: Final = 1 << 17
 """Sessions followed. Beyond that, half of them are followed, chosen by their hash, then half of those."""
+MAX_MODELS: Final = 256
+"""Different models that are counted by name."""
+MAX_MODEL_CHARACTERS: Final = 120
+OTHER_MODELS: Final = ""
+"""The name of all further models."""
 MAX_BLOCKS: Final = 1 << 20
 """Hashes of prompt blocks remembered; further blocks count as new."""
 
@@ -66,6 +71,8 @@ class Collector:
         self._cached = self._shared = 0
         self._first, self._last = math.inf, -math.inf
         self._times = Timekeeper()
+        self.models: Counter[str] = Counter()
+        """Requests of each model, of the first MAX_MODELS."""
 
     def add(self, request: Request) -> None:
         """Counts one request."""
@@ -82,6 +89,8 @@ class Collector:
             self._first = min(self._first, request.seconds)
         if request.blocks:
             self._share(request.prompt_tokens, request.blocks)
+        if request.model:
+            self._name((request.model,))
         answer = request.completion_tokens
         longest = answer if answer is not None else request.max_tokens or 0
         self._times.add(request.seconds, request.prompt_tokens, longest, request.blocks)
@@ -95,6 +104,8 @@ class Collector:
             self._follow(session)
         if rows.seconds is not None:
             self._first, self._last = min(self._first, rows.seconds[0]), max(self._last, rows.seconds[1])
+        if rows.models is not None:
+            self._name(rows.models)
         for prompt, blocks in zip(rows.prompts, rows.blocks or (), strict=False):
             if blocks:
                 self._share(prompt, blocks)
@@ -117,6 +128,12 @@ class Collector:
             keeper.untimed += number
         else:
             keeper.left_out += number - len(times)
+
+    def _name(self, models: Sequence[str]) -> None:
+        known = self.models
+        for model, number in Counter(models).items():
+            name = model[:MAX_MODEL_CHARACTERS]
+            known[name if name in known or len(known) < MAX_MODELS else OTHER_MODELS] += number
 
     def timeline(self) -> Timeline:
         """The arrivals of the requests counted so far; those of traffic counted before have none."""

@@ -146,6 +146,8 @@ def columns_of(line: str, reading: Reading = READING) -> Columns | None:
     others = {
         *known.cached,
         *known.session,
+        *known.model,
+        *(field_name(field) for field, _ in reading.only),
         *known.seconds,
         *known.status,
         *known.error,
@@ -160,7 +162,10 @@ def columns_of(line: str, reading: Reading = READING) -> Columns | None:
         prompt=prompt,
         completion=completion,
         max_tokens=max_tokens,
-        plain=prompt is not None and others.isdisjoint(plain) and _RESPONSE_TOKENS not in plain,
+        plain=prompt is not None
+        and not reading.picks
+        and others.isdisjoint(plain)
+        and _RESPONSE_TOKENS not in plain,
     )
 
 

@@ -20,6 +20,7 @@ from kvcore.workload.layers import (
     seconds_of,
     value_at,
 )
+from kvcore.workload.picking import is_asked
 from kvcore.workload.requests import (
     Names,
     Reading,
@@ -49,7 +50,7 @@ FAILURES: Final = frozenset(
 )  # fmt: skip
 _NO_ERROR: Final = frozenset(("", "0", "-", "none", "null", "nan", "false", "[]", "{}", "ok"))
 _PLAIN: Final = frozenset(
-    ("usage", "prompt_tokens", "completion_tokens", "total_tokens", "max_tokens", "created")
+    ("usage", "prompt_tokens", "completion_tokens", "total_tokens", "max_tokens", "created", "model")
 )
 WHOLE: Final = ("conversations", "conversation", "resourcespans", "inputlens", "outputlens")
 Found = Request | Unusable
@@ -195,14 +196,14 @@ def _of_inner(
             if isinstance(found, Request):
                 if not found.by_text:
                     yield found if found.session is not None else found._replace(session=session)
-            elif found in (Unusable.FAILED, Unusable.SUM):
+            elif found in (Unusable.FAILED, Unusable.SUM, Unusable.NOT_ASKED):
                 yield found
 
 
 def _plain_request(record: Mapping[str, Any], reading: Reading) -> Request | None:
     """Reads a record with OpenAI's usage and no other field that counts, as most are; None for any other."""
-    usage = record.get("usage", record)
-    if reading.columns or type(usage) is not dict:
+    usage, model = record.get("usage", record), record.get("model", "")
+    if reading.columns or reading.picks or type(usage) is not dict or type(model) is not str:
         return None
     prompt, answer, wanted = (
         usage.get("prompt_tokens"),
@@ -218,7 +219,8 @@ def _plain_request(record: Mapping[str, Any], reading: Reading) -> Request | Non
             if value is not None and key not in _PLAIN and _says_something(key):
                 return None
     created = record.get("created")
-    return Request(prompt, answer, wanted, seconds=seconds_of(created) if created is not None else None)
+    seconds = seconds_of(created) if created is not None else None
+    return Request(prompt, answer, wanted, seconds=seconds, model=model)
 
 
 @lru_cache(maxsize=4096)
@@ -274,6 +276,9 @@ def _request(record: Mapping[str, Any], layers: Layers, reading: Reading) -> Req
         raise UnusableLineError(Unusable.FAILED)
     if any((number_in(layer.get(name)) or 0) > 1 for layer in others for name in names.sums):
         raise UnusableLineError(Unusable.SUM)
+    seconds = _seconds(others, names.seconds, names.blocks)
+    if reading.picks and not is_asked(record, others, reading, seconds):
+        raise UnusableLineError(Unusable.NOT_ASKED)
     prompt = _count(counted, names.prompt, least=1)
     answer = _count(counted, names.completion)
     if prompt is None:
@@ -294,12 +299,22 @@ def _request(record: Mapping[str, Any], layers: Layers, reading: Reading) -> Req
         estimated=said is not None and counter is None,
         cached_tokens=_count(counted, names.cached) or 0,
         session=_session(others, names.session),
-        seconds=_seconds(others, names.seconds, names.blocks),
+        seconds=seconds,
         blocks=_blocks(others, names.blocks),
         not_counted=said.not_counted if said is not None else 0,
         by_text=said is not None,
+        model=_model(others, names.model),
         call=call_of(record) if usages else "",
     )
+
+
+def _model(layers: Iterable[Layer], names: tuple[str, ...]) -> str:
+    for layer in layers:
+        for name in names:
+            value = layer.get(name)
+            if isinstance(value, str) and value:
+                return value
+    return ""
 
 
 def call_of(record: Mapping[str, Any]) -> str:

@@ -59,8 +59,8 @@ class Layout:
             for parts in (self._prompt, self._answer, self._cached)
             if len(parts) > 1
         ]
-        self._asked, self._session, self._seconds, self._blocks = (
-            _only(says.get(name, [])) for name in ("max_tokens", "session", "seconds", "blocks")
+        self._asked, self._session, self._seconds, self._blocks, self._model = (
+            _only(says.get(name, [])) for name in ("max_tokens", "session", "seconds", "blocks", "model")
         )
         self.are_milliseconds = False
 
@@ -90,6 +90,7 @@ class Layout:
             None if self._seconds is None else self._first_and_last(self._seconds, records),
             None if blocks is None else [tuple(map(str, one)) for one in blocks],
             None if self._seconds is None else partial(self._times, self._seconds, records),
+            None if self._model is None else self._model.column(records),
         )
 
     def _times(self, value: Value, records: Sequence[Any], most: int) -> list[float]:
@@ -136,8 +137,10 @@ class Layouts:
     def __init__(self, form: JsonForm | RowForm) -> None:
         self._form = form
         self._layouts: list[Layout] = []
-        # Where the user names a field within others, no layout is learned.
-        self._tries = MAX_TRIES if form.reading.dotted else 0
+        # Where the user names a field within others, or asks for a time, no layout is learned.
+        reading = form.reading
+        is_timed = reading.since is not None or reading.until is not None
+        self._tries = MAX_TRIES if reading.dotted or is_timed else 0
 
     def learn(self, line: bytes) -> None:
         """Learns the layout of a line that the general reader has read as one request, if it can be known."""
@@ -250,6 +253,7 @@ _SAID: Final[Mapping[Kind, Sequence[str]]] = {
     Kind.COUNT: ("prompt_tokens", "completion_tokens", "cached_tokens", "max_tokens"),
     Kind.ASKED: ("prompt_tokens", "completion_tokens", "cached_tokens", "max_tokens"),
     Kind.SESSION: ("session",),
+    Kind.MODEL: ("model",),
     Kind.SECONDS: ("seconds",),
     Kind.BLOCKS: ("blocks",),
     Kind.STATE: (),
@@ -267,6 +271,7 @@ def _request_of(rows: Rows) -> Request:
         session=rows.sessions[0] if rows.sessions is not None else None,
         seconds=rows.seconds[0] if rows.seconds is not None else None,
         blocks=tuple(rows.blocks[0]) if rows.blocks is not None else (),
+        model=rows.models[0] if rows.models is not None else "",
     )
 
 

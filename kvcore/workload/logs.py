@@ -193,6 +193,9 @@ def _parts(
         "columns": reading.columns,
         "max_bytes": reading.max_bytes,
         "max_requests": reading.max_requests,
+        "only": reading.only,
+        "since": reading.since,
+        "until": reading.until,
         "cpu_seconds": cpu_seconds,
         "memory_bytes": memory_bytes,
     }
@@ -321,9 +324,9 @@ def answer(head: dict[str, Any], source: BinaryIO) -> bytes:
         size = head["tokenizer_bytes"]
         counter = None if size is None else counter_of(source.read(size).decode("utf-8", "replace"))
         files = [io.BytesIO(source.read(size)) for size in head["file_bytes"]]
-        columns = tuple((field, name) for field, name in head["columns"])
-        limits = {name: head[name] for name in ("max_bytes", "max_requests")}
-        log = read_logs_here(files, reading=Reading(counter=counter, columns=columns, **limits))
+        pairs: dict[str, Any] = {key: tuple(map(tuple, head[key])) for key in ("columns", "only")}
+        limits = {name: head[name] for name in ("max_bytes", "max_requests", "since", "until")}
+        log = read_logs_here(files, reading=Reading(counter=counter, **pairs, **limits))
     except KvPlannerError as error:
         said = {name: str(text) for name, text in error.params.items()}
         return json.dumps({"code": error.code, "field": error.field, "params": said}).encode() + b"\n"

@@ -22,6 +22,11 @@ ROUND_TO: Final = 256
 """A round length, and a multiple of all block sizes in use on attention-only models."""
 STATISTICS: Final = (50, 90, 95, 99)
 """Percentiles of the report."""
+SHOWN_MODELS: Final = 32
+TABLE_MODELS: Final = 4
+FEWEST_TIMES: Final = 20
+MOST_SAME: Final = 0.5
+"""Share of requests with the time of an earlier one above which the times are doubted."""
 CELLS: Final = 512
 """Different lengths of whole requests."""
 STEADY_CELLS: Final = 256
@@ -149,6 +154,10 @@ def workload_report(log: RequestLog, max_tokens: int | None = None) -> dict[str,
         "without_max_tokens": traffic.without_max_tokens,
         "recommended_max_model_len": recommended_tokens(traffic, max_tokens),
         "p99_total": traffic.taken.percentile_tokens(PERCENT),
+        "lengths_off": traffic.error,
+        "arrivals": arrivals_report(log),
+        "models": [{"model": name or None, "requests": number} for name, number in log.models[:SHOWN_MODELS]],
+        "not_asked": log.not_asked,
         "failed": log.failed,
         "other_kinds": log.other_kinds,
         "warnings": [
@@ -157,11 +166,41 @@ def workload_report(log: RequestLog, max_tokens: int | None = None) -> dict[str,
     }
 
 
+def arrivals_report(log: RequestLog) -> dict[str, Any] | None:
+    """When the requests came, as JSON; None for a log without times.
+
+    Example:
+        >>> from kvcore.workload.logs import read_request_log
+        >>> lines = (b'{"created": %d, "prompt_tokens": 9}' % second for second in (1, 3, 5))
+        >>> found = arrivals_report(read_request_log(lines))
+        >>> found["per_second"], found["busiest_minute"]
+        (0.75, 3)
+    """
+    found = log.timeline
+    if not len(found):
+        return None
+    return {
+        "timed": len(found),
+        "untimed": found.untimed + found.odd,
+        "left_out": found.left_out,
+        "span_seconds": found.span_seconds,
+        "per_second": found.per_second,
+        "busiest_minute": found.busiest_minute,
+        "out_of_order": found.out_of_order,
+        "same_time": found.same_time,
+    }
+
+
 def notices_of(log: RequestLog) -> tuple[Notice, ...]:
-    """Doubts about the lengths of a log."""
-    if not log.cut_tokens:
-        return ()
-    return (Notice(code="request-log-cut", params={"tokens": str(log.cut_tokens)}),)
+    """Doubts about the lengths and the times of a log."""
+    found, times = [], log.timeline
+    if log.cut_tokens:
+        found.append(Notice(code="request-log-cut", params={"tokens": str(log.cut_tokens)}))
+    if times.odd:
+        found.append(Notice(code="request-log-odd-times", params={"requests": f"{times.odd:,}"}))
+    if len(times) >= FEWEST_TIMES and times.same_time > MOST_SAME * len(times):
+        found.append(Notice(code="request-log-same-times", params={"requests": f"{times.same_time:,}"}))
+    return tuple(found)
 
 
 def length_statistics(histogram: LengthHistogram) -> dict[str, int] | None:
@@ -208,6 +247,17 @@ def workload_table(report: dict[str, Any], log: RequestLog) -> str:
         lines.append(
             f"{log.other_kinds:,} records are of embeddings, tools, agents or chains and are in no figure"
         )
+    arrivals = report["arrivals"]
+    if arrivals is not None and arrivals["per_second"] is not None:
+        lines.append(
+            f"{arrivals['per_second']:.3g} requests a second on average over {arrivals['span_seconds']:,.0f} s; "
+            f"{arrivals['busiest_minute']:,} in the busiest minute"
+        )
+    if len(log.models) > 1:
+        named = ", ".join(f"{name or 'others'} {number:,}" for name, number in log.models[:TABLE_MODELS])
+        lines.append(f"models: {named}; --only model=NAME reads one")
+    if log.not_asked:
+        lines.append(f"{log.not_asked:,} requests were not asked for and are in no figure")
     if log.failed:
         lines.append(f"{log.failed:,} requests failed and are in no figure")
     if log.not_counted:

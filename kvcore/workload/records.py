@@ -80,6 +80,10 @@ class RequestLog(Struct, frozen=True, kw_only=True):
     """Field names given by the user that no record has."""
     timeline: Timeline = Timeline()
     """When its requests came, where it has times."""
+    models: tuple[tuple[str, int], ...] = ()
+    """Models that it names, with the number of their requests, the most first; "" stands for all beyond MAX_MODELS."""
+    not_asked: int = 0
+    """Requests of another model, kind, status or time than was asked for; they are in none of the counts."""
 
     @property
     def without_answer(self) -> int:
@@ -164,6 +168,7 @@ class _Tally:
     other_kinds: int = 0
     cut_tokens: int = 0
     not_counted: int = 0
+    not_asked: int = 0
     by_text: int = 0
     calls: OrderedDict[str, Request] = field(default_factory=OrderedDict)
     """The last line of each call that several lines may be about."""
@@ -211,6 +216,9 @@ class _Tally:
         if reason is Unusable.OTHER_KIND:
             self.other_kinds += lines
             return
+        if reason is Unusable.NOT_ASKED:
+            self.not_asked += lines
+            return
         self.reasons[reason] += lines
         if len(self.bad_lines) < SHOWN_BAD_LINES:
             self.bad_lines.append(line)
@@ -229,6 +237,8 @@ class _Tally:
 
     def refusal(self) -> WorkloadError:
         lines = self.reasons.total()
+        if self.not_asked:
+            return WorkloadError("request-log-none-asked", requests=self.not_asked)
         if self.reasons[Unusable.SUM] * 2 > lines:
             return WorkloadError("request-log-sums", lines=self.reasons[Unusable.SUM])
         if self.reasons[Unusable.ABSURD_LENGTH] * 2 > lines:
@@ -256,6 +266,8 @@ class _Tally:
             by_text=self.by_text,
             unseen=self.reading.unseen,
             timeline=self.collector.timeline(),
+            models=tuple(self.collector.models.most_common()),
+            not_asked=self.not_asked,
         )
 
 

@@ -22,7 +22,17 @@ MAX_DIGITS: Final = 9
 """Digits of a count that `int` may read."""
 MAX_LOG_BYTES: Final = 50 << 20
 MAX_REQUESTS: Final = 1_000_000
-MAPPED: Final = ("prompt", "completion", "max_tokens", "cached", "session", "seconds", "status")
+MAPPED: Final = (
+    "prompt",
+    "completion",
+    "max_tokens",
+    "cached",
+    "session",
+    "seconds",
+    "status",
+    "model",
+    "kind",
+)
 """Fields whose names the user may give."""
 TEXT_SLICE: Final = 1 << 18
 _ASCII: Final = range(128)
@@ -47,6 +57,7 @@ class Names(Record, frozen=True, kw_only=True):
     session: tuple[Name, ...]
     seconds: tuple[Name, ...]
     blocks: tuple[Name, ...]
+    model: tuple[Name, ...]
     error: tuple[Name, ...]
     status: tuple[Name, ...]
     sums: tuple[Name, ...]
@@ -128,6 +139,12 @@ class Reading(Struct, frozen=True, kw_only=True):
     """Bytes of all files together, unpacked; None for no limit, as on the command line."""
     max_requests: int | None = MAX_REQUESTS
     """Lines, or requests if a line has several."""
+    only: tuple[tuple[str, str], ...] = ()
+    """Fields and the value that a request must have in each: `model`, `kind`, `status`, `session`, or a name in this
+    log; a value may end with a star."""
+    since: float | None = None
+    """Seconds since 1970: earlier requests do not count, nor those without a time."""
+    until: float | None = None
     seen: set[str] = msgspec.field(default_factory=set)
     """Plain names of `columns` found in the log so far."""
 
@@ -135,6 +152,11 @@ class Reading(Struct, frozen=True, kw_only=True):
     def unseen(self) -> tuple[str, ...]:
         """Names of `columns`, as given, that no record has had so far."""
         return tuple(name for _, name in self.columns if plain_name(name) not in self.seen)
+
+    @property
+    def picks(self) -> bool:
+        """Whether not every request counts."""
+        return bool(self.only) or self.since is not None or self.until is not None
 
     @property
     def dotted(self) -> tuple[str, ...]:
@@ -179,6 +201,8 @@ class Unusable(StrEnum):
     """Not about a request that generates, or the sum of those below it: not a fault of the log."""
     SUM = "sum"
     """The sum of several requests."""
+    NOT_ASKED = "not-asked"
+    """A request that was not asked for: of another model, kind, status or time."""
 
 
 class UnusableLineError(Exception):
@@ -208,6 +232,7 @@ class Request(NamedTuple):
     """Images and audio of the prompt, which no count includes."""
     by_text: bool = False
     """Whether the prompt was counted from its text, by a tokenizer or by the approximation."""
+    model: str = ""
     call: str = ""
     """The call that other lines may be about too, of which the last counts; empty where a line is a request."""
 
@@ -226,6 +251,7 @@ class Rows(NamedTuple):
     blocks: Sequence[Sequence[str]] | None
     times: Callable[[int], Sequence[float]] | None = None
     """The times of the first so many, worked out when asked for."""
+    models: Sequence[str] | None = None
 
 
 def checked_tokens(value: object, least: int = 0) -> int:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from operator import gt
 from typing import Final, NamedTuple
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from kvcore.base.units import ceil_div
 
@@ -18,6 +21,11 @@ MAX_HASHES: Final = 1_000_000
 BLOCK_TOKENS: Final = (512, 16, 32, 64, 128, 256, 1024)
 """Tokens that a hash may stand for: Mooncake's traces have 512, engines their block size."""
 FITTING_SHARE: Final = 0.9
+MINUTE: Final = 60.0
+"""Seconds."""
+YEAR: Final = 365 * 24 * 3600.0
+MAX_YEARS: Final = 5
+"""A time farther from the others is in another unit."""
 _TOKENS, _HASHES = "i", "q"
 
 
@@ -42,7 +50,9 @@ class Timeline(Struct, frozen=True, kw_only=True):
     left_out: int = 0
     """Requests with a time beyond MAX_ARRIVALS or MAX_HASHES."""
     untimed: int = 0
-    """Requests without a time."""
+    """Requests without a time, or with a negative one."""
+    odd: int = 0
+    """Requests whose time is years from the others: in another unit, or wrong. They are in no figure of times."""
 
     def __len__(self) -> int:
         return len(_times(self.seconds))
@@ -79,6 +89,38 @@ class Timeline(Struct, frozen=True, kw_only=True):
         """Time from the first arrival to the last."""
         times = _times(self.seconds)
         return max(times) - min(times) if times else 0.0
+
+    @property
+    def per_second(self) -> float | None:
+        """Mean rate; None where no two times differ.
+
+        Example:
+            >>> taken = Timekeeper()
+            >>> for second in (0.0, 1.0, 4.0):
+            ...     taken.add(second, 600, 7)
+            >>> taken.timeline().per_second
+            0.75
+        """
+        span = self.span_seconds
+        return len(self) / span if span else None
+
+    @property
+    def busiest_minute(self) -> int:
+        """Most requests within 60 seconds."""
+        times = sorted(_times(self.seconds))
+        return max((bisect_left(times, time + MINUTE) - at for at, time in enumerate(times)), default=0)
+
+    @property
+    def out_of_order(self) -> int:
+        """Requests whose time is before that of the line above."""
+        times = _times(self.seconds)
+        return sum(map(gt, times, times[1:]))
+
+    @property
+    def same_time(self) -> int:
+        """Requests whose time an earlier one has too."""
+        times = _times(self.seconds)
+        return len(times) - len({*times})
 
     def arrivals(self) -> Iterator[Arrival]:
         """The requests, in the order of the log."""
@@ -138,13 +180,35 @@ class Timekeeper:
             self.left_out += 1
 
     def timeline(self) -> Timeline:
-        """The arrivals so far."""
-        return Timeline(
-            seconds=self._seconds.tobytes(),
-            prompts=self._prompts.tobytes(),
-            answers=self._answers.tobytes(),
-            hashes=self._hashes.tobytes(),
-            hashed=self._hashed.tobytes() if self._hashes else b"",
-            left_out=self.left_out,
-            untimed=self.untimed,
+        """The arrivals so far, without those whose time is years from the middle one."""
+        times, odd = self._seconds, 0
+        if times:
+            middle = sorted(times)[len(times) // 2]
+            odd = sum(abs(time - middle) > MAX_YEARS * YEAR for time in times)
+        return (
+            Timeline(
+                seconds=times.tobytes(),
+                prompts=self._prompts.tobytes(),
+                answers=self._answers.tobytes(),
+                hashes=self._hashes.tobytes(),
+                hashed=self._hashed.tobytes() if self._hashes else b"",
+                left_out=self.left_out,
+                untimed=self.untimed,
+            )
+            if not odd
+            else self._without(middle, odd)
         )
+
+    def _without(self, middle: float, odd: int) -> Timeline:
+        """The timeline without times far from `middle`."""
+        kept, at = Timekeeper(), 0
+        for time, prompt, answer, number in zip(
+            self._seconds, self._prompts, self._answers, self._hashed, strict=True
+        ):
+            if abs(time - middle) <= MAX_YEARS * YEAR:
+                kept.add(time, prompt, answer)
+                kept._hashes.extend(self._hashes[at : at + number])
+                kept._hashed[-1] = number
+            at += number
+        kept.left_out, kept.untimed = self.left_out, self.untimed
+        return replace(kept.timeline(), odd=odd)

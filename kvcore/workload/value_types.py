@@ -12,7 +12,7 @@ from msgspec import Meta
 
 from kvcore.workload.fields import MAX_BLOCKS, WHOLE
 from kvcore.workload.histogram import MAX_TOKENS
-from kvcore.workload.requests import Reading, tables
+from kvcore.workload.requests import Reading, field_name, tables
 
 MAX_DEPTH: Final = 3
 """Layers of a value that means nothing."""
@@ -45,6 +45,7 @@ class Kind(Enum):
     ASKED = auto()
     """max_tokens."""
     SESSION = auto()
+    MODEL = auto()
     SECONDS = auto()
     BLOCKS = auto()
     STATE = auto()
@@ -78,6 +79,8 @@ class Value:
             return type(value) if self.is_compared or value is None else Enum("Fixed", {"VALUE": value})
         if kind is Kind.SESSION and isinstance(value, str | int):
             return int if isinstance(value, int) else _FILLED
+        if kind is Kind.MODEL and isinstance(value, str):
+            return _FILLED
         if kind is Kind.BLOCKS and isinstance(value, list) and {*map(type, value)} == {int}:
             return _BLOCKS
         if kind is Kind.SECONDS and isinstance(value, int | float):
@@ -142,11 +145,17 @@ class Roles:
 
     def __init__(self, reading: Reading) -> None:
         names, found = reading.names, tables()
+        asked = {
+            name for field, _ in reading.only for name in (*getattr(names, field, ()), field_name(field))
+        }
         counts = {*names.prompt, *names.completion, *names.cached}.union(*found.plus.values())
+        self._asked = frozenset(asked)
+        """Names of fields whose value decides whether a request was asked for."""
         self._kinds = (
             (Kind.COUNT, counts),
             (Kind.ASKED, {*names.max_tokens}),
             (Kind.SESSION, {*names.session}),
+            (Kind.MODEL, {*names.model}),
             (Kind.SECONDS, {*names.seconds}),
             (Kind.BLOCKS, {*names.blocks}),
             (Kind.STATE, {*names.error, *names.status, *names.sums, *names.kind, *names.path, "done"}),
@@ -155,6 +164,8 @@ class Roles:
 
     def kind(self, name: str, is_usage: bool = False) -> Kind | None:
         """The kind of a field; None: it means nothing. Raises NoLayoutError for a name with two meanings."""
+        if name in self._asked:
+            return Kind.STATE
         found = [kind for kind, names in self._kinds if name in names]
         if len(found) > 1 or (found and name in self.inside) or name in WHOLE:
             raise NoLayoutError
