@@ -12,6 +12,7 @@ undo.follow()
 t = state.translator()
 
 notes.repairs(t)
+st.header(t("What does one change bring?"), anchor=False)
 lost = state.lost_model()
 if lost is not None:
     notes.unknown_model(lost, t)

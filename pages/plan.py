@@ -23,8 +23,9 @@ shell.guard()
 t = state.translator()
 plan = state.planned()
 
-notes.what_this_is(t)
 notes.repairs(t)
+st.header(t("Does it fit on these GPUs, and for how many requests?"), anchor=False)
+notes.what_this_is(t)
 if isinstance(plan, KvPlannerError):
     if state.lost_model() is None:
         notes.scenario_line_of(state.scenario(), plan, t)

@@ -24,6 +24,7 @@ SECTIONS = {
 
 
 notes.repairs(t)
+st.header(t("What does a flag do, and what comes after the start?"), anchor=False)
 section = state.page_parameter("section")
 st.segmented_control(
     t("Part"),

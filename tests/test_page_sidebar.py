@@ -212,9 +212,9 @@ class TestModels:
 
     def test_the_introduction_is_shown_until_the_scenario_changes(self) -> None:
         app = open_app()
-        assert app.caption[0].value.startswith("Will this model fit on these GPUs")
+        assert app.caption[0].value.startswith("Choose model and card in the sidebar")
         app.selectbox(key="model").set_value("Qwen/Qwen3-14B")
-        assert not any(one.value.startswith("Will this model fit") for one in checked(app.run()).caption)
+        assert not any(one.value.startswith("Choose model and card") for one in checked(app.run()).caption)
 
 
 class TestHub:

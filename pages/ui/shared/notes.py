@@ -217,12 +217,7 @@ def accepted(scenario: Scenario, refused: EngineRefusalError, t: Words) -> tuple
 def what_this_is(t: Words) -> None:
     """One line for first-time visitors, until the scenario changes."""
     if state.is_as_found():
-        st.caption(
-            t(
-                "Will this model fit on these GPUs with vLLM, and for how many requests at once? Choose model and card "
-                "in the sidebar; every number says how it was computed."
-            )
-        )
+        st.caption(t("Choose model and card in the sidebar; every number says how it was computed."))
 
 
 def repairs(t: Words) -> None:

@@ -92,13 +92,22 @@ document.documentElement.lang = here.language;
 if (window.kvPage !== here.path) document.querySelector(".stMain")?.scrollTo(0, 0);
 window.kvPage = here.path;
 mark(here.path, 100);
+if (!window.kvGroups) {
+  window.kvGroups = true;
+  document.addEventListener("focusin", (event) => {
+    const group = event.target.closest("[role=radiogroup]");
+    if (!group || group.contains(event.relatedTarget) || !event.target.matches(":focus-visible")) return;
+    group.querySelector("[aria-checked=true]")?.focus();
+  });
+}
 if (loading) {
   loading.disabled = false;
   rest(0);
 }
 }"""
-"""Names language and page to screen readers, shows another page from its top, moves its link into view on a phone, and
-takes the rules for loading (loading.css) out of force once the page stands.
+"""Names language and page to screen readers, shows another page from its top, moves its link into view on a phone, has
+Tab enter a group of choices at the chosen one, and takes the rules for loading (loading.css) out of force once the page
+stands.
 
 The same text for every page: a content security policy knows it by its hash (docs/hosting/Caddyfile).
 """
