@@ -20,7 +20,7 @@ if not runtime.exists():
 
     app = st.App(
         __file__,
-        routes=Api(Settings.of(os.environ)).routes(),
+        routes=Api(Settings.of(os.environ, has_pages=True)).routes(),
         middleware=[
             Middleware(Clients, front=Front.of(os.environ)),
             fair(),

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -13,12 +16,18 @@ import httpx2
 import pytest
 from jsonschema import Draft202012Validator
 
-from kvcore.base.errors import MESSAGES
+from kvcore.api.limits import Settings
+from kvcore.api.operations import Asked, answered
+from kvcore.base.errors import MESSAGES, ScenarioError
 from kvcore.contract.result import answer
-from tests.api_server import GOOD, client_of, post, running_api
+from tests import openapi_client
+from tests.api_server import GENEROUS, GOOD, client_of, post, running_api
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 SECRET: Final = "words-of-a-visitor"
+PAGES: Final = "https://plan.example.org"
+SITE: Final = "https://docs.example.org"
+"""A site whose pages may ask."""
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +37,12 @@ def log_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def client(log_file: Path) -> Iterator[httpx2.Client]:
-    with running_api(log_file) as address, client_of(address) as opened:
+    environment = {
+        **GENEROUS,
+        "KVPLANNER_URL": PAGES,
+        "KVPLANNER_API_ORIGINS": f"{SITE}, http://localhost:3000/",
+    }
+    with running_api(log_file, environment) as address, client_of(address) as opened:
         yield opened
 
 
@@ -63,7 +77,7 @@ def test_a_plan_is_the_command_lines_with_sources_and_the_page(
     assert found == json.loads(json.dumps(answer(json.dumps({**GOOD, "id": "mine"}))))
     assert sources["weights"]["grade"] == "derived"
     assert sources["activations"]["sources"]
-    assert page.startswith("/?v=1&model=Qwen/Qwen3-32B&accelerator=H100-80GB")
+    assert page.startswith(f"{PAGES}/?v=1&model=Qwen/Qwen3-32B&accelerator=H100-80GB")
 
 
 def test_a_plan_that_does_not_fit_is_an_answer(client: httpx2.Client, document: dict[str, Any]) -> None:
@@ -302,8 +316,225 @@ def test_the_description_is_openapi_and_has_every_address(document: dict[str, An
     assert sorted(document["paths"]) == [
         f"/api/{name}"
         for name in (
-            "catalogue", "healthz", "log", "openapi.json", "plan", "plan:batch", "sweep", "workload",
+            "catalogue", "check", "healthz", "log", "openapi.json", "plan", "plan:batch", "sweep", "workload",
         )
     ]  # fmt: skip
     published = json.loads((ROOT / "docs" / "contract.schema.json").read_text("utf-8"))
+    assert published.pop("$schema").endswith("2020-12/schema")
     assert document["components"]["schemas"]["Request"] == published
+
+
+VOCABULARY: Final = frozenset(
+    "$ref additionalProperties allOf anyOf components const content default description discriminator enum example "
+    "format get headers identifier in info items license mapping maxItems maxLength maxProperties maximum minItems "
+    "minLength minProperties minimum name not oneOf openapi operationId parameters paths pattern post properties propertyName "
+    "propertyNames requestBody required responses schema schemas servers summary title type url version".split()
+)
+NAMED_FREELY: Final = (
+    "paths",
+    "content",
+    "responses",
+    "schemas",
+    "headers",
+    "properties",
+    "mapping",
+    "example",
+)
+
+
+def test_the_description_has_no_stray_key(document: dict[str, Any]) -> None:
+    """A comma in a text makes a key of what is behind it, and no reader of OpenAPI says so."""
+
+    def stray(part: Any, under: str = "") -> Iterator[str]:
+        if isinstance(part, list):
+            for one in part:
+                yield from stray(one)
+        if isinstance(part, dict) and under not in ("mapping", "example"):
+            for key, value in part.items():
+                if under not in NAMED_FREELY and key not in VOCABULARY:
+                    yield key
+                yield from stray(value, "" if under in NAMED_FREELY else key)
+
+    assert list(stray(document)) == []
+
+
+def closed(schema: Any) -> Any:
+    """A schema that takes no property beyond those it names."""
+    if isinstance(schema, list):
+        return [closed(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    found = {key: closed(value) for key, value in schema.items()}
+    if "properties" in found and "allOf" not in found:
+        found.setdefault("additionalProperties", False)
+    return found
+
+
+ANSWERS: Final[list[tuple[str, str, dict[str, Any]]]] = [
+    ("PlanResult", "plan", GOOD),
+    ("PlanResult", "plan", {**GOOD, "accelerator": "RTX-4090-24GB", "id": 5}),
+    ("PlanResult", "plan", {**GOOD, "wanted": 400, "kv_offloading_size": 40, "pipeline_parallel_size": 2}),
+    ("PlanResult", "plan", {**GOOD, "measured": {"available_kv_gib": 10.0}}),
+    ("PlanResult", "plan", {"model": "Qwen/Qwen3-8B", "accelerator": "H100-80GB", "other_engines": "30 GiB"}),
+    ("PlanResult", "plan", {"model": "Qwen/Qwen3-8B"}),
+    ("Sweep", "sweep", {"models": ["Qwen/Qwen3-32B"], "accelerators": ["H100-80GB", "L4-24GB"]}),
+    (
+        "CheckReport",
+        "check",
+        {"files": {"a.sh": "vllm serve Qwen/Qwen3-8B"}, "accelerator": "H100-80GB", "target": 4},
+    ),
+    ("LogReport", "log", {"log": LINE}),
+]
+
+
+@pytest.mark.parametrize(("name", "path", "asked"), ANSWERS)
+def test_answers_have_no_key_that_is_not_described(
+    name: str, path: str, asked: dict[str, Any], client: httpx2.Client, document: dict[str, Any]
+) -> None:
+    response = post(client, f"/api/{path}", asked)
+    assert response.status_code == 200, response.text
+    found = response.json()
+    if path == "plan":
+        check(document, "Plan", found)
+        del found["sources"], found["page"]
+    described = {**document, "components": {"schemas": closed(document["components"]["schemas"])}}
+    described["components"]["schemas"]["Workload"].pop(
+        "additionalProperties"
+    )  # docs/check-files.md has them all
+    check(described, name, found)
+
+
+def test_a_client_made_of_the_description_asks_and_reads(
+    document: dict[str, Any], client: httpx2.Client, tmp_path: Path
+) -> None:
+    """Types and methods are made of the document alone, pass a strict type checker, and name what answers have."""
+    (tmp_path / "planner_client.py").write_text(openapi_client.module(document), "utf-8")
+    program = f"""
+from planner_client import ApiError, Client
+
+client = Client("{client.base_url}")
+found = client.plan({{"model": "Qwen/Qwen3-32B", "accelerator": "H100-80GB", "max_model_len": 8192}})
+print(found["verdict"], found["kv"]["tokens"], found["per_rank_gib"]["weights"], found["page"])
+try:
+    client.plan({{"model": "Qwen/Qwen3-32B", "accelerator": "H100-80GB", "tensor_parallel_size": 3}})
+except ApiError as error:
+    print(error.problem["code"], error.problem["field"])
+for row in client.planBatch([{{"model": "Qwen/Qwen3-8B"}}, {{"model": "no/such"}}]):
+    print(row["verdict"] if row["status"] == "ok" else row["error"]["code"])
+swept = client.sweep({{"models": ["Qwen/Qwen3-32B"], "accelerators": ["H100-80GB"]}})
+print([cell["status"] for cell in swept["cells"]])
+print(client.catalogue(kind="accelerators", search="h100 80gb")["accelerators"][0]["id"])
+print(client.readLog("{LINE}")["measured"])
+print(client.workload('{{"prompt_tokens": 900, "completion_tokens": 80}}', max_tokens=512)["recommended_max_model_len"])
+files = {{"run.sh": "vllm serve Qwen/Qwen3-8B --max-model-len 8192"}}
+print(client.check({{"files": files, "accelerator": "L4-24GB"}})["workloads"][0]["verdict"], client.health()["status"])
+"""
+    (tmp_path / "program.py").write_text(program)
+    (tmp_path / "wrong.py").write_text(program + "found['kv']['tokenz']\nclient.plan({'modell': 'a'})\n")
+    checked = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", "--config-file", os.devnull, "--cache-dir", str(tmp_path / "cache"),
+         "--no-error-summary", "program.py", "wrong.py"],
+        cwd=tmp_path, capture_output=True, encoding="utf-8", check=False,
+    )  # fmt: skip
+    errors = [line for line in checked.stdout.splitlines() if ": error:" in line]
+    last = program.count("\n") + 1
+    assert {line.partition(": error:")[0] for line in errors} == {
+        f"wrong.py:{last}",
+        f"wrong.py:{last + 1}",
+    }, errors
+    ran = subprocess.run(
+        [sys.executable, "program.py"], cwd=tmp_path, capture_output=True, encoding="utf-8", check=False
+    )
+    assert ran.returncode == 0, ran.stderr
+    planned = answer(json.dumps({**GOOD, "tensor_parallel_size": 1}))
+    first, refused, *rest = ran.stdout.splitlines()
+    assert first.split()[:2] == [planned["verdict"], str(planned["kv"]["tokens"])]
+    assert first.split()[3].startswith(f"{PAGES}/?v=1")
+    assert refused == "heads-not-divisible tensor_parallel_size"
+    assert rest == [
+        "fits", "hub-offline", str(["ok"] * 4), "H100-80GB", str({"available_kv_gib": 52.8}), "1412", "starts ok",
+    ]  # fmt: skip
+
+
+# -- what browsers, caches and other sites ask
+
+
+@pytest.mark.parametrize("path", ["/api/catalogue?kind=models", "/api/openapi.json"])
+def test_what_a_client_has_is_not_sent_again(path: str, client: httpx2.Client) -> None:
+    first = client.get(path)
+    tag = first.headers["etag"]
+    assert first.headers["cache-control"] == "no-cache"
+    again = client.get(path, headers={"If-None-Match": f'"other", {tag}'})
+    assert (again.status_code, again.content, again.headers["etag"]) == (304, b"", tag)
+    assert client.get(path, headers={"If-None-Match": '"other"'}).status_code == 200
+    assert client.get("/api/catalogue?kind=engines").headers["etag"] != tag
+
+
+def test_long_answers_are_packed_for_who_takes_that(client: httpx2.Client) -> None:
+    for asked in (
+        partial(client.get, "/api/catalogue?kind=models"),
+        partial(client.post, "/api/sweep", json={"models": ["Qwen/Qwen3-32B"]}),
+    ):
+        plain, packed = (asked(headers={"Accept-Encoding": how}) for how in ("identity", "br;q=1, gzip"))
+        assert "content-encoding" not in plain.headers
+        assert packed.headers["content-encoding"] == "gzip"
+        assert packed.json() == plain.json()
+        assert int(packed.headers["content-length"]) < int(plain.headers["content-length"]) / 4
+        assert "Accept-Encoding" in packed.headers["vary"]
+    assert "content-encoding" not in client.get("/api/healthz", headers={"Accept-Encoding": "gzip"}).headers
+    refused = client.get("/api/catalogue", headers={"Accept-Encoding": "gzip;q=0"})
+    assert "content-encoding" not in refused.headers
+
+
+def test_pages_of_named_sites_may_ask_and_no_others(client: httpx2.Client, document: dict[str, Any]) -> None:
+    for site in (SITE, "http://localhost:3000"):
+        found = client.post("/api/plan", json=GOOD, headers={"Origin": site})
+        assert found.json()["verdict"] == "fits"
+        assert found.headers["access-control-allow-origin"] == site
+        assert "Origin" in found.headers["vary"]
+        problem = client.post("/api/plan", json={}, headers={"Origin": site})
+        assert problem.headers["access-control-allow-origin"] == site
+        before = {"Origin": site, "Access-Control-Request-Method": "POST"}
+        said = client.options("/api/plan", headers=before)
+        assert said.status_code == 204
+        assert said.headers["access-control-allow-headers"] == "Content-Type"
+        assert said.headers["access-control-allow-methods"] == "GET, POST"
+    for site in ("https://docs.example.org.evil.example", "http://docs.example.org", "null"):
+        refused = client.post("/api/plan", json=GOOD, headers={"Origin": site})
+        assert problem_of(document, refused)["code"] == "foreign-origin"
+        before = {"Origin": site, "Access-Control-Request-Method": "POST"}
+        for response in (refused, client.options("/api/plan", headers=before)):
+            assert "access-control-allow-origin" not in response.headers
+    assert "access-control-allow-origin" not in post(client, "/api/plan", GOOD).headers
+
+
+@pytest.mark.parametrize("origins", ["*", "https://a.example/path", "example.org", "https://a.example;"])
+def test_sites_are_named_one_by_one(origins: str) -> None:
+    with pytest.raises(ScenarioError) as raised:
+        Settings.of({"KVPLANNER_API_ORIGINS": origins})
+    assert (raised.value.code, raised.value.field) == ("invalid-value", "KVPLANNER_API_ORIGINS")
+
+
+def test_links_are_given_where_there_are_pages() -> None:
+    assert Settings.of({}).base is None
+    assert Settings.of({}, has_pages=True).base == ""
+    asked = Asked(operation="plan", body=json.dumps(GOOD).encode())
+    assert "page" not in json.loads(answered(asked).body)
+
+
+def test_files_are_checked_by_their_text(client: httpx2.Client, document: dict[str, Any]) -> None:
+    compose = "services:\n  llm:\n    image: vllm/vllm-openai:v0.11.0\n    command: --model ${MODEL} -tp 1\n"
+    asked = {"files": {"compose.yaml": compose, ".env": "MODEL=Qwen/Qwen3-32B"}, "accelerator": "L4-24GB"}
+    found = post(client, "/api/check", asked).json()
+    (one,) = found["workloads"]
+    assert (one["model"], one["engine_version"], one["verdict"]) == (
+        "Qwen/Qwen3-32B",
+        "0.11.0",
+        "does-not-start",
+    )
+    assert found["exit_status"] == 1
+    assert problem_of(document, post(client, "/api/check", {"files": {"a": 1}}))["field"] == "files"
+    assert problem_of(document, post(client, "/api/check", {**asked, "tight": "no"}))["field"] == "tight"
+    assert (
+        problem_of(document, post(client, "/api/check", {**asked, "card": "no"}))["code"] == "unknown-field"
+    )

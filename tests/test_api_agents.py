@@ -16,10 +16,12 @@ from jsonschema import Draft202012Validator
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters
 
+from kvcore.api.agents import FIRST_FIELDS
 from kvcore.contract.result import answer
-from tests.api_server import ANSWER_SECONDS, GOOD, running_api
+from tests.api_server import ANSWER_SECONDS, GENEROUS, GOOD, running_api
 
 ROOT: Final = Path(__file__).resolve().parents[1]
+PAGES: Final = "https://plan.example.org"
 STDIO: Final = StdioServerParameters(
     command=sys.executable,
     args=["-m", "kvcore", "mcp"],
@@ -48,12 +50,26 @@ async def called(client: Client, name: str, **arguments: Any) -> dict[str, Any]:
     return found
 
 
-async def check_all_tools(client: Client, base: str) -> None:
+async def check_all_tools(client: Client, base: str | None) -> None:
     """Each tool once: its description, an answer, what shows where the answer is from."""
+
+    def check_page(found: dict[str, Any], path: str) -> None:
+        """A link is there exactly where there are pages."""
+        if base is None:
+            assert "page" not in found
+        else:
+            assert found["page"].startswith(base + path)
+
     assert client.instructions is not None
     assert "interval" in client.instructions
     tools = {tool.name: tool for tool in (await client.list_tools()).tools}
-    assert sorted(tools) == ["catalogue", "plan", "read_log", "sweep", "workload"]
+    assert sorted(tools) == ["catalogue", "check", "fields", "plan", "read_log", "sweep", "workload"]
+    assert (
+        len(json.dumps([tool.model_dump(mode="json", exclude_none=True) for tool in tools.values()])) <= 8000
+    )
+    for name in FIRST_FIELDS:
+        assert tools["plan"].input_schema["properties"][name]["description"], name
+    assert "enforce_eager" in tools["plan"].input_schema["properties"]["flags"]["description"]
     for tool in tools.values():
         Draft202012Validator.check_schema(tool.input_schema)
         assert tool.annotations is not None
@@ -66,15 +82,28 @@ async def check_all_tools(client: Client, base: str) -> None:
     low, high = plan["interval_gib"]["kv_cache"]
     assert low <= plan["per_rank_gib"]["kv_cache"] <= high
     assert plan["sources"]["weights"]["grade"] == "derived"
-    assert plan["page"].startswith(f"{base}/?v=1&model=Qwen/Qwen3-32B")
+    check_page(plan, "/?v=1&model=Qwen/Qwen3-32B")
+    for folded in ({"enforce_eager": True}, {"flags": {"enforce_eager": True}}):
+        eager = await called(client, "plan", **GOOD, **folded)
+        assert "--enforce-eager" in eager["launch"]
 
     swept = await called(client, "sweep", models=["Qwen/Qwen3-32B"], accelerators=["H100-80GB"])
     assert [cell["tensor_parallel_size"] for cell in swept["cells"]] == [1, 2, 4, 8]
-    assert swept["page"] == f"{base}/explore?model=Qwen/Qwen3-32B"
+    assert "more" not in swept
+    check_page(swept, "/explore?model=Qwen/Qwen3-32B")
+    every = await called(client, "sweep", models=["Qwen/Qwen3-32B"], flags={"kv_cache_dtype": "fp8"})
+    assert len(json.dumps(every)) <= 20_000
+    assert every["more"]["cells"] > 100
+    assert every["cells"][0]["verdict"] == "fits"
+    assert [cell["gpus"] for cell in every["cells"]] == sorted(cell["gpus"] for cell in every["cells"])
 
     read = await called(client, "read_log", log="Available KV cache memory: 52.80 GiB")
     assert read["measured"] == {"available_kv_gib": 52.8}
-    assert read["page"] == f"{base}/check"
+    check_page(read, "/check")
+
+    files = {"run.sh": "vllm serve Qwen/Qwen3-8B --max-model-len 8192", ".env": "A=1"}
+    checked = await called(client, "check", files=files, accelerator="L4-24GB")
+    assert [one["verdict"] for one in checked["workloads"]] == ["starts"]
 
     line = '{"prompt_tokens": 900, "completion_tokens": 80}'
     workload = await called(client, "workload", log=line, max_tokens=512)
@@ -83,6 +112,14 @@ async def check_all_tools(client: Client, base: str) -> None:
     found = await called(client, "catalogue", kind="accelerators", search="h100 80gb")
     assert found["accelerators"][0]["id"] == "H100-80GB"
     assert found["accelerators"][0]["source"]
+    for kind in (None, "models", "accelerators"):
+        found = await called(client, "catalogue", **({} if kind is None else {"kind": kind}))
+        assert len(json.dumps(found)) <= 20_000
+        assert found["more"]["to_see"]
+        assert found[kind or "models"]
+    known = (await called(client, "fields", search="max num"))["fields"]
+    assert {"max_num_seqs", "max_num_batched_tokens"} <= known.keys()
+    assert len(json.dumps(await called(client, "fields"))) <= 20_000
 
 
 REFUSED: Final[list[tuple[str, dict[str, Any], str, str]]] = [
@@ -103,6 +140,16 @@ REFUSED: Final[list[tuple[str, dict[str, Any], str, str]]] = [
     ("catalogue", {"search": 7}, "invalid-value", "search"),
     ("catalogue", {"kind": ["models"]}, "invalid-value", "kind"),
     ("catalogue", {"kind": "cards"}, "invalid-value", "kind"),
+    ("catalogue", {"most": "9"}, "unknown-field", "most"),
+    ("plan", {"flags": [1]}, "invalid-value", "flags"),
+    ("plan", {"model": "Qwen/Qwen3-8B", "flags": {"model": "Qwen/Qwen3-32B"}}, "named-twice", "model"),
+    ("plan", {"model": "Qwen/Qwen3-8B", "flags": {"max_seqs": 1}}, "unknown-field", "max_seqs"),
+    ("check", {}, "missing-field", "files"),
+    ("check", {"files": {}}, "missing-field", "files"),
+    ("check", {"files": {"a": 1}}, "invalid-value", "files"),
+    ("check", {"files": {"a": "x"}, "accelerator": "H99"}, "unknown-accelerator", "accelerator"),
+    ("check", {"files": {"a": "x"}, "target": 0}, "invalid-value", "wanted"),
+    ("fields", {"search": 7}, "invalid-value", "search"),
 ]
 
 
@@ -120,7 +167,7 @@ async def check_refusals(client: Client) -> None:
 
 def test_tools_answer_over_pipes() -> None:
     async def ask(client: Client) -> None:
-        await check_all_tools(client, "http://localhost:8501")
+        await check_all_tools(client, None)
         await check_refusals(client)
 
     with_client(STDIO, ask)
@@ -131,10 +178,10 @@ def test_tools_answer_over_http(mode: str, tmp_path: Path) -> None:
     """By the protocol's present revision, and by the one before it with its handshake."""
 
     async def ask(client: Client) -> None:
-        await check_all_tools(client, "")
+        await check_all_tools(client, PAGES)
         await check_refusals(client)
 
-    with running_api(tmp_path / "log") as address:
+    with running_api(tmp_path / "log", {**GENEROUS, "KVPLANNER_URL": PAGES}) as address:
         with_client(f"{address}/mcp", ask, mode=mode)
 
 

@@ -263,7 +263,7 @@ def test_a_command_whose_extra_is_missing_says_which(environment: Path, tmp_path
         [environment / "bin" / "kvcore", "api"], cwd=tmp_path, capture_output=True, encoding="utf-8", check=False
     )  # fmt: skip
     assert done.returncode == 2
-    assert 'pip install "kvcore[api]"' in done.stderr
+    assert "pip install '.[api]'" in done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -239,5 +239,5 @@ class TestWhatGoesWrong:
     def test_a_missing_extra_is_named(self, monkeypatch, capsys) -> None:
         monkeypatch.setitem(sys.modules, "duckdb", None)
         assert cli.main(["workload", "s3://none/*.parquet"]) == cli.UNREADABLE_INPUT
-        assert "pip install 'kvcore[workload]'" in capsys.readouterr().err
+        assert "pip install '.[workload]'" in capsys.readouterr().err
         assert cli.main(["workload", "--sql", "postgres"]) == 0

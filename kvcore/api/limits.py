@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from msgspec import Struct
 
-from kvcore.base.errors import out_of_bounds
+from kvcore.base.errors import invalid, out_of_bounds
 
 PREFIX: Final = "KVPLANNER_API"
 MIB: Final = 1 << 20
@@ -19,6 +20,7 @@ BODY_BYTES: Final[Mapping[str, int]] = {
     "sweep": MIB,
     "log": 50 * MIB,
     "workload": 50 * MIB,
+    "check": 8 * MIB,
     "mcp": 8 * MIB,
 }
 """Largest body of each operation; logs may be as large as on the pages."""
@@ -37,6 +39,8 @@ COSTS: Final[Mapping[str, int]] = {
     "sweep": 10,
     "log": 5,
     "workload": 5,
+    "check": 5,
+    "fields": 1,
     "mcp": 1,
 }
 """Cost of an operation, taken off the client's allowance."""
@@ -71,12 +75,16 @@ class Settings(Struct, frozen=True, kw_only=True):
     """Time that a question waits for a worker."""
     body_seconds: float = 60.0
     """Time for a body to arrive."""
-    base: str = ""
-    """Address of the pages, put before every link; links are relative without it."""
+    base: str | None = None
+    """Address of the pages, put before every link: "" for links relative to this server, None where there are none."""
+    origins: frozenset[str] = frozenset()
+    """Sites whose pages may ask, as browsers name them: https://example.org."""
 
     @classmethod
-    def of(cls, environment: Mapping[str, str]) -> Settings:
-        """The settings of an environment. Raises ScenarioError `invalid-value`.
+    def of(cls, environment: Mapping[str, str], *, has_pages: bool = False) -> Settings:
+        """The settings of an environment; `has_pages` where the same server has the pages too.
+
+        Raises ScenarioError `invalid-value`.
 
         Example:
             >>> settings = Settings.of({"KVPLANNER_API_RATE": "2", "KVPLANNER_URL": "https://plan.example.org/"})
@@ -90,7 +98,8 @@ class Settings(Struct, frozen=True, kw_only=True):
         return cls(
             **own,
             is_on=environment.get(PREFIX, "on") != "off",
-            base=environment.get("KVPLANNER_URL", "").rstrip("/"),
+            base=environment.get("KVPLANNER_URL", "").rstrip("/") or ("" if has_pages else None),
+            origins=_origins(environment),
         )
 
     def worker_environment(self) -> dict[str, str]:
@@ -98,6 +107,20 @@ class Settings(Struct, frozen=True, kw_only=True):
         root = str(Path(__file__).resolve().parents[2])
         others = os.environ.get("PYTHONPATH")
         return {**os.environ, "PYTHONPATH": root if not others else f"{root}{os.pathsep}{others}"}
+
+
+_ORIGIN: Final = re.compile(r"https?://[a-z0-9.-]{1,253}(?::[0-9]{1,5})?")
+
+
+def _origins(environment: Mapping[str, str]) -> frozenset[str]:
+    name = f"{PREFIX}_ORIGINS"
+    found = frozenset(filter(None, (one.strip().rstrip("/") for one in environment.get(name, "").split(","))))
+    for one in found:
+        if _ORIGIN.fullmatch(one) is None:
+            raise invalid(
+                name, one, "it must be addresses of sites such as https://example.org, apart by commas"
+            )
+    return found
 
 
 def _number(environment: Mapping[str, str], name: str) -> float:

@@ -22,7 +22,9 @@ def openapi() -> bytes:
     """The document as it is served."""
     document = yaml.safe_load(FILE.read_text("utf-8"))
     document["info"]["version"] = VERSION
-    document["components"]["schemas"] |= {"Request": request_schema(), "SweepRequest": sweep_schema()}
+    own = {"Request": request_schema(), "SweepRequest": sweep_schema()}
+    own["Request"].pop("$schema")  # the document itself names its dialect
+    document["components"]["schemas"] |= own
     return json.dumps(document).encode()
 
 

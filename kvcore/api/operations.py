@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from msgspec import Struct
@@ -17,10 +17,12 @@ from kvcore.base.parts import WEIGHTS
 from kvcore.base.quantity import Quantity
 from kvcore.base.untrusted import MAX_JSON_DEPTH, check_json, utf8_text
 from kvcore.contract.result import RANK_PARTS, answer, planned_result
+from kvcore.flags import FLAGS
+from kvcore.flags.schema import request_schema
 from kvcore.library import asked_sweep, catalogue_rows
 from kvcore.model.config import SharedConfigs
 from kvcore.planning import Batch, Plan, plan
-from kvcore.wire.fields import Json
+from kvcore.wire.fields import Json, read_integer
 from kvcore.wire.request import from_hub, id_of, parse_request, scenario_from_request
 
 JSON: Final = "application/json"
@@ -36,8 +38,10 @@ OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """Options that an address may have."""
 KINDS: Final = ("models", "accelerators", "engines")
-LOCAL_PAGE: Final = "http://localhost:8501"
-"""Address at which `make run` serves the pages."""
+MOST: Final = "most"
+"""Option, of tools alone, with the most bytes of an answer's rows; what is left out is counted in `more`."""
+FILES: Final = 64
+"""Most files of one check."""
 
 
 class Asked(Struct, frozen=True, kw_only=True):
@@ -51,6 +55,15 @@ class Asked(Struct, frozen=True, kw_only=True):
     def option(self, name: str, default: str = "") -> str:
         """The option `name` of the address."""
         return (self.options or {}).get(name, default)
+
+    @property
+    def base(self) -> str | None:
+        """The address of the pages; None where there are none."""
+        return (self.options or {}).get("base")
+
+    def linked(self, found: dict[str, Any], page: Callable[[str], str]) -> dict[str, Any]:
+        """An answer with the link of the page that shows it, where there are pages."""
+        return found if self.base is None else {**found, "page": page(self.base)}
 
 
 class Answered(Struct, frozen=True, kw_only=True):
@@ -90,7 +103,7 @@ def _plan(asked: Asked, own_id: list[object]) -> dict[str, Any]:
     request = _request(asked, own_id)
     planned = plan(scenario_from_request(request, from_hub))
     result = planned_result(planned, own_id[0])
-    return {**result, "sources": sources(planned), "page": page_of(planned, asked.option("base"))}
+    return asked.linked({**result, "sources": sources(planned)}, lambda base: page_of(planned, base))
 
 
 def sources(planned: Plan) -> dict[str, dict[str, Any]]:
@@ -162,10 +175,47 @@ def _sweep(asked: Asked, own_id: list[object]) -> Answered:
     wanted = asked_sweep(**{name: value for name, value in request.items() if value is not None})
     if wanted.cells > MAX_CELLS:
         raise ScenarioError("sweep-too-large", cells=f"{wanted.cells:,}", limit=f"{MAX_CELLS:,}")
-    rows = ", ".join(row for model in wanted.swept(wanted.models) for row in json_lines(model))
-    page = json.dumps(f"{asked.option('base')}/explore?model={wanted.models[0]}")
-    body = f'{{"id": {json.dumps(own_id[0])}, "status": "ok", "cells": [{rows}], "page": {page}}}'
+    rows = [row for model in wanted.swept(wanted.models) for row in json_lines(model)]
+    answer: dict[str, Any] = {"id": own_id[0], "status": "ok", "cells": []}
+    most = asked.option(MOST)
+    if most:
+        cells = {row: json.loads(row) for row in rows}
+        shown = _shortened(sorted(rows, key=lambda row: _worth(cells[row])), int(most))
+        if len(shown) < len(rows):
+            fitting = sum(cell.get("verdict") == FITS for cell in cells.values())
+            answer["more"] = {"cells": len(rows) - len(shown), "fits_in_all": fitting, "to_see": NARROWER}
+        rows = shown
+    answer = asked.linked(answer, lambda base: f"{base}/explore?model={wanted.models[0]}")
+    body = json.dumps(answer).replace('"cells": []', f'"cells": [{", ".join(rows)}]', 1)
     return Answered(status=200, media=JSON, body=body.encode())
+
+
+NARROWER: Final = "name models, accelerators or tensor_parallel_sizes"
+
+
+FITS: Final = "fits"
+
+
+def _worth(cell: Json) -> tuple[bool, int, float]:
+    """Orders cells for who sees some of them: those that fit first, the fewest GPUs, the most requests."""
+    return cell.get("verdict") != FITS, cell.get("gpus") or 0, -(cell.get("max_concurrency") or 0.0)
+
+
+def _shortened(rows: Sequence[str], most: int) -> list[str]:
+    """The first rows that together have at most `most` bytes.
+
+    Example:
+        >>> _shortened(["abc", "de", "f"], 9)
+        ['abc', 'de']
+    """
+    found: list[str] = []
+    size = 0
+    for row in rows:
+        size += len(row.encode()) + 2
+        if size > most:
+            break
+        found.append(row)
+    return found
 
 
 def _log(asked: Asked, own_id: list[object]) -> dict[str, Any]:
@@ -180,7 +230,7 @@ def _log(asked: Asked, own_id: list[object]) -> dict[str, Any]:
         data = _text_of(request, "log").encode("utf-8", "replace")
         _nothing_else(request)
     report = log_report(read_log(data), config)
-    return {**report, "page": _page_of_log(report, config, asked.option("base"))}
+    return asked.linked(report, lambda base: _page_of_log(report, config, base))
 
 
 def _page_of_log(report: Mapping[str, Any], config: Json | None, base: str) -> str:
@@ -234,7 +284,7 @@ def _workload(asked: Asked, own_id: list[object]) -> dict[str, Any]:
     log = read_request_logs([io.BytesIO(asked.body)], reading=Reading(columns=columns))
     for name in log.unseen:
         raise WorkloadError("unknown-column", field="columns", value=name)
-    return {**workload_report(log, max_tokens), "page": f"{asked.option('base')}/workload"}
+    return asked.linked(workload_report(log, max_tokens), lambda base: f"{base}/workload")
 
 
 def _columns(given: str) -> tuple[tuple[str, str], ...]:
@@ -258,7 +308,28 @@ def _catalogue(asked: Asked, own_id: list[object]) -> dict[str, Any]:
     rows = {name: listed for name, listed in catalogue_rows().items() if kind in ("", name)}
     if search:
         rows = {name: _found(name, listed, search) for name, listed in rows.items()}
-    return {**rows, "page": f"{asked.option('base')}/reference"}
+    answer: dict[str, Any] = {**rows}
+    most = asked.option(MOST)
+    if most:
+        shown = _within(rows, int(most))
+        answer |= shown
+        more = {name: left for name, listed in rows.items() if (left := len(listed) - len(shown[name]))}
+        if more:
+            answer["more"] = {**more, "to_see": "search by words of a name, or name a kind"}
+    return asked.linked(answer, lambda base: f"{base}/reference")
+
+
+def _within(rows: Mapping[str, list[dict[str, Any]]], most: int) -> dict[str, list[dict[str, Any]]]:
+    """The first rows of each kind; what a short list does not need is left to the longer ones."""
+    texts = {name: [json.dumps(row) for row in listed] for name, listed in rows.items()}
+    found: dict[str, list[dict[str, Any]]] = {name: [] for name in rows}
+    for left, name in zip(
+        range(len(texts), 0, -1), sorted(texts, key=lambda one: len(texts[one])), strict=True
+    ):
+        shown = _shortened(texts[name], most // left)
+        found[name] = rows[name][: len(shown)]
+        most -= sum(len(row.encode()) + 2 for row in shown)
+    return found
 
 
 def _found(kind: str, rows: list[dict[str, Any]], search: str) -> list[dict[str, Any]]:
@@ -273,6 +344,55 @@ def _found(kind: str, rows: list[dict[str, Any]], search: str) -> list[dict[str,
     return [by_id[name] for name in ids]
 
 
+def _check(asked: Asked, own_id: list[object]) -> dict[str, Any]:
+    from kvcore.contract.deployed import Tight, check_files, check_result, reported
+    from kvcore.manifests.files import Source
+
+    request = _request(asked, own_id)
+    request.pop("id", None)
+    files = _object(request, "files")
+    if not files:
+        raise ScenarioError("missing-field", field="files")
+    if len(files) > FILES or not all(isinstance(text, str) for text in files.values()):
+        raise invalid("files", f"{len(files)} files", f"it must have at most {FILES} names, each with a text")
+    card = None if request.get("accelerator") is None else _text_of(request, "accelerator")
+    target = request.pop("target", None)
+    if target is not None:
+        target = read_integer(FLAGS["wanted"], target)
+    tight = request.pop("tight", None)
+    if tight is not None and tight not in list(Tight):
+        raise not_among("tight", tight, list(Tight))
+    request.pop("accelerator", None)
+    _nothing_else(request)
+    sources = [Source(name[:LONGEST_NAME], text) for name, text in files.items()]
+    found = check_files(sources, card, Tight(tight or Tight.STARTS), target)
+    return check_result(found, reported(found, asked.base or ""))
+
+
+LONGEST_NAME: Final = 400
+
+
+def _fields(asked: Asked, own_id: list[object]) -> dict[str, Any]:
+    """Fields of a request by words of their name or their description, with their schemas."""
+    del own_id
+    words = asked.option("search").lower().replace("-", "_").split()
+    found = {
+        name: schema
+        for name, schema in request_schema()["properties"].items()
+        if all(word in f"{name} {schema.get('description', '')}".lower() for word in words)
+    }
+    rows = [json.dumps({name: schema}) for name, schema in found.items()]
+    shown = _shortened(sorted(rows, key=len), int(asked.option(MOST, str(MOST_OF_FIELDS))))
+    answer: dict[str, Any] = {"fields": {}}
+    for row in shown:
+        answer["fields"] |= json.loads(row)
+    left = sorted(found.keys() - answer["fields"].keys())
+    return answer | ({"more": left} if left else {})
+
+
+MOST_OF_FIELDS: Final = 12_000
+
+
 _OPERATIONS: Final[Mapping[str, Callable[[Asked, list[object]], Answered | list[Any] | dict[str, Any]]]] = {
     "plan": _plan,
     "batch": _batch,
@@ -280,4 +400,6 @@ _OPERATIONS: Final[Mapping[str, Callable[[Asked, list[object]], Answered | list[
     "log": _log,
     "workload": _workload,
     "catalogue": _catalogue,
+    "check": _check,
+    "fields": _fields,
 }

@@ -35,7 +35,7 @@ main()
 """
 """A worker's program: pages, where a person waits, go before answers to programs, and before a worker's imports. Logs
 that are counted apart (10) come after both."""
-LONG: Final = frozenset(("batch", "sweep", "log", "workload"))
+LONG: Final = frozenset(("batch", "sweep", "log", "workload", "check"))
 
 
 class Pool:

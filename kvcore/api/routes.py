@@ -24,7 +24,18 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import Message
 
-from kvcore.api.answers import HEADERS, RETRY_SECONDS, problem_response
+from kvcore.api.answers import (
+    HEADERS,
+    RETRY_SECONDS,
+    allow_origin,
+    is_known,
+    is_packable,
+    kept_packed,
+    packed,
+    preflight,
+    problem_response,
+    tag_of,
+)
 from kvcore.api.bodies import Bodies, check_message, replayed
 from kvcore.api.clients import Clients, Front
 from kvcore.api.limits import BODY_BYTES, COSTS, Settings
@@ -71,12 +82,13 @@ class Api:
             "sweep": "sweep",
             "log": "log",
             "workload": "workload",
+            "check": "check",
         }
         gets = {"catalogue": self._catalogue_rows, "openapi.json": self._openapi, "healthz": self._health}
         return [
-            *(_route(f"{PREFIX}/{path}", "POST", self._answers(name)) for path, name in posts.items()),
-            *(_route(f"{PREFIX}/{path}", "GET", endpoint) for path, endpoint in gets.items()),
-            Route(PREFIX + "/{rest:path}", _Any(self._nothing), methods=None),
+            *(self._route(f"{PREFIX}/{path}", "POST", self._answers(name)) for path, name in posts.items()),
+            *(self._route(f"{PREFIX}/{path}", "GET", endpoint) for path, endpoint in gets.items()),
+            Route(PREFIX + "/{rest:path}", _Any(self._nothing, self.settings.origins), methods=None),
             *([Route(AGENTS, _Agents(self), methods=None)] if find_spec("mcp") is not None else []),
         ]
 
@@ -86,7 +98,8 @@ class Api:
         Raises ScenarioError `foreign-origin` or `too-many-requests`.
         """
         origin = request.headers.get("origin")
-        if origin is not None and _is_foreign(origin, request.headers.get("host")):
+        is_allowed = origin is None or origin in self.settings.origins
+        if not is_allowed and _is_foreign(origin or "", request.headers.get("host")):
             raise ScenarioError("foreign-origin", value=origin)
         client = _client(request)
         self._charge(client, COSTS[operation])
@@ -120,7 +133,7 @@ class Api:
             with self.bodies.of(client) as body:
                 data = await body.read(request, BODY_BYTES[operation])
                 asked = Asked(operation=operation, body=data, media=media, options=options)
-                return _response(await _while_there(request, self.answered(asked, client)))
+                return await _sent(request, await _while_there(request, self.answered(asked, client)))
 
         return endpoint
 
@@ -133,27 +146,37 @@ class Api:
             if name in found:
                 raise ScenarioError("named-twice", field=name, value=value)
             found[name] = value
-        return {**found, "base": self.settings.base}
+        return found if self.settings.base is None else {**found, "base": self.settings.base}
 
     async def _catalogue_rows(self, request: Request) -> Response:
         client = self.check_client(request, "catalogue")
         asked = Asked(operation="catalogue", options=self._options(request, "catalogue"))
         if asked.option("search"):
-            return _response(await self.answered(asked, client))
+            return await _sent(request, await self.answered(asked, client))
         kind = asked.option("kind")
         if kind not in self._catalogue:
             found = await self.answered(asked, client)
             if found.status != 200:
-                return _response(found)
+                return await _sent(request, found)
             self._catalogue[kind] = found
-        return _response(self._catalogue[kind])
+        return await _sent_kept(request, self._catalogue[kind])
 
-    async def _openapi(self, _request: Request) -> Response:
-        return _response(Answered(status=200, media=JSON, body=openapi()))
+    async def _openapi(self, request: Request) -> Response:
+        return await _sent_kept(request, Answered(status=200, media=JSON, body=openapi()))
 
-    async def _health(self, _request: Request) -> Response:
+    def _route(self, path: str, method: str, endpoint: Endpoint) -> Route:
+        """A route for one method; other methods get a problem+json answer too."""
+
+        async def checked(request: Request) -> Response:
+            if request.method not in (method, "HEAD" if method == "GET" else method):
+                raise ScenarioError("method-not-allowed", value=request.method, allowed=method)
+            return await endpoint(request)
+
+        return Route(path, _Any(checked, self.settings.origins), methods=None)
+
+    async def _health(self, request: Request) -> Response:
         facts = {"status": "ok", "version": VERSION, "waiting": self.pool.waiting}
-        return _response(Answered(status=200, media=JSON, body=json.dumps(facts).encode()))
+        return await _sent(request, Answered(status=200, media=JSON, body=json.dumps(facts).encode()))
 
     async def _nothing(self, _request: Request) -> Response:
         raise ScenarioError("no-such-address")
@@ -185,33 +208,29 @@ async def _gone(request: Request) -> None:
         await asyncio.Event().wait()  # the body is read: whatever this is, nothing is learnt from it
 
 
-def _route(path: str, method: str, endpoint: Endpoint) -> Route:
-    """A route for one method; other methods get a problem+json answer too."""
-
-    async def checked(request: Request) -> Response:
-        if request.method not in (method, "HEAD" if method == "GET" else method):
-            raise ScenarioError("method-not-allowed", value=request.method, allowed=method)
-        return await endpoint(request)
-
-    return Route(path, _Any(checked), methods=None)
-
-
 class _Any:
     """An endpoint that is not a function, since Starlette lets a function answer only GET."""
 
-    def __init__(self, endpoint: Endpoint) -> None:
-        self.endpoint = endpoint
+    def __init__(self, endpoint: Endpoint, origins: frozenset[str]) -> None:
+        self.endpoint, self.origins = endpoint, origins
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         request = Request(scope, receive)
+        origin = request.headers.get("origin", "")
+        is_asked = request.method == "OPTIONS" and "access-control-request-method" in request.headers
         try:
-            response = await self.endpoint(request)
+            if is_asked and origin in self.origins:
+                response = preflight(origin)
+            else:
+                response = await self.endpoint(request)
         except ClientDisconnect:
             return
         except (
             Exception
         ) as error:  # the last net: a defect is a problem with a code, and says nothing of the request
             response = problem_response(error if isinstance(error, KvPlannerError) else defect(error))
+        if origin in self.origins:
+            allow_origin(response, origin)
         await response(scope, receive, send)
 
 
@@ -244,10 +263,31 @@ class _Agents:
                     await _while_there(request, answer)
 
 
-def _response(found: Answered) -> Response:
-    response = Response(found.body, status_code=found.status, media_type=found.media, headers=HEADERS)
+async def _sent(request: Request, found: Answered) -> Response:
+    """An answer, packed where its client takes that."""
+    body, headers = found.body, dict(HEADERS)
+    if is_packable(request, body):
+        body = await asyncio.to_thread(packed, body)
+        headers["Content-Encoding"] = "gzip"
+    response = Response(body, status_code=found.status, media_type=found.media, headers=headers)
+    response.headers.add_vary_header("Accept-Encoding")
     if found.status == 503:
         response.headers["Retry-After"] = str(RETRY_SECONDS)
+    return response
+
+
+async def _sent_kept(request: Request, found: Answered) -> Response:
+    """An answer that is the same for all: a client that has it is told so."""
+    tag = tag_of(found.body)
+    headers = {**HEADERS, "Cache-Control": "no-cache", "ETag": tag}
+    if is_known(request, tag):
+        response = Response(status_code=304, headers=headers)
+    elif is_packable(request, found.body):
+        body = await asyncio.to_thread(kept_packed, found.body)
+        response = Response(body, media_type=found.media, headers={**headers, "Content-Encoding": "gzip"})
+    else:
+        response = Response(found.body, media_type=found.media, headers=headers)
+    response.headers.add_vary_header("Accept-Encoding")
     return response
 
 

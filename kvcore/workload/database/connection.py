@@ -156,7 +156,7 @@ def hidden(words: str, url: str) -> str:
 
 def _extra(url: str) -> str:
     name = SCHEMES.get(urlsplit(url).scheme, "duckdb")
-    return "kvcore[workload]" if name == "duckdb" else f"kvcore[workload]' 'ibis-framework[{name}]"
+    return ".[workload]" if name == "duckdb" else f".[workload]' 'ibis-framework[{name}]"
 
 
 def _url(address: str) -> str:
