@@ -325,10 +325,11 @@ def test_the_description_is_openapi_and_has_every_address(document: dict[str, An
 
 
 VOCABULARY: Final = frozenset(
-    "$ref additionalProperties allOf anyOf components const content default description discriminator enum example "
-    "format get headers identifier in info items license mapping maxItems maxLength maxProperties maximum minItems "
-    "minLength minProperties minimum name not oneOf openapi operationId parameters paths pattern post properties propertyName "
-    "propertyNames requestBody required responses schema schemas servers summary title type url version".split()
+    "$ref additionalProperties allOf anyOf components const content default description discriminator "
+    "enum example format get headers identifier in info items license mapping maxItems maxLength "
+    "maxProperties maximum minItems minLength minProperties minimum name not oneOf openapi operationId "
+    "parameters paths pattern post properties propertyName propertyNames requestBody required responses "
+    "schema schemas servers summary title type url version".split()
 )
 NAMED_FREELY: Final = (
     "paths",
