@@ -14,9 +14,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from kvcore import catalogue
-from kvcore.base.errors import CatalogueError, KvPlannerError, Notice
+from kvcore.base.errors import CatalogueError, KvPlannerError, Notice, notice
+from kvcore.base.numbers import gib_text
 from kvcore.base.parts import ACTIVATIONS, COMPARED, FRAMEWORK, WEIGHTS
-from kvcore.base.units import gib
+from kvcore.base.units import GIB, gib
 from kvcore.engines.registry import engine_of
 from kvcore.evidence.log.reader import StartupLog, measured_from, release_of
 from kvcore.evidence.recognized import logged_flags, logged_memory_gib
@@ -44,6 +45,10 @@ DRIVER_GIB: Final = 0.02
 _DESKTOP_CARD: Final = re.compile(r"GeForce|RTX|Quadro|TITAN|Radeon", re.IGNORECASE)
 _PATCHED: Final = re.compile(r"dev|rc|\+|post|[a-f0-9]{7,}", re.IGNORECASE)
 """Marks of a version that is no release: 0.11.2.dev278+g55c6a5c."""
+
+
+SAME_TIER: Final = 1e-3
+"""Share of a tier that a log's two decimals may hide."""
 
 
 class PartComparison(Struct, frozen=True, kw_only=True):
@@ -136,7 +141,7 @@ def compare(log: StartupLog, planned: Plan) -> Comparison:
     return Comparison(
         parts=tuple(replace(part, causes=_causes(log, planned, part, parts)) for part in parts),
         figures=_figures(log, planned, measured),
-        notices=tuple(_doubts(log, planned)),
+        notices=(*_doubts(log, planned), *_tier_doubts(log, planned)),
         names_card=_names_card(log),
         graphs_in_budget=log.charges_graph_estimate,
     )
@@ -258,6 +263,19 @@ def differing_flags(log: StartupLog, planned: Plan) -> tuple[str, ...]:
         if here is not None and "auto" not in (logged, here) and logged != here:
             found.append(name)
     return tuple(found)
+
+
+def _tier_doubts(log: StartupLog, planned: Plan) -> Iterator[Notice]:
+    """`log-tier-differs` or `log-tier-not-planned` for a tier in /dev/shm, whose file the log names with its size."""
+    logged = log.figures.host_tier_gib
+    if logged is None:
+        return
+    shared = 0 if planned.host is None else planned.host.shm_bytes_per_engine
+    if not shared:
+        yield notice("log-tier-not-planned", logged=gib_text(logged.value * GIB))
+    elif abs(logged.value * GIB - shared) > SAME_TIER * shared:
+        said = {"logged": gib_text(logged.value * GIB), "planned": gib_text(shared)}
+        yield notice("log-tier-differs", **said)
 
 
 def _doubts(log: StartupLog, planned: Plan) -> Iterator[Notice]:

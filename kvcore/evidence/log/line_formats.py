@@ -41,7 +41,13 @@ Text = Annotated[str, Meta(pattern=r"^[!-~][ -~]{4,600}$")]
 
 _NUMBER: Final = r"(-?\d[\d,]{0,18}(?:\.\d{1,8})?)"
 _SIZE: Final = r"(-?\d[\d,]{0,18}(?:\.\d{1,8})?(?:[KMGT]i?B|[Bb]ytes|B))"
-_KINDS: Final[Mapping[str, str]] = {"number": _NUMBER, "bytes": _NUMBER, "mib": _NUMBER, "size": _SIZE}
+_KINDS: Final[Mapping[str, str]] = {
+    "number": _NUMBER,
+    "bytes": _NUMBER,
+    "mib": _NUMBER,
+    "gb": _NUMBER,
+    "size": _SIZE,
+}
 _FILLERS: Final[Mapping[str, str]] = {
     "any": ".{0,160}?",
     "word": r"[\w.:+/-]{0,80}?",
@@ -151,6 +157,8 @@ def _number(text: str, kind: str) -> float:
         unit = text[len(digits) :][:1]
         return float(digits.replace(",", "")) * _UNITS.get(unit, 1 / GIB)
     value = float(text.replace(",", ""))
+    if kind == "gb":
+        return value * 10**9 / GIB
     return value / GIB if kind == "bytes" else value * MIB / GIB if kind == "mib" else value
 
 
