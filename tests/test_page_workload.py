@@ -280,6 +280,25 @@ def test_the_log_just_read_is_replayed_at_its_own_times() -> None:
     assert "a cache that forgets nothing finds" in seen(app)
 
 
+def test_a_goal_of_latency_gets_its_replicas() -> None:
+    lines = [
+        {"created": 1_760_000_000 + at / 5, "usage": {"prompt_tokens": 900, "completion_tokens": 60}}
+        for at in range(150)
+    ]
+    log = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
+    app = upload(open_workload(**WORKED), "gw.jsonl", log)
+    # The fastest possible step says nothing of latency, and the page says so.
+    assert "says nothing of latency" in seen(app)
+    assert "workload.goal.run" not in {button.key for button in app.button}
+    app = checked(app.segmented_control(key="workload.replay.clock").set_value(ClockKind.USER).run())
+    app = press(app, "workload.goal.run")
+    assert metrics(app)["Replicas for this goal"] == "1"
+    # 900 prompt tokens at 10,000 a second hold up the answers of the others: a tenth of it takes many replicas.
+    app = checked(app.number_input(key="workload.goal.ttft").set_value(0.1).run())
+    found = metrics(press(app, "workload.goal.run"))
+    assert int(found.get("Replicas for this goal", found.get("Engines, data parallel", "0"))) > 1
+
+
 def test_what_the_log_does_not_say_is_unknown() -> None:
     """A gateway's log with times and without texts, one request too long, one without a time."""
     lines = [

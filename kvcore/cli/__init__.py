@@ -249,6 +249,13 @@ _PICKED = {
     "--since": {"type": _later("traffic", "moment"), "metavar": "TIME", "help": "ISO 8601, or seconds since 1970"},
     "--until": {"type": _later("traffic", "moment"), "metavar": "TIME", "help": "before it"},
 }  # fmt: skip
+_CLOCK = {
+    "--rate": {"type": _later("traffic", "factor"), "default": 1.0, "help": "requests come so many times as fast"},
+    "--bench": {"type": Path, "help":
+                "a detailed result of vllm bench serve, AIPerf or GuideLLM, for the time of a step"},
+    "--prefill-tokens-per-second": {"type": float, "help": "in place of --bench: of the engine"},
+    "--decode-tokens-per-second": {"type": float, "help": "in place of --bench: of one request"},
+}  # fmt: skip
 _IDS = {"type": _names, "default": (), "help": "catalogue ids, separated by commas"}
 _COMMANDS: Mapping[str, tuple[Callable[[argparse.Namespace], int], str, Mapping[str, Mapping[str, Any]]]] = {
     "plan": (_plan, "requests in, memory plans out, as JSON", {
@@ -286,6 +293,17 @@ _COMMANDS: Mapping[str, tuple[Callable[[argparse.Namespace], int], str, Mapping[
             "help": "what all clients are to ask for; else what each request states, or its answer",
         },
         "--save": {"type": Path, "metavar": "TRAFFIC.JSON", "help": "write the histograms, to drop on the page"},
+        "--against": {"type": Path, "metavar": "LOG", "help": "another log: how its lengths and rates differ"},
+        "--request": {"type": Path, "metavar": "PLAN.json", "help": "what serves them: how many run at once"},
+        "--shared-tokens": {"type": _later("traffic", "tokens"), "help": "first tokens that all prompts share"},
+        "--goal": {"type": _later("traffic", "goal"), "metavar": "ttft=2,tpot=0.05", "help":
+                   "seconds that 95 % of the requests must keep: the replicas for it, with a clock (--bench or rates)"},
+        "--percent": {"type": float, "default": 95.0, "help": "of the requests, for --goal"},
+        "--routing": {"choices": ("round-robin", "least-loaded", "prefix-aware"), "help":
+                      "how requests go to replicas; else in turn, and by load within one deployment"},
+        "--price": {"type": float, "help": "of a GPU for an hour, for the cost of a day"},
+        "--by-hour": {"action": "store_true", "help": "also the replicas of every hour of the day (UTC)"},
+        **_CLOCK,
         **_JSON,
     }),
     "replay": (_later("traffic", "run_replay"), "a trace through the engine's own scheduler, step by step", {
@@ -293,11 +311,7 @@ _COMMANDS: Mapping[str, tuple[Callable[[argparse.Namespace], int], str, Mapping[
         "--steps": {"action": "store_true", "help": "one case a line in, all its steps a line out"},
         "--request": {"type": Path, "metavar": "PLAN.json", "help": "what serves the trace"},
         **_PICKED,
-        "--rate": {"type": _later("traffic", "factor"), "default": 1.0, "help": "requests come so many times as fast"},
-        "--bench": {"type": Path, "help":
-                    "a detailed result of vllm bench serve, AIPerf or GuideLLM, for the time of a step"},
-        "--prefill-tokens-per-second": {"type": float, "help": "in place of --bench: of the engine"},
-        "--decode-tokens-per-second": {"type": float, "help": "in place of --bench: of one request"},
+        **_CLOCK,
         **_JSON,
     }),
     "metrics": (_later("traffic", "run_metrics"), "the engine's own histograms -> intervals of lengths", {

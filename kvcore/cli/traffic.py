@@ -5,15 +5,17 @@ from __future__ import annotations
 import argparse
 import json
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
-from kvcore.base.errors import ScenarioError
+from kvcore.base.errors import ScenarioError, WorkloadError
 from kvcore.base.untrusted import utf8_text
 from kvcore.cli.streams import opened_file, waiting
-from kvcore.planning import plan
+from kvcore.planning import Plan, plan
 from kvcore.wire.request import from_hub, parse_request, scenario_from_request
 
 if TYPE_CHECKING:
+    from kvcore.replay.clock import Clock
     from kvcore.workload.records import RequestLog
     from kvcore.workload.requests import Reading
 
@@ -67,8 +69,107 @@ def run_workload(arguments: argparse.Namespace) -> int:
     if arguments.save is not None:
         arguments.save.write_text(log.traffic.text(), "utf-8")
     report = workload_report(log, arguments.max_tokens)
-    print(json.dumps(report, ensure_ascii=False) if arguments.json else workload_table(report, log))
+    lines = [workload_table(report, log)]
+    if arguments.against is not None:
+        report["against"], text = _against(arguments, report)
+        lines.append(text)
+    if arguments.request is not None:
+        _for_plan(arguments, log, report, lines)
+    elif arguments.goal is not None:
+        raise ScenarioError("missing-field", field="--request")
+    print(json.dumps(report, ensure_ascii=False) if arguments.json else "\n".join(lines))
     return 0
+
+
+def _against(arguments: argparse.Namespace, report: dict[str, Any]) -> tuple[dict[str, Any], str]:
+    """The same statistics of another log, and how much larger they are."""
+    from kvcore.workload.compared import compared_table, compared_traffic
+    from kvcore.workload.mix import workload_report
+
+    other = argparse.Namespace(**{**vars(arguments), "files": (str(arguments.against),), "connect": None})
+    found = compared_traffic(report, workload_report(_request_log(other), arguments.max_tokens))
+    return found, compared_table(found)
+
+
+def _for_plan(
+    arguments: argparse.Namespace, log: RequestLog, report: dict[str, Any], lines: list[str]
+) -> None:
+    """What a plan holds of these requests at once, and what it needs for a goal of latency."""
+    from kvcore.replay.settings import check_replayed
+    from kvcore.workload.capacity import capacity_report, capacity_table, shared_prefix_tokens
+    from kvcore.workload.mix import Mix
+
+    planned = _planned(arguments.request)
+    check_replayed(planned)
+    shared = arguments.shared_tokens
+    if shared is None:
+        shared = shared_prefix_tokens(log.timeline)
+    found = capacity_report(planned, Mix(traffic=log.traffic), shared)
+    report["capacity"] = found
+    lines.append(capacity_table(found))
+    if arguments.goal is not None:
+        _goal(arguments, log, planned, report, lines)
+
+
+def _goal(
+    arguments: argparse.Namespace, log: RequestLog, planned: Plan, report: dict[str, Any], lines: list[str]
+) -> None:
+    from kvcore.charts.goal_figures import goal_report, goal_table, reaching
+    from kvcore.replay.goals import Goal
+    from kvcore.replay.routing import Routing
+    from kvcore.replay.series import ended, sped_up
+    from kvcore.replay.trace import admitted, trace_of
+
+    wanted = dict(arguments.goal)
+    goal = Goal(percent=arguments.percent, **wanted)
+    timeline = log.timeline
+    if not len(timeline):
+        raise WorkloadError("trace-without-times", field="trace")
+    trace = admitted(trace_of(timeline), planned.resolved.max_model_len)
+    routing = None if arguments.routing is None else Routing(arguments.routing)
+    first = min(one.seconds for one in timeline.arrivals())
+    starts = first if first > OLDEST_TIME and arguments.by_hour else None
+    waiting("replaying the requests for the goal")
+    found = ended(
+        reaching(planned, sped_up(trace, arguments.rate), goal, _clock(arguments, planned), routing, starts)
+    )
+    report["goal"] = goal_report(found, planned, arguments.price)
+    lines.append(goal_table(found, planned, arguments.price))
+
+
+OLDEST_TIME: Final = 1e8
+"""Seconds since 1970 below which times of a log are counted from its own start, and say no hour of the day."""
+
+
+def goal(text: str) -> tuple[tuple[str, float], ...]:
+    """`ttft=2,tpot=0.05`: seconds."""
+    found = []
+    for part in text.split(","):
+        name, _, value = part.partition("=")
+        if name.strip() not in ("ttft", "tpot"):
+            raise argparse.ArgumentTypeError("a goal is ttft=SECONDS, tpot=SECONDS, or both with a comma")
+        found.append((name.strip(), float(value)))
+    return tuple(found)
+
+
+def _planned(path: Path) -> Plan:
+    return plan(scenario_from_request(parse_request(utf8_text(path.read_bytes())), from_hub))
+
+
+def _clock(arguments: argparse.Namespace, planned: Plan) -> Clock:
+    """The clock that the arguments ask for: fitted, by rates, else the fastest possible."""
+    from kvcore.charts.replay_figures import bound_clock
+    from kvcore.replay.bench import read_bench
+    from kvcore.replay.clock import UserClock
+    from kvcore.replay.fitting import fitted_clock
+    from kvcore.replay.settings import settings_of
+
+    rates = arguments.prefill_tokens_per_second, arguments.decode_tokens_per_second
+    if arguments.bench is not None:
+        return fitted_clock(read_bench(utf8_text(arguments.bench.read_bytes())), settings_of(planned))
+    if None not in rates:
+        return UserClock(prefill_tokens_per_second=rates[0], decode_tokens_per_second=rates[1])
+    return bound_clock(planned)
 
 
 def _request_log(arguments: argparse.Namespace) -> RequestLog:
@@ -122,7 +223,6 @@ def run_replay(arguments: argparse.Namespace) -> int:
         return _replay_steps(arguments.file)
     from kvcore.charts.replay_figures import (
         block_gib,
-        bound_clock,
         fit_report,
         fit_table,
         replay_report,
@@ -130,9 +230,7 @@ def run_replay(arguments: argparse.Namespace) -> int:
         reuse_report,
         reuse_table,
     )
-    from kvcore.replay.bench import read_bench
-    from kvcore.replay.clock import Clock, FittedClock, UserClock
-    from kvcore.replay.fitting import fitted_clock
+    from kvcore.replay.clock import FittedClock
     from kvcore.replay.reuse import reuse_of
     from kvcore.replay.series import replayed, sped_up
     from kvcore.replay.settings import settings_of
@@ -140,15 +238,8 @@ def run_replay(arguments: argparse.Namespace) -> int:
 
     if arguments.request is None:
         raise ScenarioError("missing-field", field="--request")
-    planned = plan(scenario_from_request(parse_request(utf8_text(arguments.request.read_bytes())), from_hub))
-    rates = arguments.prefill_tokens_per_second, arguments.decode_tokens_per_second
-    clock: Clock
-    if arguments.bench is not None:
-        clock = fitted_clock(read_bench(utf8_text(arguments.bench.read_bytes())), settings_of(planned))
-    elif None not in rates:
-        clock = UserClock(prefill_tokens_per_second=rates[0], decode_tokens_per_second=rates[1])
-    else:
-        clock = bound_clock(planned)
+    planned = _planned(arguments.request)
+    clock = _clock(arguments, planned)
     with opened_file(arguments.file) as source:
         trace = read_trace(source, _asked(arguments))
     settings = settings_of(planned)

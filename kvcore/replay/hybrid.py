@@ -206,9 +206,14 @@ class HybridScheduler(Scheduler):
         return max(min((stop for stop in stops if start < stop < end), default=end) - start, 0)
 
 
-def scheduler_of(settings: Settings, requests: Sequence[TraceRequest]) -> Scheduler:
-    """The scheduler that these settings need: plain, with several groups, or with drafts."""
-    contents = Contents(requests, settings.hash_block_size)
+def scheduler_of(
+    settings: Settings, requests: Sequence[TraceRequest], contents: Contents | None = None
+) -> Scheduler:
+    """The scheduler that these settings need: plain, with several groups, or with drafts.
+
+    Several engines of one trace share its `contents`.
+    """
+    contents = contents or Contents(requests, settings.hash_block_size)
     if settings.drafts is not None:
         return DraftScheduler(settings, contents, settings.drafts)
     return HybridScheduler(settings, contents) if settings.groups else Scheduler(settings, contents)

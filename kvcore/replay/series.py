@@ -13,12 +13,15 @@ from kvcore.base.errors import WorkloadError
 from kvcore.replay.clock import Clock, ClockKind, FittedClock
 from kvcore.replay.hybrid import scheduler_of
 from kvcore.replay.settings import Settings
-from kvcore.replay.steps import MAX_STEPS, check_fits
+from kvcore.replay.steps import check_fits
 from kvcore.replay.trace import TraceRequest, busiest, copied, knows_texts
+from kvcore.replay.work import check_work
 
 T = TypeVar("T")
 POINTS: Final = 480
 """Points of a series; when there are twice as many, neighbours are merged."""
+MOST_REPLAYED: Final = 50_000_000
+"""Steps of a replay whose work was estimated too low."""
 SLICE: Final = 2000
 """Steps between two reports of progress."""
 
@@ -178,10 +181,11 @@ def replaying(
 
     `starts` is when time 0 is; without it the first arrival.
 
-    Raises WorkloadError `replay-never-fits`, `replay-prompt-too-long` and `replay-too-long`.
+    Raises WorkloadError `replay-never-fits`, `replay-prompt-too-long`, `replay-too-much-work` and `replay-too-long`.
     """
     trace = tuple(requests)
     check_fits(settings, trace)
+    check_work(trace, settings, clock)
     scheduler = scheduler_of(settings, trace)
     if starts is None:
         starts = min((request.arrival for request in trace), default=0.0)
@@ -233,8 +237,8 @@ def replaying(
         steps += 1
         if steps % SLICE == 0:
             yield ended, len(trace)
-            if steps > MAX_STEPS:
-                raise WorkloadError("replay-too-long", field="requests", limit=f"{MAX_STEPS:,}")
+            if steps > MOST_REPLAYED:
+                raise WorkloadError("replay-too-long", field="requests", limit=f"{MOST_REPLAYED:,}")
     totals = scheduler.totals
     is_measured = clock.kind is not ClockKind.BOUND
     return Replay(

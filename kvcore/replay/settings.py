@@ -12,6 +12,7 @@ from kvcore.base.units import ceil_div
 from kvcore.cache.rules import rules_in_force
 from kvcore.cache.spec import FULL_KINDS, CacheKind, context_ranks
 from kvcore.planning import Plan
+from kvcore.scenario import Runner
 from kvcore.tables import ByRelease, Record, Reviewed, TableFile
 
 
@@ -251,6 +252,25 @@ def _held(group: Group, tokens: int, *, caches: bool) -> int:
     return blocks if group.most_blocks is None else min(blocks, group.most_blocks)
 
 
+def check_replayed(planned: Plan) -> None:
+    """Raises WorkloadError `replay-unsupported` for what the scheduler alone does not decide: pooling models, which
+    give no tokens, encoders whose states are kept, connectors, which load blocks from elsewhere, and engines of one
+    deployment that share its requests."""
+    scenario = planned.scenario
+    if planned.resolved.runner is Runner.POOLING:
+        raise WorkloadError("replay-unsupported", field="runner")
+    if planned.cache is not None and any(
+        group.kind is CacheKind.CROSS_ATTENTION for group in planned.cache.groups
+    ):
+        raise WorkloadError("replay-unsupported", field="kv_cache_groups")
+    if scenario.kv_offloading_size:
+        raise WorkloadError("replay-unsupported", field="kv_offloading_size")
+    if scenario.kv_transfer_config:
+        raise WorkloadError("replay-unsupported", field="kv_transfer_config")
+    if scenario.parallel.data_parallel_size > 1:
+        raise WorkloadError("replay-unsupported", field="data_parallel_size")
+
+
 def settings_of(planned: Plan) -> Settings:
     """The settings of one replica of a plan.
 
@@ -259,6 +279,7 @@ def settings_of(planned: Plan) -> Settings:
     """
     resolved, cache = planned.resolved, planned.cache
     rules = rules_of(resolved.version)
+    check_replayed(planned)
     if cache is None or cache.num_blocks < 2 or (planned.available_kv_bytes or 0) <= 0:
         raise WorkloadError("replay-no-pool", field="num_blocks")
     if resolved.num_speculative_tokens:

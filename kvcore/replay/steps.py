@@ -18,7 +18,7 @@ from kvcore.replay.hybrid import scheduler_of
 from kvcore.replay.scheduler import Totals
 from kvcore.replay.settings import WINDOWS, Drafts, Group, Settings, blocks_held, checked_groups, rules_of
 from kvcore.replay.trace import MAX_COUNT, MAX_PIECES, MAX_REQUESTS, TraceRequest
-from kvcore.scenario import DEFAULT_ENGINE
+from kvcore.scenario import DEFAULT_ENGINE, Runner
 
 Row = tuple[int, int, int, int, int]
 """Used blocks, running, waiting, tokens, preempted: right after `schedule()`."""
@@ -93,6 +93,17 @@ def check_fits(settings: Settings, requests: tuple[TraceRequest, ...]) -> None:
         raise WorkloadError("replay-too-long", field="requests", limit=f"{MAX_BLOCKS_COMPUTED:,}")
 
 
+NOT_REPLAYED: Final = (
+    "kv_connector",
+    "kv_transfer_config",
+    "kv_offloading_size",
+    "sliding_window",
+    "encoder_cache_size",
+    "max_num_encoder_input_tokens",
+)
+"""Fields of a case that would change its steps in ways that are not replayed."""
+
+
 def case_answer(line: bytes) -> dict[str, Any]:
     """The answer to one case: its rows and totals, or a coded error.
 
@@ -133,9 +144,14 @@ def case_settings(case: Mapping[str, Any]) -> Settings:
         rules = rules_of(Version(version))
     except (InvalidVersion, TypeError):
         raise invalid("engine_version", version, "it is a release such as 0.32.0") from None
-    for name in ("kv_connector", "sliding_window"):
+    for name in NOT_REPLAYED:
         if case.get(name):
             raise WorkloadError("replay-unsupported", field=name)
+    for name in ("data_parallel_size", "pipeline_parallel_size"):
+        if case.get(name) not in (None, 1):
+            raise WorkloadError("replay-unsupported", field=name)
+    if case.get("runner") == Runner.POOLING:
+        raise WorkloadError("replay-unsupported", field="runner")
     watermark = case.get("watermark")
     if watermark is None:
         watermark = 0.0

@@ -13,6 +13,7 @@ from kvcore.base.errors import KvPlannerError
 from kvcore.base.numbers import DASH, concurrency_text, count, share_text, short_number
 from kvcore.base.shared_work import PAUSE_SECONDS
 from kvcore.base.words import Words
+from kvcore.charts.goal_figures import reaching
 from kvcore.charts.replay_figures import (
     FIELDS,
     OTHER_ENGINES,
@@ -47,7 +48,7 @@ from kvcore.replay.trace import (
 from kvcore.workload.mix import Mix
 from pages.ui.shared import elements, net, notes, numbers, state
 from pages.ui.shared.numbers import Limits
-from pages.ui.workload import clocks, source
+from pages.ui.workload import clocks, goals, source
 
 T = TypeVar("T")
 TRACE, ASKED, DONE = "workload.replay.trace", "workload.replay.asked", "workload.replay.done"
@@ -112,12 +113,17 @@ def panel(planned: Plan, mix: Mix, t: Words) -> None:
             width=220,
         )
         st.button(t("Compare them"), key="workload.replay.compare", on_click=_ask, args=(field,))
+    goals.controls(planned, clock, _ask, t)
     asked = st.session_state.pop(ASKED, None)
     key = (str(state.params()), len(trace), trace[-1].arrival, clock, factor)
     try:
         if asked == RUN:
             work = _replaying(key, sped_up(trace, factor), planned, clock)
             st.session_state[DONE] = key, RUN, _worked(work, t)
+        elif asked == goals.GOAL:
+            goal, routing = goals.asked()
+            reached = reaching(planned, sped_up(trace, factor), goal, clock, routing)
+            st.session_state[DONE] = key, goals.GOAL, _worked(reached, t)
         elif asked == RATE:
             rising = most_rate(trace, settings_of(planned), clock, FACTORS)
             st.session_state[DONE] = key, RATE, _worked(rising, t)
@@ -132,6 +138,9 @@ def panel(planned: Plan, mix: Mix, t: Words) -> None:
         return
     done = st.session_state.get(DONE)
     if done is not None and done[0] == key:
+        if done[1] == goals.GOAL:
+            goals.shown(done[2], planned, t)
+            return
         _show(done[1], done[2], trace, t)
         if done[1] == RUN:
             _reuse(planned, trace, t)

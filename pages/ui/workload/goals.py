@@ -1,0 +1,122 @@
+"""A goal of latency on the Workload page: how many replicas keep it on these requests, and with which settings."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import streamlit as st
+
+from kvcore.base.numbers import DASH, count
+from kvcore.base.words import Words
+from kvcore.charts.goal_figures import Reached, goal_cards, goal_report
+from kvcore.planning import Plan
+from kvcore.replay.clock import BoundClock, Clock
+from kvcore.replay.goals import Goal
+from kvcore.replay.routing import Routing
+from pages.ui.shared import elements, numbers, state
+from pages.ui.shared.numbers import Limits
+from pages.ui.shared.parameters import LARGEST_PRICE
+
+GOAL: Final = "goal"
+TTFT: Final = Limits(0.01, 3600, is_whole=False)
+TPOT: Final = Limits(0.1, 60_000, is_whole=False)
+PRICE: Final = Limits(0, LARGEST_PRICE, is_whole=False)
+DEFAULT_TTFT, DEFAULT_TPOT = 2.0, 50.0
+ROUTINGS: Final = (None, *Routing)
+KEYS: Final = ("workload.goal.ttft", "workload.goal.tpot")
+
+
+def asked() -> tuple[Goal, Routing | None]:
+    """The goal in the boxes, and the routing."""
+    ttft, tpot = (
+        numbers.held(key, limits, default)
+        for key, limits, default in zip(KEYS, (TTFT, TPOT), (DEFAULT_TTFT, DEFAULT_TPOT), strict=True)
+    )
+    return Goal(ttft=float(ttft), tpot=float(tpot) / 1e3), st.session_state.get("workload.goal.routing")
+
+
+def controls(planned: Plan, clock: Clock, ask: Callable[[str], None], t: Words) -> None:
+    """The boxes of a goal, and the button; what cannot be said without a clock."""
+    st.markdown(f"**{t('Replicas for a goal of latency')}**")
+    if isinstance(clock, BoundClock):
+        st.text(
+            t("The fastest possible step says nothing of latency: for a goal choose your own rates or a benchmark "
+              "above.")
+        )  # fmt: skip
+        return
+    grid = st.grid(4, min_column_width=150)
+    numbers.of_session(grid.cell(), t("P95 TTFT under, seconds"), TTFT, KEYS[0], DEFAULT_TTFT, t, step=0.5)
+    numbers.of_session(grid.cell(), t("P95 TPOT under, ms"), TPOT, KEYS[1], DEFAULT_TPOT, t, step=5)
+    grid.selectbox(
+        t("Requests go"),
+        ROUTINGS,
+        format_func=lambda one: _routing(one, t),
+        key="workload.goal.routing",
+    )
+    numbers.of_session(
+        grid.cell(), t("Price of a GPU and hour"), PRICE, "workload.goal.price", _price(planned), t
+    )
+    st.button(t("How many replicas?"), key="workload.goal.run", on_click=ask, args=(GOAL,))
+
+
+def _routing(one: Routing | None, t: Words) -> str:
+    return {
+        None: t("in turn, or by load within one deployment"),
+        Routing.ROUND_ROBIN: t("to replicas in turn"),
+        Routing.LEAST_LOADED: t("to the least loaded"),
+        Routing.PREFIX_AWARE: t("to who knows the prefix"),
+    }[one]
+
+
+def _price(planned: Plan) -> float:
+    return float(state.page_parameter("prices").get(planned.accelerator.id, 0.0))
+
+
+def shown(found: Reached, planned: Plan, t: Words) -> None:
+    """The answer: cards, all settings that were tried, and where to scale out."""
+    price = float(numbers.held("workload.goal.price", PRICE, _price(planned)))
+    cards = goal_cards(found, price, t)
+    if not cards:
+        st.text(t("No setting that was tried keeps this goal, whatever the number of replicas."))
+    else:
+        elements.card_grid(st.grid(len(cards), min_column_width=170), cards)
+    report = goal_report(found, planned, price)
+    _table(report["answers"], found.goal.percent, t)
+    said = [
+        t("{requests} of {all} requests were replayed, those that came in the shortest time.",
+          requests=count(found.requests), all=count(found.of_requests))
+    ]  # fmt: skip
+    if any(one["clock"] == "scaled" for one in report["answers"]):
+        said.append(
+            t("Rows with another tensor parallel size take your fit as the card's own limits scale it, without the "
+              "time that cards talk to each other: measure them before you rely on them.")
+        )  # fmt: skip
+    if found.best is not None:
+        said += [
+            t("Scale out above {metric} {value}.", metric=name, value=f"{value:.2f}")
+            for name, value in report["scale_out_above"].items()
+        ]
+    st.caption(" ".join(said))
+
+
+def _table(rows: Sequence[dict[str, object]], percent: float, t: Words) -> None:
+    head = (
+        "tensor_parallel_size", "max_num_seqs", "max_num_batched_tokens", t("Requests go"), t("Engines"), t("GPUs"),
+        t("P{percent} TTFT, s", percent=f"{percent:g}"), t("P{percent} TPOT, ms", percent=f"{percent:g}"),
+    )  # fmt: skip
+    body = ""
+    for row in rows:
+        ttft, tpot = (_latency(row[f"{name}_seconds"], percent) for name in ("ttft", "tpot"))
+        size = f"{row['tensor_parallel_size']}{' *' if row['clock'] == 'scaled' else ''}"
+        body += "<tr>" + elements.figure_cells(
+            size, str(row["max_num_seqs"]), str(row["max_num_batched_tokens"]), _routing(Routing(row["routing"]), t),
+            str(row["engines"] or DASH), str(row["gpus"] or DASH), f"{ttft:.2f}", f"{1e3 * tpot:.1f}",
+        ) + "</tr>"  # fmt: skip
+    elements.table(head, body)
+
+
+def _latency(found: object, percent: float) -> float:
+    value = found.get(f"p{percent:g}") if isinstance(found, dict) else None
+    return float(value) if isinstance(value, int | float) else math.nan
