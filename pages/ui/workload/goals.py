@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Any, Final
 
 import streamlit as st
 
@@ -101,7 +101,7 @@ def shown(found: Reached, planned: Plan, t: Words) -> None:
     st.caption(" ".join(said))
 
 
-def _table(rows: Sequence[dict[str, object]], percent: float, t: Words) -> None:
+def _table(rows: Sequence[dict[str, Any]], percent: float, t: Words) -> None:
     head = (
         "tensor_parallel_size", "max_num_seqs", "max_num_batched_tokens", t("Requests go"), t("Engines"), t("GPUs"),
         t("P{percent} TTFT, s", percent=f"{percent:g}"), t("P{percent} TPOT, ms", percent=f"{percent:g}"),
