@@ -1,6 +1,6 @@
 """make parity: vLLM's own plans next to kvcore's, from nothing to a table of agreement.
 
-    PYTHONPATH=. python tools/parity/parity.py [--only TEXT] [--kept | --write] [models] [planners] [npu] [arguments]
+    PYTHONPATH=. python tools/parity/parity.py [--only TEXT] [--kept | --write] [models] [planners] [npu] [tiers] [arguments]
 
 Runs in the environment that tools/parity/parity.mk builds. Whole models on the newest release; on older ones their
 planners alone, and their argument parsers on the command lines that kvcore writes. With --write the engine's
@@ -24,6 +24,7 @@ from typing import Any
 
 import compare
 import requirements
+import tier_cases
 from deployments import deployments, special
 from npu_cases import CASES as NPU_CASES
 from npu_compare import applies, npu_disagreements
@@ -137,7 +138,24 @@ def npu(options: argparse.Namespace) -> int:
     return len(wrong)
 
 
-PARTS = {"models": whole_models, "planners": planners, "npu": npu, "arguments": arguments}
+def tiers(options: argparse.Namespace) -> int:
+    """Tiers in the host's memory by the connector of each release that takes plain numbers."""
+    rows = []
+    for release in [*_releases(), None]:
+        name = _header()["engine_version"] if release is None else release.name
+        if tier_cases.applies(name):
+            answers = _run(["tiers.py"], json.dumps(tier_cases.CASES), release)
+            rows += [{"engine_version": name} | row for row in answers]
+    if options.write:
+        _write("tiers.jsonl", [{"date": _header()["date"], "cases": tier_cases.CASES}, *rows])
+    wrong = [row for row in rows if tier_cases.disagrees(row)]
+    for row in wrong:
+        print(f"tier of {row['engine_version']}, {row['case']}: {row}")
+    print(f"\ntiers: {len(rows) - len(wrong)} of {len(rows)} cases agree")
+    return len(wrong)
+
+
+PARTS = {"models": whole_models, "planners": planners, "npu": npu, "tiers": tiers, "arguments": arguments}
 
 
 def _header() -> dict[str, Any]:
