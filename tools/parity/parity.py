@@ -1,6 +1,6 @@
 """make parity: vLLM's own plans next to kvcore's, from nothing to a table of agreement.
 
-    PYTHONPATH=. python tools/parity/parity.py [--only TEXT] [--kept | --write] [models] [planners] [npu] [tiers] [arguments]
+    PYTHONPATH=. python tools/parity/parity.py [--only TEXT] [--kept | --write] [PART ...]
 
 Runs in the environment that tools/parity/parity.mk builds. Whole models on the newest release; on older ones their
 planners alone, and their argument parsers on the command lines that kvcore writes. With --write the engine's

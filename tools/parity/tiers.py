@@ -51,7 +51,7 @@ def tier(case: dict[str, Any]) -> dict[str, int]:
         ),
         replicated_layout=case["is_replicated"],
     )
-    with mock.patch.object(CPUOffloadingSpec, "_uses_shared_region", lambda _: True):
+    with mock.patch.object(CPUOffloadingSpec, "_uses_shared_region", return_value=True):
         spec = CPUOffloadingSpec(config)
     blocks = getattr(spec, "num_chunks", None)
     size = getattr(spec, "kv_bytes_per_chunk", None)
