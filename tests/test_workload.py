@@ -294,6 +294,7 @@ def test_the_command_line(tmp_path: Path) -> None:
         "prompt": {"p50": 1000, "p90": 1160, "p95": 1180, "p99": 1196, "max": 1200}, "output": None,
         "total": {"p50": 1512, "p90": 1672, "p95": 1692, "p99": 1708, "max": 1712},
         "max_tokens": 512, "without_max_tokens": 0, "recommended_max_model_len": 1708, "p99_total": 1708,
+        "lengths_off": 0.0, "arrivals": None, "models": [], "not_asked": 0,
         "failed": 0, "other_kinds": 0, "warnings": [],
     }  # fmt: skip
     asked = run_cli("--json", "--max-tokens", "1000", str(tmp_path / "one.jsonl"))

@@ -24,7 +24,7 @@ from kvcore.workload.database import cells
 from kvcore.workload.fields import MAX_BLOCKS, json_requests
 from kvcore.workload.histogram import MAX_LENGTH, MAX_TOKENS
 from kvcore.workload.logs import read_apart, read_request_logs
-from kvcore.workload.opening import parquet_rows
+from kvcore.workload.opening import parquet_batches
 from kvcore.workload.records import RequestLog, read_logs_here
 from kvcore.workload.requests import Reading, UnusableLineError
 from pages.ui.shared.parameters import PARAMETERS
@@ -69,16 +69,16 @@ class TestParquet:
         data = BOMBS[name]()
         assert len(data) < 1 << 16
         unpacked: list[str] = []
-        monkeypatch.setattr(records, "parquet_rows", lambda *_: unpacked.append(name))
+        monkeypatch.setattr(records, "parquet_batches", lambda *_: unpacked.append(name))
         with pytest.raises(WorkloadError) as refused:
             log(data)
         assert (refused.value.code, refused.value.params["limit"]) == ("request-log-too-large", "100 MiB")
         assert not unpacked
 
     def test_reading_stops_at_the_limit_of_unpacked_bytes(self) -> None:
-        rows = parquet_rows(io.BytesIO(repeated(100, 100_000)), frozenset(("prompt",)), None, 1 << 20)
+        rows = parquet_batches(io.BytesIO(repeated(100, 100_000)), frozenset(("prompt",)), None, 1 << 20)
         with pytest.raises(WorkloadError) as refused:
-            Counter(map(len, rows))
+            Counter(batch.num_rows for batch in rows)
         assert refused.value.code == "request-log-too-large"
 
     @pytest.mark.parametrize("answer", [b"", b"{}\n", b"{}\n\x81"])

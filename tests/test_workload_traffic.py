@@ -215,6 +215,7 @@ def test_the_report_is_that_of_source_004() -> None:
         "output": {"p50": 90, "p90": 90, "p95": 90, "p99": 90, "max": 90},
         "total": {"p50": 1090, "p90": 1250, "p95": 1270, "p99": 1286, "max": 1290},
         "max_tokens": 512, "without_max_tokens": 4010, "recommended_max_model_len": 1708, "p99_total": 1286,
+        "lengths_off": 0.0, "arrivals": None, "models": [], "not_asked": 0,
         "failed": 0, "other_kinds": 0, "warnings": [],
     }  # fmt: skip
     assert workload_report(log)["recommended_max_model_len"] == 1196 + 90

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
 from hashlib import blake2b
 from operator import add
 from typing import Final
 
-from kvcore.workload.histogram import EXACT_BITS, CellSums, LengthHistogram, cells_of, error_of
+from kvcore.workload.histogram import EXACT_BITS, CellSums, Folding, LengthHistogram, cells_of, error_of
 from kvcore.workload.requests import Request, Rows
 from kvcore.workload.timeline import Timekeeper, Timeline
 from kvcore.workload.traffic import MAX_CELLS, Traffic, added, needed_tokens
@@ -42,6 +42,13 @@ class _Counts:
 
     def add(self, lengths: Iterable[int]) -> None:
         self.numbers.update(lengths)
+        self._bound()
+
+    def merge(self, numbers: Mapping[int, int]) -> None:
+        self.numbers.update(numbers)
+        self._bound()
+
+    def _bound(self) -> None:
         if len(self.numbers) > MAX_FRESH:
             found, bits = LengthHistogram.from_counts(self.numbers).binned(MAX_CELLS)
             self.numbers, self.bits = Counter(dict(found.items)), min(bits, self.bits)
@@ -99,6 +106,30 @@ class Collector:
         """Counts requests as `add` would, one after the other."""
         self.requests += len(rows.prompts)
         self._count(rows.prompts, rows.answers, rows.asked)
+        for prompt, blocks in zip(rows.prompts, rows.blocks or (), strict=False):
+            if blocks:
+                self._share(prompt, blocks)
+        self.say(rows, len(rows.prompts))
+
+    def add_counted(
+        self, requests: int, counts: Mapping[str, Mapping[int, int]], folding: Folding, cells: int
+    ) -> None:
+        """Counts requests whose lengths are counted already, `cells` different pairs of them; what else they say comes
+        with `say`."""
+        self.requests += requests
+        for name, numbers in counts.items():
+            self._counts[name].merge(numbers)
+        self._add_up()
+        self._cells.fold(folding, cells)
+
+    @property
+    def room(self) -> int:
+        """How many more arrivals are kept."""
+        return self._times.room
+
+    def say(self, rows: Rows, number: int) -> None:
+        """Takes sessions, models and times of so many requests, whose lengths come with `add_counted`; `rows` has those
+        of the first ones."""
         self._cached += rows.cached_tokens
         for session in rows.sessions or ():
             self._follow(session)
@@ -106,13 +137,10 @@ class Collector:
             self._first, self._last = min(self._first, rows.seconds[0]), max(self._last, rows.seconds[1])
         if rows.models is not None:
             self._name(rows.models)
-        for prompt, blocks in zip(rows.prompts, rows.blocks or (), strict=False):
-            if blocks:
-                self._share(prompt, blocks)
-        self._keep_times(rows)
+        self._keep_times(rows, number)
 
-    def _keep_times(self, rows: Rows) -> None:
-        number, keeper = len(rows.prompts), self._times
+    def _keep_times(self, rows: Rows, number: int) -> None:
+        keeper = self._times
         times = () if rows.times is None else rows.times(keeper.room)
         unknown = [None] * len(times)
         answers, asked, blocks = (

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from operator import add
-from typing import Final
+from typing import Final, Protocol
 
 from kvcore.base.kept import Keeper
 from kvcore.base.units import ceil_div, round_up
@@ -150,7 +150,7 @@ class LengthHistogram(Keeper):
         """
         if len(self.lengths) <= bins:
             return self, EXACT_BITS
-        bits = _most_bits(self._fits(bins))
+        bits = most_bits(self._fits(bins))
         met = sorted({self.percentile_tokens(percent) for percent in MET_PERCENTS})
         sums: dict[tuple[int, int, bool], tuple[int, int]] = {}
         for length, count in self.items:
@@ -223,11 +223,11 @@ class JointHistogram(Keeper):
         # One sort of all cells would block all other threads.
         by_prompt: defaultdict[int, list[int]] = defaultdict(list)
         for cell in counts:
-            by_prompt[cell // _CELL].append(cell)
+            by_prompt[cell // CELL].append(cell)
         cells = [cell for prompt in sorted(by_prompt) for cell in sorted(by_prompt[prompt])]
         return cls(
-            prompts=tuple([cell // _CELL for cell in cells]),
-            answers=tuple([cell % _CELL for cell in cells]),
+            prompts=tuple([cell // CELL for cell in cells]),
+            answers=tuple([cell % CELL for cell in cells]),
             counts=tuple([counts[cell] for cell in cells]),
         )
 
@@ -270,7 +270,7 @@ class JointHistogram(Keeper):
         )
 
 
-_CELL: Final = 2_654_435_761
+CELL: Final = 2_654_435_761
 """Larger than any length; odd and no power of two, so that cells spread over a hash table."""
 _SUM_BITS: Final = 96
 """More bits than the sum of the lengths of all requests."""
@@ -285,7 +285,7 @@ def cell_of(prompt: int, answer: int) -> int:
         >>> cell_of(0, 7), cell_of(2, 7) == 2 * cell_of(1, 0) + 7
         (7, True)
     """
-    return prompt * _CELL + answer
+    return prompt * CELL + answer
 
 
 def cells_of(prompts: Iterable[int], answers: Iterable[int]) -> list[int]:
@@ -295,7 +295,7 @@ def cells_of(prompts: Iterable[int], answers: Iterable[int]) -> list[int]:
         >>> cells_of([0, 2], [7, 8]) == [cell_of(0, 7), cell_of(2, 8)]
         True
     """
-    return [prompt * _CELL + answer for prompt, answer in zip(prompts, answers, strict=True)]
+    return [prompt * CELL + answer for prompt, answer in zip(prompts, answers, strict=True)]
 
 
 class CellSums:
@@ -320,14 +320,18 @@ class CellSums:
     def add(self, cells: Mapping[int, int]) -> None:
         """Adds cells, each with its number of requests."""
         found = _Cells(cells)
-        if not self._sums and len(cells) > self._most:
-            self.bits = found.most_bits(self._most, self.bits)
-        self._put(found, found.sums(cells.values()))
+        self.fold(_Folding(found, list(found.sums(cells.values()))), len(cells))
+
+    def fold(self, folding: Folding, number: int) -> None:
+        """Adds cells, `number` different ones, that bring their own way to be added up."""
+        if not self._sums and number > self._most:
+            self.bits = folding.most_bits(self._most, self.bits)
+        self._put(folding)
         if len(self._sums) > self._most:
             # Bins are merged at their means into wider bins.
             found, sums = _Cells([cell for cell, _ in self._means()]), self._sums
             self.bits, self._sums = found.most_bits(self._most, self.bits), defaultdict(int)
-            self._put(found, sums.values())
+            self._put(_Folding(found, list(sums.values())))
 
     def joint(self) -> JointHistogram:
         """Each cell at its mean."""
@@ -336,9 +340,9 @@ class CellSums:
             found[cell] += number
         return JointHistogram.of_cells(found)
 
-    def _put(self, cells: _Cells, sums: Iterable[int]) -> None:
+    def _put(self, folding: Folding) -> None:
         known = self._sums
-        for group, one in zip(cells.groups(self.bits), sums, strict=True):
+        for group, one in folding.packed(self.bits):
             known[group] += one
 
     def _means(self) -> Iterator[tuple[int, int]]:
@@ -347,17 +351,32 @@ class CellSums:
             yield cell_of(round(prompt / number), round(answer / number)), number
 
 
+def packed_sum(number: int, prompts: int, answers: int) -> int:
+    """The numbers of requests, prompt tokens and answer tokens of a bin as one number."""
+    return ((number << _SUM_BITS) + prompts << _SUM_BITS) + answers
+
+
+class Folding(Protocol):
+    """Cells that can be put into bins."""
+
+    def most_bits(self, most: int, below: int) -> int:
+        """The most leading bits below `below` at which the cells are in at most `most` different bins."""
+
+    def packed(self, bits: int) -> Iterable[tuple[int, int]]:
+        """Bins of so many leading bits, each with its `packed_sum`; a bin may come several times."""
+
+
 class _Cells:
     """Cells, and the bin of each."""
 
     def __init__(self, cells: Collection[int]) -> None:
-        self._prompts, self._answers = [cell // _CELL for cell in cells], [cell % _CELL for cell in cells]
+        self._prompts, self._answers = [cell // CELL for cell in cells], [cell % CELL for cell in cells]
         # A length is in many cells but is rounded once.
         self._different = set(self._prompts), set(self._answers)
 
     def groups(self, bits: int) -> Iterator[int]:
         """The bin of each cell: a cell of both lengths rounded up to their leading bits."""
-        prompt = {one: rounded_up(one, bits) * _CELL for one in self._different[0]}
+        prompt = {one: rounded_up(one, bits) * CELL for one in self._different[0]}
         answer = {one: rounded_up(one, bits) for one in self._different[1]}
         return map(add, map(prompt.__getitem__, self._prompts), map(answer.__getitem__, self._answers))
 
@@ -381,9 +400,22 @@ class _Cells:
             return True
 
         longest = max(max(one, default=0) for one in self._different).bit_length()
-        return _most_bits(fits, min(longest, below))
+        return most_bits(fits, min(longest, below))
 
 
-def _most_bits(fits: Callable[[int], bool], all_bits: int = EXACT_BITS) -> int:
+class _Folding:
+    """Cells with their sums."""
+
+    def __init__(self, cells: _Cells, sums: list[int]) -> None:
+        self._cells, self._sums = cells, sums
+
+    def most_bits(self, most: int, below: int) -> int:
+        return self._cells.most_bits(most, below)
+
+    def packed(self, bits: int) -> Iterable[tuple[int, int]]:
+        return zip(self._cells.groups(bits), self._sums, strict=True)
+
+
+def most_bits(fits: Callable[[int], bool], all_bits: int = EXACT_BITS) -> int:
     """The most leading bits below `all_bits` that fit; 0, powers of two, where none do."""
     return max(0, bisect_left(range(all_bits), True, key=lambda bits: not fits(bits)) - 1)

@@ -169,6 +169,8 @@ def seconds_of(value: object) -> float | None:
         >>> seconds_of("2023-11-16 18:17:03.9799600"), seconds_of(1760000000123), seconds_of("x")
         (1700158623.97996, 1760000000.123, None)
     """
+    if isinstance(value, datetime):
+        return (value if value.tzinfo else value.replace(tzinfo=UTC)).timestamp()
     number = number_in(value)
     if number is not None and 0 <= number < 1e20:
         return next((number / unit for above, unit in _UNITS if number > above), float(number))

@@ -14,7 +14,7 @@ from importlib import import_module
 from typing import Any, BinaryIO, Final, cast
 
 from kvcore.base.errors import WorkloadError
-from kvcore.workload.requests import plain_name
+from kvcore.workload.requests import field_name
 
 MAX_LINE_BYTES: Final = 8 << 20
 """A longer line is cut."""
@@ -24,7 +24,7 @@ _BINARY: Final = b"\x00"
 HEAD_BYTES: Final = 4096
 MAX_LAYERS: Final = 2
 """How often a packed file may be packed again."""
-BATCH_ROWS: Final = 4096
+BATCH_ROWS: Final = 1 << 16
 FEWEST_ROWS: Final = 16
 BATCH_BYTES: Final = 8 << 20
 """Bytes of a batch if the file states its sizes correctly: long rows are read fewer at a time."""
@@ -195,10 +195,10 @@ def is_parquet(source: object) -> bool:
     return bool(head == _PARQUET)
 
 
-def parquet_rows(
+def parquet_batches(
     source: BinaryIO, wanted: frozenset[str], most_rows: int | None, most_bytes: int | None = None
-) -> Iterator[Mapping[str, Any]]:
-    """The rows of a Parquet file, with the columns whose plain names are `wanted`.
+) -> Iterator[Any]:
+    """The record batches of a Parquet file, with the columns whose plain names are `wanted`.
 
     ARROW_BYTES times `most_bytes` is unpacked at most: a few bytes may stand for gigabytes of it, and the file's own
     sizes do not tell. Arrow unpacks a page before anything can be counted, so a stranger's file is read under a limit
@@ -213,7 +213,7 @@ def parquet_rows(
         if most_rows is not None and file.metadata.num_rows > most_rows:
             raise WorkloadError("request-log-too-long", limit=f"{most_rows:,}")
         names = file.schema_arrow.names
-        columns = [name for name in names if plain_name(name) in wanted]
+        columns = [name for name in names if field_name(name) in wanted]
         if not columns:
             raise WorkloadError("request-log-columns", columns=", ".join(names[:8]))
         unpacked, most_bytes = 0, None if most_bytes is None else ARROW_BYTES * most_bytes
@@ -222,8 +222,7 @@ def parquet_rows(
             unpacked += batch.nbytes
             if most_bytes is not None and unpacked > most_bytes:
                 raise WorkloadError("request-log-too-large", limit=f"{most_bytes >> 20} MiB")
-            for at in range(0, batch.num_rows, TAKEN_ROWS):
-                yield from batch.slice(at, TAKEN_ROWS).to_pylist()
+            yield batch
     except WorkloadError:
         raise
     except (pyarrow.ArrowException, OSError, MemoryError, ValueError, OverflowError) as error:
@@ -231,6 +230,12 @@ def parquet_rows(
             raise WorkloadError("request-log-too-large", limit=f"{most_bytes >> 20} MiB") from None
         # ValueError: a name or a text that is no UTF-8; OverflowError: a time that Python has no year for.
         raise _damaged(error) from None
+
+
+def batch_rows(batch: Any) -> Iterator[Mapping[str, Any]]:
+    """The rows of a record batch, a few of them Python objects at a time."""
+    for at in range(0, batch.num_rows, TAKEN_ROWS):
+        yield from batch.slice(at, TAKEN_ROWS).to_pylist()
 
 
 def _batch_rows(metadata: Any) -> int:

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 
 from kvcore.base.errors import KvPlannerError, WorkloadError, defect
 from kvcore.workload.collector import Collector
+from kvcore.workload.columnar import ColumnReader
 from kvcore.workload.columns import (
     MAX_ROW_BYTES,
     Columns,
@@ -32,7 +33,7 @@ from kvcore.workload.fields import forget_names, json_requests, record_requests
 from kvcore.workload.histogram import MAX_TOKENS
 from kvcore.workload.layers import READING, field_names
 from kvcore.workload.layouts import JsonForm, Layouts, RowForm
-from kvcore.workload.opening import MAX_LINE_BYTES, Lines, is_parquet, parquet_rows, slices_of
+from kvcore.workload.opening import MAX_LINE_BYTES, Lines, batch_rows, is_parquet, parquet_batches, slices_of
 from kvcore.workload.requests import Reading, Request, Rows, Unusable, UnusableLineError, tables
 from kvcore.workload.streams import EngineLines, Records, Streams, json_at, json_within, pairs_in
 from kvcore.workload.timeline import Timeline
@@ -327,13 +328,20 @@ def _read_parquet(source: Any, tally: _Tally) -> None:
         )
     )
     reading = tally.reading
-    rows = parquet_rows(source, wanted, reading.max_requests, reading.max_bytes)
-    for number, row in enumerate(rows, start=1):
-        try:
-            for request in record_requests(row, tally.reading):
-                tally.take(request, number)
-        except Exception as error:
-            tally.lose(error, number)
+    columns = ColumnReader(reading, tally.collector)
+    number = 0
+    for batch in parquet_batches(source, wanted, reading.max_requests, reading.max_bytes):
+        rest, places, dropped = columns.take(batch)
+        for reason, at, rows in dropped:
+            tally.drop(reason, number + at + 1, rows)
+        for at, row in zip(places, batch_rows(rest), strict=True):
+            try:
+                for request in record_requests(row, reading):
+                    tally.take(request, number + at + 1)
+            except Exception as error:
+                tally.lose(error, number + at + 1)
+        number += batch.num_rows
+    columns.finish()
 
 
 class _Table:

@@ -249,7 +249,7 @@ class Rows(NamedTuple):
     seconds: tuple[float, float] | None
     """The first and the last time."""
     blocks: Sequence[Sequence[str]] | None
-    times: Callable[[int], Sequence[float]] | None = None
+    times: Callable[[int], Sequence[float | None]] | None = None
     """The times of the first so many, worked out when asked for."""
     models: Sequence[str] | None = None
 
