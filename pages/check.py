@@ -1,4 +1,4 @@
-"""Check: a start-up log compared with the plan, and the guided pre-run for MindSpore on Ascend."""
+"""Check: a start-up log against the plan, files that are deployed, and the guided pre-run for MindSpore on Ascend."""
 
 import streamlit as st
 
@@ -7,8 +7,8 @@ from kvcore.evidence.calibration import compare
 from kvcore.evidence.card_guess import guessed_cards
 from kvcore.evidence.recognized import scenario_from_log
 from kvcore.planning import plan
+from pages.ui.check import files, prerun, result, tabs, taken
 from pages.ui.check import log as check_log
-from pages.ui.check import prerun, result, tabs, taken
 from pages.ui.shared import notes, shell, state
 
 shell.guard()
@@ -16,7 +16,7 @@ t = state.translator()
 
 notes.repairs(t)
 st.header(t("Check a start against its plan"), anchor=False)
-log_tab, prerun_tab = tabs.shown(t)
+log_tab, files_tab, prerun_tab = tabs.shown(t)
 with log_tab:
     kept = check_log.kept_log()
     log = None if kept is None else kept.read
@@ -56,5 +56,7 @@ with log_tab:
                 result.comparison(compared, planned, t)
                 result.use_measurements(log, found, planned, t)
         check_log.another(t)
+with files_tab:
+    files.section(state.translator())
 with prerun_tab:
     prerun.section(t)

@@ -143,7 +143,7 @@ PAGES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "score": ("BBgAAAAA", "_-0zZ"),
     },
     "reference": {
-        "check": ("pre-run",),
+        "check": ("pre-run", "files"),
         "section": ("stories", "going-live", "catalogue", "glossary"),
         "ticked": ("history,alerts", "load-test"),
         "alert_kv": ("1", "80", "99"),

@@ -19,7 +19,16 @@ from kvcore.preflight.upgrade import Upgraded
 from kvcore.wire.link import encode, query_string, written_out
 
 __all__ = [
-    "Checked", "Checks", "Outcome", "Reported", "Tight", "check_files", "check_lines", "check_result", "reported",
+    "Checked",
+    "Checks",
+    "Outcome",
+    "Reported",
+    "Tight",
+    "cells",
+    "check_files",
+    "check_lines",
+    "check_result",
+    "reported",
 ]  # fmt: skip
 
 MAX_FIXES: Final = 3
@@ -161,7 +170,7 @@ def check_lines(
 ) -> Iterator[str]:
     """All outcomes for people: a table, then each workload that does not simply start, then a line of the sum."""
     rows = reported(found) if rows is None else rows
-    yield from _table([_cells(one.checked) for one in rows], [one.checked.outcome for one in rows], colours)
+    yield from _table([cells(one.checked) for one in rows], [one.checked.outcome for one in rows], colours)
     for one in rows:
         yield from _details(one)
     for other in found.read.others:
@@ -185,7 +194,8 @@ def _place(file: str, line: int) -> str:
 _HEADS: Final = ("verdict", "workload", "model", "cards", "engine", "weights/GPU", "KV cache", "file")
 
 
-def _cells(one: Checked) -> tuple[str, ...]:
+def cells(one: Checked) -> tuple[str, ...]:
+    """A row of the table: verdict, workload, model, cards, engine, weights of a GPU, KV cache, place."""
     own = one.workload
     planned = _planned(one.plans[0]) if one.plans else None
     return (
@@ -206,10 +216,10 @@ def _table(rows: Sequence[tuple[str, ...]], outcomes: Sequence[Outcome], colours
     widths = [max(map(len, column)) for column in zip(_HEADS, *rows, strict=True)]
     yield "  ".join(name.ljust(width) for name, width in zip(_HEADS, widths, strict=True)).rstrip()
     for row, outcome in zip(rows, outcomes, strict=True):
-        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
+        padded = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
         if colours:
-            cells[0] = f"\033[{_SGR.get(outcome, _RED)}m{cells[0]}\033[0m"
-        yield "  ".join(cells).rstrip()
+            padded[0] = f"\033[{_SGR.get(outcome, _RED)}m{padded[0]}\033[0m"
+        yield "  ".join(padded).rstrip()
 
 
 def _details(one: Reported) -> Iterator[str]:

@@ -119,10 +119,10 @@ def check_files(
     return checks_of(tuple(sources), Asked(accelerator=card, tight=tight, target=target))
 
 
-def checks_of(sources: tuple[Source, ...], asked: Asked) -> Checks:
-    """The workloads of files that belong together, each with its outcome."""
+def checks_of(sources: tuple[Source, ...], asked: Asked, most: int | None = None) -> Checks:
+    """The workloads of files that belong together, each with its outcome; the first `most` of them."""
     read, batch = read_files(sources), Batch()
-    checked = tuple(judged(one, asked, batch) for one in read.workloads)
+    checked = tuple(judged(one, asked, batch) for one in read.workloads[:most])
     return Checks(read=read, checked=checked, asked=asked, sources=sources)
 
 

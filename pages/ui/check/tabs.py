@@ -1,4 +1,4 @@
-"""The two tabs of the Check page. A link may open either."""
+"""The tabs of the Check page. A link may open either."""
 
 from __future__ import annotations
 
@@ -13,12 +13,16 @@ from pages.ui.shared import net, state
 from pages.ui.shared.parameters import CHECK_TABS
 
 NAME: Final = "check"
-LOG, PRERUN = CHECK_TABS
-LABELS: Final = {LOG: msg("Start-up log"), PRERUN: msg("MindSpore pre-run")}
+LOG, FILES, PRERUN = CHECK_TABS
+LABELS: Final = {
+    LOG: msg("Start-up log"),
+    FILES: msg("Files that you deploy"),
+    PRERUN: msg("MindSpore pre-run"),
+}
 
 
 def shown(t: Words) -> Sequence[DeltaGenerator]:
-    """The tabs of the log and of the pre-run, that of the link in front."""
+    """The tabs of the log, of files and of the pre-run, that of the link in front."""
     labels = {name: t(label) for name, label in LABELS.items()}
     label = labels[state.page_parameter(NAME)]
     key = state.seed(f"check.tabs.{t.language}", label)

@@ -48,7 +48,7 @@ POPULAR_CARDS: Final = (
 )  # fmt: skip
 GPU_LIMITS: Final = (1, 2, 4, 8, 16)
 ALL_TASKS: Final = "all"
-CHECK_TABS: Final = ("log", "pre-run")
+CHECK_TABS: Final = ("log", "files", "pre-run")
 """The tabs of the Check page."""
 SECTIONS: Final = ("parameters", "stories", "going-live", "catalogue", "glossary")
 ARRIVALS: Final = (0.001, 100_000.0)
