@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from kvcore.advice.vary import concurrency_curve
 from kvcore.base.errors import EngineRefusalError
+from kvcore.base.numbers import count
 from kvcore.base.parts import SUMMED
 from kvcore.base.units import GIB, gib
 from kvcore.base.words import Language, words
@@ -138,7 +139,7 @@ def test_bar_cards_band_and_table_say_the_same(planned: Plan) -> None:
     if planned.cache is not None and planned.cache.fits:
         at = curve.lengths.index(planned.resolved.max_model_len)
         assert curve.concurrency[at] == pytest.approx(planned.cache.max_concurrency)
-        bounds = numbers_in(card.note) if "–" in card.note else []
+        bounds = numbers_in(card.note.rpartition(", ")[2]) if "–" in card.note else []
         if bounds:
             assert bounds[0] <= numbers_in(card.value)[0] <= bounds[1]
     row = next(row for row in numbers.number_rows(planned, EN) if row.label == "KV cache")
@@ -165,7 +166,7 @@ class TestGivenKvMemory:
         curve = concurrency_curve(planned, (8192,))
         assert curve.low[0] == pytest.approx(curve.high[0], rel=1e-3)
         card = summary.cards(planned, curve, EN)[0]
-        assert card.note == "per replica"
+        assert card.note == f"of {count(planned.resolved.max_model_len)} tokens"
 
     def test_what_the_parts_leave_beyond_it_is_drawn_and_named(self) -> None:
         planned = given_kv(20.0, model=self.MODEL)

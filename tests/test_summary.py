@@ -61,7 +61,8 @@ def test_a_tight_plan_says_so() -> None:
     assert tight is not None
     sentence = summary.verdict_sentence(tight, EN)
     assert sentence.outcome is Outcome.CAUTION
-    assert sentence.text.startswith("Tight: 1 full-length request at once (1")
+    length = f"{tight.resolved.max_model_len:,}"
+    assert sentence.text.startswith(f"Tight: 1 request of {length} tokens at once (the engine prints 1")
     assert "within the estimate's error. Shorten the context" in sentence.text
 
 
@@ -88,7 +89,7 @@ def test_the_worked_example_in_four_cards() -> None:
     assert shown["KV cache tokens"].value == "163,840"
     assert shown["KV per token"].value == "32 KiB"
     assert shown["KV per token"].note == "per GPU, 256 KiB in all"
-    assert shown["Requests at once"].note.startswith("per replica")
+    assert shown["Requests at once"].note == "of 8,192 tokens"
 
 
 def test_a_missing_figure_is_a_dash_with_a_reason() -> None:
@@ -148,11 +149,13 @@ def test_max_num_seqs_bounds_the_requests_that_run_at_once() -> None:
     assert plan.cache is not None
     assert plan.cache.max_concurrency > 100
     text = summary.verdict_sentence(plan, EN).text
-    assert text.startswith("Fits: 16 full-length requests at once (max_num_seqs; the KV cache has room for ")
+    assert text.startswith(
+        "Fits: 16 requests of 512 tokens at once (max_num_seqs; the KV cache has room for "
+    )
     assert f"room for {plan.cache.max_concurrency:.2f})" in text
     card = cards(plan)["Requests at once"]
     assert card.value == "16"
-    assert card.note.startswith("per replica, by max_num_seqs; the KV cache has room for ")
+    assert card.note.startswith("of 512 tokens, by max_num_seqs; the KV cache has room for ")
     assert summary.requests_at_once(plan) == 16
 
 
@@ -163,7 +166,7 @@ def test_a_newcomer_reads_whole_requests_and_the_engines_figure_beside_them() ->
     assert not concurrency.is_integer()
     text = summary.verdict_sentence(plan, EN).text
     spare = (plan.available_kv_bytes - plan.cache.needed_bytes) / 2**30
-    requests = f"{int(concurrency)} full-length requests at once ({concurrency:.2f}×)"
+    requests = f"{int(concurrency)} requests of 8,192 tokens at once (the engine prints {concurrency:.2f}×)"
     assert text == f"Fits: {requests}; the first leaves {spare:.1f} GiB per GPU for more"
 
 
@@ -217,7 +220,7 @@ def test_too_little_free_memory_at_start_comes_first_with_a_utilization_that_wor
     assert sentence.outcome is summary.Outcome.CAUTION
     found = re.fullmatch(
         r"Tight: by the estimate the engine refuses to start: it finds (\d+\.\d+) of 79\.19 GiB free, and GPU memory "
-        r"utilization 0\.99 asks for 78\.40 GiB\. It starts at (0\.\d+), with \d+ full-length requests .*",
+        r"utilization 0\.99 asks for 78\.40 GiB\. It starts at (0\.\d+), with \d+ requests of 8,192 tokens .*",
         sentence.text,
     )
     assert found is not None

@@ -176,6 +176,7 @@ def requests_words(plan: Plan, t: Words) -> str:
     requests = t(
         LABELS["requests"][what],
         requests=count(whole if seats is None else seats),
+        tokens=count(plan.resolved.max_model_len),
         printed=concurrency_text(held),
     )
     replicas = plan.scenario.parallel.data_parallel_size
@@ -249,11 +250,14 @@ def cards(plan: Plan, curve: ConcurrencyCurve | None, t: Words) -> tuple[Card, .
     if plan.scenario.parallel.ranks_per_replica > 1:
         in_all = t("per GPU, {size} in all", size=kib_text(bytes_per_token_in_all(plan).value))
     tokens = longest = DASH
-    stored = missing
+    stored, ranks = missing, plan.scenario.parallel.ranks_per_replica
     if pool is not None:
         tokens = count(pool.tokens)
         stored = _with_total(
-            t("per replica"), pool.tokens * plan.scenario.parallel.data_parallel_size, plan, t
+            _scope(plan, t("on {gpus} {gpus:GPU|GPUs}", gpus=count(ranks)), t),
+            pool.tokens * plan.scenario.parallel.data_parallel_size,
+            plan,
+            t,
         )
     if cache is not None and cache.longest_request_tokens:
         longest = count(cache.longest_request_tokens)
@@ -292,14 +296,20 @@ def _requests_text(plan: Plan, curve: ConcurrencyCurve | None) -> str:
 
 
 def _concurrency_note(plan: Plan, curve: ConcurrencyCurve | None, t: Words) -> str:
+    scope = _scope(plan, t("of {tokens} tokens", tokens=count(plan.resolved.max_model_len)), t)
     if waiting_seats(plan) is not None and plan.cache is not None:
         held = concurrency_text(plan.cache.max_concurrency)
-        return t("per replica, by max_num_seqs; the KV cache has room for {held}", held=held)
+        return t("{scope}, by max_num_seqs; the KV cache has room for {held}", scope=scope, held=held)
     ends = _ends(plan, curve)
     if ends is None:
-        return t("per replica")
+        return scope
     low, high = map(rough_requests if ends[1] - ends[0] > 1 else concurrency_text, ends)
-    return t("per replica, {low}–{high}", low=low, high=high)
+    return t("{scope}, {low}–{high}", scope=scope, low=low, high=high)
+
+
+def _scope(plan: Plan, alone: str, t: Words) -> str:
+    """That a figure is of one replica, where there are several; else `alone`."""
+    return t("per replica") if plan.scenario.parallel.data_parallel_size > 1 else alone
 
 
 def _with_total(note: str, total: int, plan: Plan, t: Words) -> str:

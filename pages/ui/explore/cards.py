@@ -52,8 +52,8 @@ MATRIX = "explore_matrix"
 WITHOUT_TARGET = 10
 """Requests at once that are looked for where the scenario has no target."""
 OTHER_CHECKPOINT = msg(
-    "vllm-ascend does not take this checkpoint: on Ascend cards ModelSlim's W8A8 checkpoint of the model is planned "
-    "(quantization ascend)."
+    "vllm-ascend does not take this checkpoint: on Ascend cards the 8-bit one of ModelSlim, Huawei's quantization "
+    "tool, is planned (quantization ascend)."
 )
 
 

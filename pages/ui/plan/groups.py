@@ -65,7 +65,7 @@ def _row(group: CacheGroup, copies: int, most: int, t: Words) -> str:
             layers=str(group.layers),
         )
     page = t(
-        "{blocks} × {size} tokens, page {page}",
+        "{blocks} blocks of {size} tokens, {page} each",
         blocks=count(group.blocks_per_request),
         size=count(group.block_size),
         page=kib_text(group.page_size_bytes),
