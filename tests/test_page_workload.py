@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 from typing import Any
 from urllib.parse import parse_qsl
 
+import pyarrow
 import pytest
+from pyarrow import parquet
 from streamlit.testing.v1 import AppTest
 
 from kvcore.replay.clock import ClockKind
@@ -62,9 +65,9 @@ def test_empty_page_asks_and_says_what_happens_to_a_log(locale: str, words: str)
 @pytest.mark.parametrize(
     ("locale", "sentence"),
     [
-        ("en-US", "99 % of the requests need 1,690 tokens: at max_model_len 1,792 this deployment fits 91.43 of that "
+        ("en-US", "99 % of the requests need 1,690 tokens: at max_model_len 1,792 this deployment fits 91 of that "
                   "length at once; your 8,192 fits 20"),
-        ("zh-CN", "99% 的请求不超过 1,690 token：max_model_len 设为 1,792 时，本部署可同时容纳 91.43 个该长度的请求；"
+        ("zh-CN", "99% 的请求不超过 1,690 token：max_model_len 设为 1,792 时，本部署可同时容纳 91 个该长度的请求；"
                   "你现在的 8,192 只能容纳 20 个"),
     ],
 )  # fmt: skip
@@ -342,6 +345,18 @@ def test_columns_of_other_names_are_chosen_from_menus() -> None:
     checked(swapped.selectbox(key="workload.columns.completion").set_value("tokIn").run())
     swapped = press(swapped, "workload.columns.take")
     assert unpacked(params(swapped)["traffic"]).prompts.longest_tokens == 59
+
+
+def test_columns_of_a_parquet_file_are_chosen_from_menus_too() -> None:
+    file = io.BytesIO()
+    rows = {"when": range(20), "tokIn": [900] * 20, "tokOut": range(40, 60)}
+    parquet.write_table(pyarrow.table({name: list(values) for name, values in rows.items()}), file)
+    app = upload(open_workload(**WORKED), "other.parquet", file.getvalue())
+    asked = {field: app.selectbox(key=f"workload.columns.{field}") for field in ("prompt", "completion")}
+    assert (asked["prompt"].value, asked["completion"].value) == ("tokIn", "tokOut")
+    app = press(app, "workload.columns.take")
+    assert "other.parquet: 20 requests" in seen(app)
+    assert unpacked(params(app)["traffic"]).prompts.longest_tokens == 900
 
 
 def test_the_target_is_judged_by_both_lengths() -> None:

@@ -86,8 +86,9 @@ def test_it_says_what_the_plan_says() -> None:
     plan = present_plans.rule_of_thumb()
     reader = read(plan)
     assert plan.cache is not None
-    for text in ("Fits: 20 requests of 8,192 tokens at once", count(plan.cache.tokens), "vllm serve Qwen/Qwen3-32B", LINK,
-                 "GPU KV cache size: 163,840 tokens", "Your figures against the estimate"):  # fmt: skip
+    for text in ("Fits: 20 requests of 8,192 tokens at once", count(plan.cache.tokens), LINK,
+                 "vllm serve Qwen/Qwen3-32B", "GPU KV cache size: 163,840 tokens",
+                 "Your figures against the estimate"):  # fmt: skip
         assert text in reader.text
     assert reader.tags.count("svg") >= 2
     assert reader.tags.count("polyline") == 1

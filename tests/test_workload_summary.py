@@ -54,9 +54,9 @@ class TestSentence:
     @pytest.mark.parametrize(
         ("now", "outcome", "text"),
         [
-            (8192, Outcome.FITS, "at max_model_len 1,792 this deployment fits 91.43 of that length at once; "
+            (8192, Outcome.FITS, "at max_model_len 1,792 this deployment fits 91 of that length at once; "
                                  "your 8,192 fits 20"),
-            (1792, Outcome.FITS, "your 1,792 is right, and fits 91.43 of that length at once"),
+            (1792, Outcome.FITS, "your 1,792 is right, and fits 91 of that length at once"),
             (1709, Outcome.FITS, "your 1,709 is enough"),
             (1612, Outcome.CAUTION, "25\N{NO-BREAK SPACE}% of them exceed your 1,612"),
             (50_000, Outcome.CAUTION, "with your 50,000 it does not start"),
@@ -154,7 +154,7 @@ class TestPanels:
         plan = present_plans.rule_of_thumb()
         choice = limit_choice(replace(plan.scenario, max_num_batched_tokens=1 << 20), mix, 8192)
         running, most, preempted = steady_figures(choice, EN)
-        assert running.value == "159.48"
+        assert running.value == "159"
         assert (most.value, preempted.value) == ("any", "0")
 
     def test_turns(self) -> None:
@@ -165,7 +165,7 @@ class TestPanels:
         assert (rows[0].taken, rows[0].new, rows[0].requests, rows[0].fits) == (
             "1,500",
             "100",
-            "108.94",
+            "108",
             "fits",
         )
         assert (rows[1].taken, rows[1].requests, rows[1].fits) == ("4,500", "—", "beyond the limit")
@@ -175,7 +175,7 @@ class TestPanels:
         found = prefix_sharing(present_plans.rule_of_thumb(), 500, 1000)
         assert found is not None
         assert prefix_sentence(found, EN) == (
-            "31 blocks are stored once instead of in every request: 162.54 requests at once become 319.03."
+            "31 blocks are stored once instead of in every request: 162 requests at once become 319."
         )
 
     @pytest.mark.parametrize("t", [EN, ZH])

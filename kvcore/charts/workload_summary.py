@@ -11,7 +11,15 @@ from typing import Final
 from msgspec import Struct
 
 from kvcore.advice.target import served
-from kvcore.base.numbers import DASH, concurrency_text, count, plain, preemption_text, share_text
+from kvcore.base.numbers import (
+    DASH,
+    concurrency_text,
+    count,
+    plain,
+    preemption_text,
+    rough_requests,
+    share_text,
+)
 from kvcore.base.units import ceil_div, round_up
 from kvcore.base.words import Words
 from kvcore.charts.summary import Card, Outcome, Sentence
@@ -52,9 +60,9 @@ def sentence(mix: Mix, recommended: LimitChoice, now: LimitChoice, t: Words) -> 
         LABELS["limit-answers"][answer],
         need=count(mix.needed.percentile_tokens(PERCENT)),
         limit=count(recommended.limit_tokens),
-        held=concurrency_text(recommended.worst_case_requests),
+        held=rough_requests(recommended.worst_case_requests),
         now=count(now.limit_tokens),
-        held_now=concurrency_text(now.worst_case_requests),
+        held_now=rough_requests(now.worst_case_requests),
         left_out=share_text(now.share_left_out, t),
     )
     return Sentence(outcome=outcome, text=said)
@@ -83,7 +91,7 @@ def mix_sentence(recommended: LimitChoice, now: LimitChoice, t: Words) -> str:
         answer = "at-limit"
     elif math.isclose(here, there, rel_tol=0.02):
         answer = "under-either"
-    return t(LABELS["mix-answers"][answer], count=concurrency_text(here))
+    return t(LABELS["mix-answers"][answer], count=rough_requests(here))
 
 
 def target_sentence(choice: LimitChoice, t: Words) -> Sentence | None:
@@ -125,8 +133,8 @@ def choice_rows(
             marks=tuple(name for tokens, name in names if tokens == choice.limit_tokens),
             verdict=verdict_text(choice, t),
             left_out=share_text(choice.share_left_out, t),
-            worst_case=concurrency_text(choice.worst_case_requests) if choice.starts else DASH,
-            at_mean=concurrency_text(choice.mean_requests) if choice.starts else DASH,
+            worst_case=rough_requests(choice.worst_case_requests) if choice.starts else DASH,
+            at_mean=rough_requests(choice.mean_requests) if choice.starts else DASH,
             preempted=preemption_text(choice.preemptions),
         )
         for choice in choices
@@ -190,7 +198,7 @@ def steady_figures(choice: LimitChoice, t: Words) -> tuple[Card, ...]:
     figures: tuple[tuple[str, str, str], ...] = (
         (
             t("Running at once"),
-            concurrency_text(running),
+            rough_requests(running),
             t("{low} to {high} in 80 % of such mixes", low=count(int(running * (1 - reach))),
               high=count(math.ceil(running * (1 + reach)))),
         ),
@@ -242,7 +250,7 @@ def turn_rows(chat: Conversation, choice: LimitChoice, turns: Sequence[int], t: 
             turn=str(turn),
             taken=count(length),
             new=count(chat.new_tokens(turn)),
-            requests=concurrency_text(requests) if requests and length <= choice.limit_tokens else DASH,
+            requests=rough_requests(requests) if requests and length <= choice.limit_tokens else DASH,
             fits=t("fits") if length <= choice.limit_tokens else t("beyond the limit"),
         )
         for turn, length, requests in zip(turns, lengths, held, strict=True)
@@ -261,8 +269,8 @@ def prefix_sentence(found: PrefixSharing, t: Words) -> str:
     return t(
         LABELS["prefixes"]["shared" if found.shared_blocks else "none"],
         blocks=count(found.shared_blocks),
-        before=concurrency_text(found.requests_without),
-        after=concurrency_text(found.requests_with),
+        before=rough_requests(found.requests_without),
+        after=rough_requests(found.requests_with),
     )
 
 

@@ -32,6 +32,8 @@ ARROW_BYTES: Final = 2
 """Unpacked bytes allowed for each byte of a text log: a count takes eight bytes however few digits it has."""
 TAKEN_ROWS: Final = 64
 """Rows of a Parquet file that are Python objects at a time."""
+SHOWN_COLUMNS: Final = 24
+"""Columns that are named of a Parquet file without known ones: a person chooses from them."""
 SLICE_BYTES: Final = 1 << 18
 """A slice takes longer than the interpreter's switch interval. With short reads alone other threads would wait for
 0.2 s, because their wait starts again at each read."""
@@ -215,7 +217,7 @@ def parquet_batches(
         names = file.schema_arrow.names
         columns = [name for name in names if field_name(name) in wanted]
         if not columns:
-            raise WorkloadError("request-log-columns", columns=", ".join(names[:8]))
+            raise WorkloadError("request-log-columns", columns=", ".join(names[:SHOWN_COLUMNS]))
         unpacked, most_bytes = 0, None if most_bytes is None else ARROW_BYTES * most_bytes
         rows = _batch_rows(file.metadata)
         for batch in file.iter_batches(batch_size=rows, columns=columns, use_threads=False):
