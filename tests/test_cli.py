@@ -165,3 +165,14 @@ def test_a_plan_from_the_shell_imports_only_what_it_needs() -> None:
         "kvcore.deploy.launch",
         "kvcore.deploy.shell",
     }
+
+
+def test_a_curve_marks_lengths_above_the_model(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    request = tmp_path / "request.json"
+    request.write_text(json.dumps({"model": "Qwen/Qwen3-8B", "accelerator": "H100-80GB"}), "utf-8")
+    common = ["curve", str(request), "--lengths", "8192,131072"]
+    assert cli.main(common) == 0
+    assert "131,072*" in capsys.readouterr().out
+    assert cli.main([*common, "--json"]) == 0
+    points = json.loads(capsys.readouterr().out)["curves"][0]["points"]
+    assert ["warning" in point for point in points] == [False, True]

@@ -197,3 +197,18 @@ def test_the_command_line(capsys) -> None:
     assert "4,096 tokens" in capsys.readouterr().out
     assert main(["sweep", "--models", "no/such-model"]) == 2
     assert "no/such-model" in capsys.readouterr().err
+
+
+def test_a_length_above_the_model_is_marked_as_a_plan_marks_it() -> None:
+    swept = next(
+        sweep(
+            scenario_from_request({"model": "Qwen/Qwen3-8B", "max_model_len": 400_000}),
+            [catalogue.find_model("Qwen/Qwen3-8B")],
+            [catalogue.find_accelerator("H100-80GB")],
+            (2,),
+        )
+    )
+    assert swept.model_longest == 40_960
+    (line,) = json_lines(swept)
+    assert json.loads(line)["warning"] == "max-model-len-above-model"
+    assert "above the model's own 40,960" in next(table_lines(swept, (2,)))

@@ -56,6 +56,8 @@ class SweptModel(Struct, frozen=True, kw_only=True):
     model: str
     max_model_len: int
     """As planned, in tokens; the asked one where the config cannot be read."""
+    model_longest: int | None = None
+    """Tokens of the model's own context, where the length that was asked for it lies above."""
     cells: tuple[Cell, ...]
 
 
@@ -88,6 +90,7 @@ def sweep(
         yield SweptModel(
             model=entry.id,
             max_model_len=scenario.max_model_len or 0,
+            model_longest=_exceeded(scenario),
             cells=tuple(cells[place] for place in range(len(cards) * len(sizes))),
         )
 
@@ -186,12 +189,28 @@ def _without_own_facts(base: Scenario) -> Scenario:
 
 
 def _capped(base: Scenario, entry: ModelEntry, length: int) -> int:
+    longest = model_longest(replace(base, config=entry.config))
+    return min(length, longest) if length > 0 and longest is not None else length
+
+
+def model_longest(scenario: Scenario) -> int | None:
+    """Tokens of the longest context that the model itself allows; None where its config cannot be read.
+
+    Example:
+        >>> from kvcore.wire.request import scenario_from_request
+        >>> model_longest(scenario_from_request({"model": "Qwen/Qwen3-8B"}))
+        40960
+    """
     try:
-        context = read_architecture(entry.config).context
+        context = read_architecture(scenario.config).context
     except KvPlannerError:
-        return length
-    version = planned_release(replace(base, config=entry.config)).version
-    return min(length, derived_max_model_len(context, version)) if length > 0 else length
+        return None
+    return derived_max_model_len(context, planned_release(scenario).version)
+
+
+def _exceeded(scenario: Scenario) -> int | None:
+    longest = model_longest(scenario)
+    return longest if longest is not None and (scenario.max_model_len or 0) > longest else None
 
 
 def bytes_of(swept: Swept) -> int:

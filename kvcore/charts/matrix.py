@@ -344,6 +344,8 @@ class _JsonRow(Struct, frozen=True, gc=False, omit_defaults=True):
     weights_gib: float | None = None
     gpus: int | None = None
     requests_per_gpu: float | None = None
+    warning: str | None = None
+    """The warning that a plan has, where the length lies above the model's own."""
 
 
 _JSON: Final = Encoder()
@@ -355,10 +357,14 @@ def json_lines(swept: SweptModel) -> Iterator[str]:
         yield _JSON.encode(_json_row(swept, cell)).decode()
 
 
+def _warning(swept: SweptModel) -> str | None:
+    return None if swept.model_longest is None else "max-model-len-above-model"
+
+
 def _json_row(swept: SweptModel, cell: Cell) -> _JsonRow:
     model, length, card, size = swept.model, swept.max_model_len, cell.accelerator, cell.tensor_parallel_size
     if cell.verdict is None:
-        return _JsonRow(model, length, card, size, "error", cell.refusal)
+        return _JsonRow(model, length, card, size, "error", cell.refusal, warning=_warning(swept))
     return _JsonRow(
         model,
         length,
@@ -373,12 +379,14 @@ def _json_row(swept: SweptModel, cell: Cell) -> _JsonRow:
         weights_gib=rounded(cell.weights_gib),
         gpus=cell.gpus,
         requests_per_gpu=cell.requests_per_gpu,
+        warning=_warning(swept),
     )
 
 
 def table_lines(swept: SweptModel, sizes: Sequence[int]) -> Iterator[str]:
     """A line for each accelerator: requests at once at each tensor parallel size, or a word for why not."""
-    yield f"{swept.model}, {count(swept.max_model_len)} tokens"
+    above = f" (above the model's own {count(swept.model_longest)})" if swept.model_longest else ""
+    yield f"{swept.model}, {count(swept.max_model_len)} tokens{above}"
     width = max((len(cell.accelerator) for cell in swept.cells), default=0)
     yield "  " + "".ljust(width) + "".join(f"TP {size}".rjust(12) for size in sizes)
     for start in range(0, len(swept.cells), len(sizes)):

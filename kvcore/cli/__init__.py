@@ -147,6 +147,7 @@ def _plan(arguments: argparse.Namespace) -> int:
 
 
 def _curve(arguments: argparse.Namespace) -> int:
+    from kvcore.advice.sweep import model_longest
     from kvcore.advice.vary import tensor_parallel_curves
 
     with opened_file(arguments.file) as source:
@@ -154,12 +155,18 @@ def _curve(arguments: argparse.Namespace) -> int:
     request_id = id_of(request)
     base = plan(scenario_from_request(request, from_hub))
     curves = tensor_parallel_curves(base, arguments.lengths)
+    longest = model_longest(base.scenario) or max(arguments.lengths)
     if arguments.json:
         rows = [
             {
                 "tensor_parallel_size": curve.tensor_parallel_size,
                 "points": [
-                    {"max_model_len": length, "max_concurrency": most, "interval": bounds}
+                    {
+                        "max_model_len": length,
+                        "max_concurrency": most,
+                        "interval": bounds,
+                        **({"warning": "max-model-len-above-model"} if length > longest else {}),
+                    }
                     for length, most, *bounds in zip(
                         curve.lengths, curve.concurrency, curve.low, curve.high, strict=True
                     )
@@ -171,7 +178,12 @@ def _curve(arguments: argparse.Namespace) -> int:
         return 0
     print("tokens".rjust(12) + "".join(f"TP {curve.tensor_parallel_size}".rjust(12) for curve in curves))
     for index, length in enumerate(arguments.lengths):
-        print(f"{length:>12,}" + "".join(f"{curve.concurrency[index]:>12,.2f}" for curve in curves))
+        mark = "*" if length > longest else ""
+        print(
+            f"{length:,}{mark}".rjust(12) + "".join(f"{curve.concurrency[index]:>12,.2f}" for curve in curves)
+        )
+    if max(arguments.lengths) > longest:
+        print(f"* above the {longest:,} tokens of the model itself")
     return 0
 
 
