@@ -12,7 +12,7 @@ from packaging.version import Version
 
 from kvcore import plan
 from kvcore.base.errors import ScenarioError, WorkloadError
-from kvcore.charts.goal_figures import goal_report, reaching
+from kvcore.charts.goal_figures import GoalFigures, goal_report, reaching
 from kvcore.cli import main
 from kvcore.replay.clock import BoundClock, FittedClock, HeldOut, UserClock
 from kvcore.replay.goals import Choice, Goal, at, best_of, carried, interval, searching
@@ -229,3 +229,14 @@ def test_the_command_answers_a_goal(
     assert [row["replicas"] for row in found["hours"]] == [1]
     assert main(given) != 0
     assert "benchmark" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "0123abcd", "0123abcd_1_2", "x123abcd_95_2_0.05_3_2_4_3_1.5_0.4_0.03_0.25_150_0", "_" * 14,
+     "0123abcd_95_2_0.05_3_2_4_3_1.5_0.4_0.03_0.25_150_-1", "0123abcd_95_2_0.05_inf_2_4_3_1.5_0.4_0.03_0.25_150_0",
+     "0123abcd_nan_2_0.05_3_2_4_3_1.5_0.4_0.03_0.25_150_0", "0123abcd_9e99_2_0.05_3_2_4_3_1.5_0.4_0.03_0.25_150_0"],
+)  # fmt: skip
+def test_an_answer_that_the_page_has_not_written_is_refused(text: str) -> None:
+    with pytest.raises(ScenarioError):
+        GoalFigures.decode(text)

@@ -295,7 +295,16 @@ def test_a_goal_of_latency_gets_its_replicas() -> None:
     assert "workload.goal.run" not in {button.key for button in app.button}
     app = checked(app.segmented_control(key="workload.replay.clock").set_value(ClockKind.USER).run())
     app = press(app, "workload.goal.run")
-    assert metrics(app)["Replicas for this goal"] == "1"
+    found = metrics(app)
+    assert found["Replicas for this goal"] == "1"
+    # The link carries the answer, as long as the rest of it stays as it was.
+    link = dict(app.query_params)
+    fresh = open_workload(**link)
+    assert {
+        name: metrics(fresh)[name] for name in ("Headroom", "Replicas for this goal", "P95 TTFT, TPOT")
+    } == {name: found[name] for name in ("Headroom", "Replicas for this goal", "P95 TTFT, TPOT")}
+    assert "of a log that is not in it" in seen(fresh)
+    assert "Headroom" not in metrics(open_workload(**{**link, "max_num_seqs": "17"}))
     # 900 prompt tokens at 10,000 a second hold up the answers of the others: a tenth of it takes many replicas.
     app = checked(app.number_input(key="workload.goal.ttft").set_value(0.1).run())
     found = metrics(press(app, "workload.goal.run"))

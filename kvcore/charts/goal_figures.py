@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 import time
 from collections.abc import Generator, Sequence
 from typing import Any, Final
@@ -9,7 +11,7 @@ from typing import Any, Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from kvcore.base.errors import KvPlannerError
+from kvcore.base.errors import KvPlannerError, invalid, out_of_bounds
 from kvcore.base.numbers import count, share_text, short_number
 from kvcore.base.units import rounded
 from kvcore.base.words import Words
@@ -288,30 +290,100 @@ def goal_table(found: Reached, planned: Plan, price: float | None = None) -> str
     return "\n".join(lines)
 
 
-def goal_cards(found: Reached, price: float | None, t: Words) -> tuple[Card, ...]:
-    """The answer as cards."""
-    best = found.best
+class GoalFigures(Struct, frozen=True, kw_only=True):
+    """The answer in so few numbers that a link carries it; the log itself is in no link."""
+
+    worked_on: str
+    """Eight hexadecimal digits of the rest of the link that it belongs to."""
+    percent: float
+    asked_ttft: float
+    asked_tpot: float
+    engines: int
+    low: int
+    high: int
+    """0 where more engines are needed than were tried."""
+    gpus: int
+    factor: float
+    ttft: float
+    tpot: float
+    kv_usage: float
+    requests: int
+    is_parallel: int
+    """1 where one deployment sends to its least loaded engine."""
+
+    def encode(self) -> str:
+        """The numbers as text for a link."""
+        numbers = (getattr(self, name) for name in self.__struct_fields__[1:])
+        return "_".join((self.worked_on, *(f"{number:.6g}" for number in numbers)))
+
+    @classmethod
+    def decode(cls, text: str) -> GoalFigures:
+        """The figures of a link. Raises ScenarioError.
+
+        Example:
+            >>> GoalFigures.decode("0123abcd_95_2_0.05_3_2_4_3_1.5_0.4_0.03_0.25_150_0").engines
+            3
+        """
+        worked_on, *rest = text.split("_")
+        names = cls.__struct_fields__[1:]
+        if not _DIGEST.fullmatch(worked_on) or len(rest) != len(names):
+            raise invalid("goal", text[:80], "it is an answer that this page has written")
+        values: dict[str, Any] = {}
+        for name, part in zip(names, rest, strict=True):
+            if not _NUMBER.fullmatch(part):
+                raise invalid("goal", part[:80], "it must be a number")
+            number = float(part)
+            if not (math.isfinite(number) and number <= MOST_OF_LINK):
+                raise out_of_bounds("goal", part, 0.0, MOST_OF_LINK)
+            values[name] = int(number) if cls.__annotations__[name] == "int" else number
+        return cls(worked_on=worked_on, **values)
+
+
+MOST_OF_LINK: Final = 1e9
+_DIGEST: Final = re.compile(r"[0-9a-f]{8}", re.ASCII)
+_NUMBER: Final = re.compile(r"\d{1,10}(?:\.\d{1,12})?(?:e[+-]?\d{1,2})?|inf", re.ASCII)
+
+
+def figures_of(found: Reached, worked_on: str) -> GoalFigures | None:
+    """The figures of an answer; None where no setting keeps the goal."""
+    best, goal = found.best, found.goal
     if best is None or best.engines is None:
-        return ()
-    cost = "" if not price else t("{cost} a day", cost=short_number((best.gpus or 0) * price * DAY_HOURS))
-    ttft, tpot = (at(values, found.goal.percent) for values in (best.found.ttfts, best.found.tpots))
+        return None
+    made = GoalFigures(
+        worked_on=worked_on,
+        percent=goal.percent,
+        asked_ttft=min(goal.ttft, MOST_OF_LINK),
+        asked_tpot=min(goal.tpot, MOST_OF_LINK),
+        engines=best.engines,
+        low=best.low or 1,
+        high=best.high or 0,
+        gpus=best.gpus or 0,
+        factor=found.factor,
+        ttft=at(best.found.ttfts, goal.percent) or 0.0,
+        tpot=at(best.found.tpots, goal.percent) or 0.0,
+        kv_usage=min(1.0, best.found.kv_usage),
+        requests=found.requests,
+        is_parallel=int(best.routing is Routing.LEAST_LOADED),
+    )
+    return GoalFigures.decode(made.encode())  # as rounded as the link
+
+
+def goal_cards(found: GoalFigures, price: float | None, t: Words) -> tuple[Card, ...]:
+    """The answer as cards."""
+    cost = "" if not price else t("{cost} a day", cost=short_number(found.gpus * price * DAY_HOURS))
     cards = (
         (
-            t("Replicas for this goal") if best.routing is not Routing.LEAST_LOADED else t("Engines, data parallel"),
-            count(best.engines),
-            t("{low} to {high} by the clock's error", low=count(best.low or 1),
-              high=count(best.high) if best.high else t("more")),
+            t("Engines, data parallel") if found.is_parallel else t("Replicas for this goal"),
+            count(found.engines),
+            t("{low} to {high} by the clock's error", low=count(found.low),
+              high=count(found.high) if found.high else t("more")),
         ),
-        (t("GPUs"), count(best.gpus or 0), cost),
+        (t("GPUs"), count(found.gpus), cost),
+        (t("Headroom"), f"{found.factor:g} ×", t("traffic up to which the goal holds")),
         (
-            t("Headroom"),
-            f"{found.factor:g} ×",
-            t("traffic up to which the goal holds"),
-        ),
-        (
-            t("P{percent} TTFT, TPOT", percent=f"{found.goal.percent:g}"),
-            f"{ttft or 0:.2f} s, {1e3 * (tpot or 0):.0f} ms",
-            t("KV cache {share} in use", share=share_text(min(1.0, best.found.kv_usage), t)),
+            t("P{percent} TTFT, TPOT", percent=f"{found.percent:g}"),
+            f"{found.ttft:.2f} s, {1e3 * found.tpot:.0f} ms",
+            t("KV cache {share} in use", share=share_text(found.kv_usage, t)),
         ),
     )  # fmt: skip
     return tuple(Card(label=label, value=value, note=note) for label, value, note in cards)

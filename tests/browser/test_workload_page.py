@@ -208,3 +208,48 @@ def test_a_phone_scrolls_only_down(server: str, open_page: OpenPage, scheme: str
     expect(page.get_by_text("99% 的请求不超过 1,690 token").first).to_be_visible()
     at_rest(page)
     assert not page.evaluate("document.documentElement.scrollWidth > document.documentElement.clientWidth")
+
+
+def test_a_gateway_log_gets_the_replicas_of_a_goal_and_the_link_carries_them(
+    server: str, open_page: OpenPage
+) -> None:
+    """Dropped, a goal answered with own rates, replayed at its own times; whoever opens the link sees the same."""
+    lines = (
+        {"created": 1_760_000_000 + at / 6, "model": "m", "usage": {"prompt_tokens": 700 + at % 90,
+                                                                    "completion_tokens": 60 + at % 40}}
+        for at in range(240)
+    )  # fmt: skip
+    log = "\n".join(map(json.dumps, lines)).encode()
+    page = go_to_workload(open_page(server))
+    page.locator("[data-testid=stMain] input[type=file]").first.set_input_files(
+        {"name": "gateway.jsonl", "mimeType": "text/plain", "buffer": log}
+    )
+    expect(page.get_by_text("gateway.jsonl: 240 requests", exact=True)).to_be_visible()
+    at_rest(page)
+    page.get_by_role("radio", name="My own rates").or_(
+        page.get_by_text("My own rates", exact=True)
+    ).first.click()
+    at_rest(page)
+    page.get_by_role("button", name="How many replicas?").click()
+    until(page, "() => location.search.includes('goal=')")
+    at_rest(page)
+    answered = goal_figures(page)
+    assert set(answered) == GOAL_FIGURES
+    address, before = page.url, running_at_once(page)
+
+    page.get_by_role("button", name="Replay", exact=True).click()
+    assert set(replayed_cards(page)) == REPLAYED
+    shared = open_page_at_rest(open_page, address, server)
+    assert goal_figures(shared) == answered
+    assert running_at_once(shared) == before
+
+
+GOAL_FIGURES = {"Replicas for this goal", "GPUs", "Headroom", "P95 TTFT, TPOT"}
+
+
+def goal_figures(page: Page) -> dict[str, str]:
+    return {name: value for name, value in metrics(page).items() if name in GOAL_FIGURES}
+
+
+def running_at_once(page: Page) -> str:
+    return metrics(page)["Running at once"]

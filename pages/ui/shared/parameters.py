@@ -21,6 +21,7 @@ from kvcore.base.errors import KvPlannerError, invalid, not_among
 from kvcore.base.words import Language
 from kvcore.catalogue.accelerators import Vendor
 from kvcore.charts.catalogue_rows import Task
+from kvcore.charts.goal_figures import GoalFigures
 from kvcore.charts.matrix import MEMORY_BANDS, Order
 from kvcore.evidence.accuracy import Check
 from kvcore.texts import CHECKS, PATHS, SYLLABUS, Source
@@ -156,6 +157,10 @@ def _traffic(_: str, text: str) -> str:
     return text
 
 
+def _goal(_: str, text: str) -> str:
+    return GoalFigures.decode(text).encode()
+
+
 def card_ids() -> tuple[str, ...]:
     """The accelerators of the catalogue."""
     return tuple(card.id for card in catalogue.load_accelerators())
@@ -185,6 +190,7 @@ PARAMETERS: Final[Mapping[str, PageParameter]] = {
     "kept": PageParameter(whole(0, MAX_TOKENS)),
     "prefix": PageParameter(whole(0, MAX_TOKENS)),
     "arrivals": PageParameter(between(*ARRIVALS)),
+    "goal": PageParameter(_goal, ""),
     "first_token": PageParameter(between(*FIRST_TOKEN_SECONDS)),
     "speed": PageParameter(between(*ANSWER_SPEED)),
     # -- Check

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -10,11 +11,12 @@ import streamlit as st
 
 from kvcore.base.numbers import DASH, count
 from kvcore.base.words import Words
-from kvcore.charts.goal_figures import Reached, goal_cards, goal_report
+from kvcore.charts.goal_figures import GoalFigures, Reached, figures_of, goal_cards, goal_report
 from kvcore.planning import Plan
 from kvcore.replay.clock import BoundClock, Clock
 from kvcore.replay.goals import Goal
 from kvcore.replay.routing import Routing
+from kvcore.wire.link_names import LANGUAGE
 from pages.ui.shared import elements, numbers, state
 from pages.ui.shared.numbers import Limits
 from pages.ui.shared.parameters import LARGEST_PRICE
@@ -74,13 +76,42 @@ def _price(planned: Plan) -> float:
     return float(state.page_parameter("prices").get(planned.accelerator.id, 0.0))
 
 
+def worked_on() -> str:
+    """Eight hexadecimal digits of the link that an answer belongs to: all of it but the answer and the language."""
+    link = sorted((name, value) for name, value in state.params().items() if name not in (GOAL, LANGUAGE))
+    return hashlib.sha256(repr(link).encode()).hexdigest()[:8]
+
+
+def keep(found: Reached) -> None:
+    """Writes an answer into the link."""
+    figures = figures_of(found, worked_on())
+    state.set_page_parameter(GOAL, None if figures is None else figures.encode())
+
+
+def from_link(t: Words) -> None:
+    """The answer that the link carries, where this visit worked none out and the rest of the link is as it was."""
+    text = state.page_parameter(GOAL)
+    figures = GoalFigures.decode(text) if text else None
+    if figures is None or figures.worked_on != worked_on():
+        return
+    cards = goal_cards(figures, None, t)
+    elements.card_grid(st.grid(len(cards), min_column_width=170), cards)
+    st.caption(
+        t("From the link: worked out on {requests} requests of a log that is not in it, for P{percent} TTFT under "
+          "{ttft} s and TPOT under {tpot} ms.",
+          requests=count(figures.requests), percent=f"{figures.percent:g}", ttft=f"{figures.asked_ttft:g}",
+          tpot=f"{1e3 * figures.asked_tpot:g}")
+    )  # fmt: skip
+
+
 def shown(found: Reached, planned: Plan, t: Words) -> None:
     """The answer: cards, all settings that were tried, and where to scale out."""
     price = float(numbers.held("workload.goal.price", PRICE, _price(planned)))
-    cards = goal_cards(found, price, t)
-    if not cards:
+    figures = figures_of(found, worked_on())
+    if figures is None:
         st.text(t("No setting that was tried keeps this goal, whatever the number of replicas."))
     else:
+        cards = goal_cards(figures, price, t)
         elements.card_grid(st.grid(len(cards), min_column_width=170), cards)
     report = goal_report(found, planned, price)
     _table(report["answers"], found.goal.percent, t)

@@ -115,7 +115,7 @@ def panel(planned: Plan, mix: Mix, t: Words) -> None:
         st.button(t("Compare them"), key="workload.replay.compare", on_click=_ask, args=(field,))
     goals.controls(planned, clock, _ask, t)
     asked = st.session_state.pop(ASKED, None)
-    key = (str(state.params()), len(trace), trace[-1].arrival, clock, factor)
+    key = (goals.worked_on(), len(trace), trace[-1].arrival, clock, factor)
     try:
         if asked == RUN:
             work = _replaying(key, sped_up(trace, factor), planned, clock)
@@ -124,6 +124,7 @@ def panel(planned: Plan, mix: Mix, t: Words) -> None:
             goal, routing = goals.asked()
             reached = reaching(planned, sped_up(trace, factor), goal, clock, routing)
             st.session_state[DONE] = key, goals.GOAL, _worked(reached, t)
+            goals.keep(st.session_state[DONE][2])
         elif asked == RATE:
             rising = most_rate(trace, settings_of(planned), clock, FACTORS)
             st.session_state[DONE] = key, RATE, _worked(rising, t)
@@ -137,7 +138,9 @@ def panel(planned: Plan, mix: Mix, t: Words) -> None:
         notes.problem(t("This cannot be replayed"), error, t)
         return
     done = st.session_state.get(DONE)
-    if done is not None and done[0] == key:
+    if done is None or done[0] != key:
+        goals.from_link(t)
+    else:
         if done[1] == goals.GOAL:
             goals.shown(done[2], planned, t)
             return
