@@ -133,6 +133,7 @@ def scenarios(draw: st.DrawFn) -> Scenario:
         enable_sleep_mode=draw(st.booleans()),
         node_memory_gib=draw(st.none() | gib),
         shm_gib=draw(st.none() | gib),
+        link_gb_s=draw(st.none() | st.sampled_from([12.5, 50.0])),
         other_engines=draw(st.none() | st.sampled_from(["7.2 GiB", "Qwen/Qwen3-8B 0.3; this"])),
         additional_config=draw(st.none() | st.builds(additional_text, st.booleans(), counts(4096), names)),
         hf_overrides=draw(st.none() | st.builds(yarn_text, st.floats(1, 64), counts(1 << 20))),
@@ -205,7 +206,7 @@ def test_every_field_of_a_scenario_is_generated() -> None:
         "mm_processor_kwargs", "surroundings", "disable_custom_all_reduce", "fuse_allreduce_rms", "skip_mm_profiling",
         "mm_encoder_tp_mode", "additional_config", "kv_transfer_config", "kv_offloading_size",
         "kv_offloading_backend", "lmcache_version", "indexer_kv_dtype", "enable_sleep_mode", "node_memory_gib",
-        "shm_gib", "other_engines",
+        "shm_gib", "other_engines", "link_gb_s",
     }  # fmt: skip
     assert set(Scenario.__struct_fields__) == generated
 
@@ -606,7 +607,7 @@ def test_defaults_of_absent_fields_are_frozen() -> None:
         "disable_custom_all_reduce": False, "fuse_allreduce_rms": None, "skip_mm_profiling": False,
         "mm_encoder_tp_mode": "weights", "kv_offloading_size": None, "kv_offloading_backend": "native",
         "lmcache_version": None, "enable_sleep_mode": False, "node_memory_gib": None, "shm_gib": None,
-        "other_engines": None,
+        "other_engines": None, "link_gb_s": None,
         "indexer_kv_dtype": "auto",
     }  # fmt: skip
     assert (link.START["model"], link.START["accelerator"]) == ("Qwen/Qwen3-32B", "H100-80GB")

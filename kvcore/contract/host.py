@@ -6,6 +6,7 @@ from typing import Any
 
 from kvcore.base.quantity import Quantity
 from kvcore.base.units import rounded_gib
+from kvcore.host.moved import moved_request
 from kvcore.planning import Plan
 
 
@@ -62,6 +63,29 @@ def engines_part(plan: Plan) -> list[dict[str, Any]]:
         }
         for share in plan.engines
     ]
+
+
+def transfer_part(plan: Plan) -> dict[str, Any] | None:
+    """The part `transfer` of a result: what a request moves between pools; None for a server that serves both parts.
+
+    Example:
+        >>> from kvcore.planning import plan
+        >>> from kvcore.wire.request import scenario_from_request
+        >>> said = {"kv_connector": "NixlConnector", "kv_role": "kv_producer"}
+        >>> asked = {"model": "Qwen/Qwen3-8B", "accelerator": "H100-80GB", "kv_transfer_config": said}
+        >>> transfer_part(plan(scenario_from_request({**asked, "max_model_len": 32768, "link_gb_s": 50})))["seconds"]
+        0.09663676416
+    """
+    moved = moved_request(plan.scenario, plan.resolved, plan.cache)
+    if moved is None:
+        return None
+    return {
+        "connector": moved.connector,
+        "role": moved.role.value,
+        "bytes_per_rank": moved.bytes_per_rank,
+        "bytes_in_all": moved.bytes_in_all,
+        "seconds": moved.seconds,
+    }
 
 
 def _part(part: Quantity) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from kvcore.base.parts import KV_CACHE, PARTS, UNACCOUNTED, WEIGHTS
 from kvcore.base.quantity import Quantity
 from kvcore.base.units import rounded_gib
 from kvcore.base.untrusted import utf8_text
-from kvcore.contract.host import engines_part, host_part
+from kvcore.contract.host import engines_part, host_part, transfer_part
 from kvcore.deploy.shell import launch_command
 from kvcore.engine.rank_memory import RankMemory
 from kvcore.model.config import ModelConfig
@@ -99,6 +99,7 @@ def result_of(plan: Plan, request_id: object = None, fixes: tuple[Fix, ...] = ()
         **({"origins": origins} if origins else {}),
         "kv": kv,
         **({"host": host} if (host := host_part(plan)) is not None else {}),
+        **({"transfer": moved} if (moved := transfer_part(plan)) is not None else {}),
         **({"engines": engines} if (engines := engines_part(plan)) else {}),
         "weights_bytes_per_rank": plan.parameter_bytes_per_rank,
         "warnings": [_facts(notice, MESSAGE) for notice in plan.notices],

@@ -367,6 +367,9 @@ class Flags(TypedDict, total=False):
     """In the order of start, apart by semicolons: a model with its fraction (Qwen/Qwen3-8B 0.3), or
     with kv=2 GiB, or the memory that something takes (7.2 GiB). The word this stands for the
     planned engine, which is the last without it."""
+    link_gb_s: float | None
+    """Where prompts and answers run on servers of their own: what each card's link to the other
+    pool carries, 50 for 400 Gbit/s. Empty is unknown."""
     additional_config: Mapping[str, object] | None
     env: Mapping[str, str | int | float] | None
     surroundings: Surroundings | None

@@ -28,6 +28,7 @@ from kvcore.engine.rank_memory import RankMemory
 from kvcore.engines.registry import card_of, engine_of, planned_release, view_of
 from kvcore.host.connectors import check_tier, tier_notices
 from kvcore.host.limits import check_limits, limit_notices, sleep_notices
+from kvcore.host.moved import moved_notices, moved_request
 from kvcore.host.taken import HostMemory, host_memory
 from kvcore.host.unified import free_notices, unified_notices
 from kvcore.memory.budget import memory_flags, rank_memories
@@ -534,6 +535,7 @@ def _notices(
     yield from memory.notices
     yield from tier_notices(scenario, resolved, () if host is None else host.tiers)
     yield from limit_notices(scenario, resolved, host)
+    yield from moved_notices(moved_request(scenario, resolved, cache), scenario)
     if scenario.accelerator is not None:
         yield from sleep_notices(scenario, memory)
     yield from shared

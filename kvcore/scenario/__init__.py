@@ -296,6 +296,8 @@ class Scenario(Struct, frozen=True, kw_only=True):
     """Size of /dev/shm; None is unknown."""
     other_engines: str | None = None
     """Engines that share the card, in the order of start (`kvcore/planning/neighbours.py`)."""
+    link_gb_s: float | None = None
+    """10^9 bytes a second that the link of each card to another pool of servers carries; None is unknown."""
     additional_config: str | None = None
     """JSON: settings that only a plug-in reads (`kvcore/engines/vllm/additional.py`)."""
     env: Mapping[str, str] = field(default_factory=dict)

@@ -387,6 +387,7 @@ HEADINGS: Final[Mapping[str, tuple[str, ...]]] = {
         "kv_offloading_backend",
         "cpu_offload_gb",
         "other_engines",
+        "link_gb_s",
     ),
     msg("Host and measured values"): ("kernels_compiled", "surroundings"),
 }
