@@ -295,6 +295,7 @@ _COMMANDS: Mapping[str, tuple[Callable[[argparse.Namespace], int], str, Mapping[
         "--columns": {"type": _later("traffic", "columns"), "default": (), "help":
                       "names in this log: prompt=in,completion=usage.out"},
         **_PICKED,
+        "--prefixes": {"action": "store_true", "help": "which part of which prompt breaks the prefix cache"},
         "--tokenizer": {"metavar": "PATH|MODEL", "help": "count texts by this tokenizer.json, or a model's"},
         "--connect": {"metavar": "URL", "help": "a database instead: postgres://..., clickhouse://..., or env:NAME"},
         "--table": {"metavar": "NAME", "help": "its table; with its schema, if that is not the usual one"},

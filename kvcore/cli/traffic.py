@@ -17,7 +17,7 @@ from kvcore.wire.request import from_hub, parse_request, scenario_from_request
 if TYPE_CHECKING:
     from kvcore.replay.clock import Clock
     from kvcore.workload.records import RequestLog
-    from kvcore.workload.requests import Reading
+    from kvcore.workload.requests import Prompts, Reading
 
 
 def columns(text: str) -> tuple[tuple[str, str], ...]:
@@ -64,12 +64,17 @@ def run_workload(arguments: argparse.Namespace) -> int:
         print(take_away(arguments.sql, **{key: name for key, name in names.items() if name is not None}))
         return 0
     from kvcore.workload.mix import workload_report, workload_table
+    from kvcore.workload.prefixes import PrefixCounter, prefix_lines, prefix_report
 
-    log = _request_log(arguments)
+    prefixes = PrefixCounter() if arguments.prefixes else None
+    log = _request_log(arguments, prefixes)
     if arguments.save is not None:
         arguments.save.write_text(log.traffic.text(), "utf-8")
     report = workload_report(log, arguments.max_tokens)
     lines = [workload_table(report, log)]
+    if prefixes is not None:
+        report["prefixes"] = prefix_report(prefixes.report())
+        lines += prefix_lines(prefixes.report())
     if arguments.against is not None:
         report["against"], text = _against(arguments, report)
         lines.append(text)
@@ -172,7 +177,7 @@ def _clock(arguments: argparse.Namespace, planned: Plan) -> Clock:
     return bound_clock(planned)
 
 
-def _request_log(arguments: argparse.Namespace) -> RequestLog:
+def _request_log(arguments: argparse.Namespace, prefixes: Prompts | None = None) -> RequestLog:
     from kvcore.workload.database.files import is_remote, named_files, read_files
     from kvcore.workload.logs import read_request_logs
     from kvcore.workload.requests import Reading
@@ -193,7 +198,7 @@ def _request_log(arguments: argparse.Namespace) -> RequestLog:
         counter = read_tokenizer(arguments.tokenizer) if arguments.tokenizer else None
         reading = Reading(
             counter=counter, columns=arguments.columns, only=arguments.only, since=arguments.since,
-            until=arguments.until, max_bytes=None, max_requests=None,
+            until=arguments.until, prefixes=prefixes, max_bytes=None, max_requests=None,
         )  # fmt: skip
         return read_request_logs(files, reading=reading)
 

@@ -36,7 +36,9 @@ class ColumnReader:
 
     def take(self, batch: Any) -> tuple[Any, Sequence[int], Sequence[Dropped]]:
         """Counts what it can of a batch: gives the other rows with their places, and what does not count."""
-        plain = None if self._reading.picks or self._reading.counter else _Plain.of(batch, self._reading)
+        reading = self._reading
+        is_simple = not (reading.picks or reading.counter or reading.prefixes)
+        plain = _Plain.of(batch, reading) if is_simple else None
         states = None if plain is None else self._states(plain)
         if plain is None or states is None:
             return batch, range(batch.num_rows), ()

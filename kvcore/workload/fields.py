@@ -203,7 +203,13 @@ def _of_inner(
 def _plain_request(record: Mapping[str, Any], reading: Reading) -> Request | None:
     """Reads a record with OpenAI's usage and no other field that counts, as most are; None for any other."""
     usage, model = record.get("usage", record), record.get("model", "")
-    if reading.columns or reading.picks or type(usage) is not dict or type(model) is not str:
+    if (
+        reading.columns
+        or reading.picks
+        or reading.prefixes
+        or type(usage) is not dict
+        or type(model) is not str
+    ):
         return None
     prompt, answer, wanted = (
         usage.get("prompt_tokens"),
@@ -292,6 +298,8 @@ def _request(record: Mapping[str, Any], layers: Layers, reading: Reading) -> Req
         if answer is None:
             written = _first(others, lambda layer: text_tokens(layer, texts.answer, counter))
             answer = written.tokens if written is not None else None
+    if reading.prefixes is not None:
+        reading.prefixes.add(others, prompt)
     return Request(
         prompt_tokens=prompt,
         completion_tokens=answer,

@@ -137,10 +137,10 @@ class Layouts:
     def __init__(self, form: JsonForm | RowForm) -> None:
         self._form = form
         self._layouts: list[Layout] = []
-        # Where the user names a field within others, or asks for a time, no layout is learned.
+        # Where the user names a field within others, or asks for a time or for texts, no layout is learned.
         reading = form.reading
         is_timed = reading.since is not None or reading.until is not None
-        self._tries = MAX_TRIES if reading.dotted or is_timed else 0
+        self._tries = MAX_TRIES if reading.dotted or is_timed or reading.prefixes is not None else 0
 
     def learn(self, line: bytes) -> None:
         """Learns the layout of a line that the general reader has read as one request, if it can be known."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import datetime
 import math
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from enum import StrEnum
 from functools import cache, lru_cache
-from typing import Annotated, Final, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple, Protocol
 
 import msgspec
 from msgspec import Meta, Struct
@@ -128,6 +128,13 @@ tables: Final = TableFile("kvcore.workload", "requests.toml", RequestTables).loa
 """Gives the tables of requests.toml."""
 
 
+class Prompts(Protocol):
+    """Takes the texts of prompts."""
+
+    def add(self, layers: Iterable[Mapping[str, Any]], prompt_tokens: int) -> None:
+        """Takes the objects of a record with texts, and the tokens of its prompt."""
+
+
 class Reading(Struct, frozen=True, kw_only=True):
     """Options of reading logs: what counts texts, names of columns, and limits."""
 
@@ -145,6 +152,8 @@ class Reading(Struct, frozen=True, kw_only=True):
     since: float | None = None
     """Seconds since 1970: earlier requests do not count, nor those without a time."""
     until: float | None = None
+    prefixes: Prompts | None = None
+    """Takes the texts of prompts, to find what breaks the prefix cache."""
     seen: set[str] = msgspec.field(default_factory=set)
     """Plain names of `columns` found in the log so far."""
 
