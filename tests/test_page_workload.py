@@ -404,6 +404,19 @@ def test_same_requests_over_other_settings() -> None:
     assert [row.split("</td>")[0].rsplit(">", 1)[1] for row in rows] == ["1", "2", "4", "8"]
 
 
+def test_what_breaks_the_prefix_cache_is_shown_and_no_text_kept(caplog: pytest.LogCaptureFixture) -> None:
+    rules = "".join(
+        f"Rule {at}: answer what was asked, SENTINEL-rule-{at}, and nothing else.\\n" for at in range(20)
+    )
+    lines = (
+        f'{{"prompt": "It is 10:{at:02}.\\n{rules}", "usage": {{"prompt_tokens": 400, "completion_tokens": 9}}}}'
+        for at in range(30)
+    )
+    app = upload(open_workload(), "log.jsonl", "\n".join(lines).encode())
+    assert "What breaks the prefix cache" in str([one.label for one in app.expander])
+    assert "SENTINEL-rule" not in repr(dict(app.session_state._state.filtered_state)) + caplog.text
+
+
 BENCH_SENTINEL = "SENTINEL-bench-77"
 
 

@@ -12,6 +12,7 @@ import streamlit as st
 from streamlit.runtime.scriptrunner import get_script_run_ctx
 
 from kvcore.workload.mix import Mix, mix_of_quantiles
+from kvcore.workload.prefixes import PrefixReport
 from kvcore.workload.records import RequestLog
 from kvcore.workload.traffic import LengthQuantiles, unpacked
 from pages.ui.shared import net, state
@@ -34,6 +35,8 @@ class KeptLog(NamedTuple):
     packed: str
     tokenizer: str = ""
     """The tokenizer file that counted its texts; "" for none."""
+    prefixes: PrefixReport | None = None
+    """What breaks the prefix cache, where its texts say so."""
 
 
 def kept_log() -> KeptLog | None:
@@ -67,10 +70,11 @@ def _opened(packed: str) -> Mix:
     return opened[1]
 
 
-def keep(source: str, log: RequestLog, tokenizer: str = "") -> None:
+def keep(source: str, log: RequestLog, tokenizer: str = "", prefixes: PrefixReport | None = None) -> None:
     """Keeps a log, and writes it into the link in few enough bins to fit: the page shows those."""
     traffic = log.traffic.for_link()
-    kept = st.session_state[KEPT] = KeptLog(source, log, Mix(traffic=traffic), traffic.packed(), tokenizer)
+    kept = KeptLog(source, log, Mix(traffic=traffic), traffic.packed(), tokenizer, prefixes)
+    st.session_state[KEPT] = kept
     show_log(kept.packed)
 
 

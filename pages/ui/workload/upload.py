@@ -23,7 +23,7 @@ from kvcore.workload.prometheus import read_metrics
 from kvcore.workload.requests import MAX_LOG_BYTES, Reading, tables
 from kvcore.workload.traffic import Percentiles, typed_quantiles
 from pages.ui.shared import elements, labels, net, notes, numbers
-from pages.ui.workload import by_tokenizer, take_away
+from pages.ui.workload import by_tokenizer, prefixes, take_away
 from pages.ui.workload import source as workload_source
 
 SAMPLES = Path(__file__).parents[1] / "samples"
@@ -191,7 +191,8 @@ def _read(uploads: Sequence[Any], t: Words) -> None:
         st.session_state[ERROR] = error
     else:
         st.session_state.pop(ERROR, None)
-        workload_source.keep(", ".join(upload.name for upload in uploads), log)
+        names = ", ".join(upload.name for upload in uploads)
+        workload_source.keep(names, log, prefixes=prefixes.sampled(uploads))
         workload_source.let_go(uploads)
         _forget_uploads()
     st.session_state[READ] = _asked(uploads)
@@ -375,6 +376,8 @@ def read_notes(mix: Mix, t: Words) -> None:
     if others:
         with st.expander(t("How these lengths were read"), icon=":material/info:", key="workload.notes"):
             st.text("\n".join(others))
+    if shown is not None and shown.prefixes is not None:
+        prefixes.show(shown.prefixes, t)
     if shown is not None and shown.log.by_text:
         by_tokenizer.ask(t)
 
