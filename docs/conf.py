@@ -5,6 +5,7 @@ import re
 from msgspec import Struct
 
 from kvcore.version import VERSION
+from tools import reference
 
 project = "KV Planner"
 project_copyright = "the authors of KV Planner, Apache-2.0"
@@ -33,6 +34,7 @@ html_css_files = ["site.css"]
 html_copy_source = False
 html_show_sphinx = False
 
+_GENERATED = re.compile(r"<!-- generated: (\w+) -->")
 _CODE = re.compile(r"(?<![`\w:])`([^`\n]+)`(?!`)")
 _EXAMPLE = re.compile(r"^Example:\n((?:(?: .*)?\n)+)", re.MULTILINE)
 
@@ -52,6 +54,12 @@ def _without_fields(app, what, name, obj, options, signature, annotation):
     return ("", None) if isinstance(obj, type) and issubclass(obj, Struct) else None
 
 
+def _generated(app, docname, source):
+    """Puts what the program says of itself in its place."""
+    source[0] = _GENERATED.sub(lambda found: reference.PAGES[found[1]](), source[0])
+
+
 def setup(app):
+    app.connect("source-read", _generated)
     app.connect("autodoc-process-docstring", _as_restructured_text)
     app.connect("autodoc-process-signature", _without_fields)

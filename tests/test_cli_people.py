@@ -358,8 +358,8 @@ def test_other_shells_read_their_script(
 
 def test_a_script_names_every_command() -> None:
     parsers: dict[str, Any] = {}
-    cli._parser("", parsers, with_flags=True)
-    assert set(parsers) == set(cli._COMMANDS)
+    cli.parser_of("", parsers, with_flags=True)
+    assert set(parsers) == set(cli.COMMANDS)
     for shell in ("bash", "zsh", "fish"):
         assert all(name in script(shell, parsers) for name in parsers)
 

@@ -6,14 +6,19 @@ import re
 import subprocess
 import sys
 from collections import Counter
+from html import unescape
 from pathlib import Path
 
 import kvcore
+from kvcore.base.errors import MESSAGES
+from kvcore.cli import COMMANDS
+from kvcore.flags import FLAGS, Kind
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 LOADED = re.compile(r"<(?:script|link|img|source|iframe)\b[^>]*?\b(?:src|href|srcset)=\"([^\"]+)\"")
 LOADED_BY_STYLE = re.compile(r"url\(\s*[\"']?([^)\"']+)|@import\s+[\"']([^\"']+)")
+ANYTHING = FLAGS["model"]
 ELSEWHERE = ("http:", "https:", "//")
 
 
@@ -44,6 +49,16 @@ def test_it_is_built_whole_and_needs_no_network(tmp_path: Path) -> None:
         path.relative_to(tmp_path).as_posix(): path.read_text("utf-8") for path in tmp_path.rglob("*.html")
     }
     assert {f"{path.stem}.html" for path in DOCS.glob("*.md")} <= pages.keys()
+    made = {
+        "reference-fields.html": FLAGS, "reference-errors.html": MESSAGES, "reference-commands.html": COMMANDS,
+        "reference-api.html": ("PlanResult", "max_concurrency", "/api/check"), "changelog.html": ("Unreleased",),
+    }  # fmt: skip
+    for name, words in made.items():
+        text = unescape(re.sub(r"<[^>]+>", "", pages[name]))
+        kinds = {Kind.ANY} if words is FLAGS else ()
+        missing = [word for word in words if word not in text and FLAGS.get(word, ANYTHING).kind not in kinds]
+        assert missing == [], name
+        assert "generated:" not in text
     loaded = {each for text in pages.values() for each in LOADED.findall(text)}
     assert any(each.endswith("plan-en.png") for each in loaded)
     for style in tmp_path.rglob("*.css"):

@@ -53,9 +53,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _arguments(given: list[str]) -> argparse.Namespace:
     """The arguments of a command line. Raises ScenarioError `unknown-option`."""
     asked = given[0] if given else ""
-    is_for_people = asked in _TYPED and not (asked == "plan" and _is_request(given[1:]))
+    is_for_people = asked in TYPED and not (asked == "plan" and _is_request(given[1:]))
     parsers: dict[str, argparse.ArgumentParser] = {}
-    parser = _parser(asked, parsers, with_flags=is_for_people)
+    parser = parser_of(asked, parsers, with_flags=is_for_people)
     if is_for_people:
         from kvcore.cli.words import with_engine_words
 
@@ -73,22 +73,22 @@ def _is_request(words: Sequence[str]) -> bool:
     return len(others) == 1 and is_file
 
 
-def _parser(
+def parser_of(
     asked: str, parsers: dict[str, argparse.ArgumentParser], *, with_flags: bool
 ) -> argparse.ArgumentParser:
     """The parser of the command `asked` alone, since each costs argparse time; of all for an unknown name."""
     parser = argparse.ArgumentParser(prog=PROGRAM, description=__doc__, formatter_class=_help)
     parser.add_argument("--version", action="version", version=f"%(prog)s {VERSION}")
     commands = parser.add_subparsers(required=True, metavar="command", prog=parser.prog)
-    for name, (run, text, arguments) in _COMMANDS.items():
-        if asked in _COMMANDS and name != asked:
+    for name, (run, text, arguments) in COMMANDS.items():
+        if asked in COMMANDS and name != asked:
             continue
         command = parsers[name] = commands.add_parser(name, help=text, formatter_class=_help)
         command.set_defaults(run=run)
-        if with_flags and name in _TYPED:
+        if with_flags and name in TYPED:
             from kvcore.cli.words import add_flags
 
-            run, arguments = _TYPED[name]
+            run, arguments = TYPED[name]
             command.set_defaults(run=run)
             places = (option.get("metavar", "") for word, option in arguments.items() if word[0] != "-")
             command.usage = f"{PROGRAM} {name} {' '.join(places)} [flags of the engine] [options]"
@@ -128,7 +128,7 @@ def _completion(arguments: argparse.Namespace) -> int:
     from kvcore.cli.completion import script
 
     parsers: dict[str, argparse.ArgumentParser] = {}
-    _parser("", parsers, with_flags=True)
+    parser_of("", parsers, with_flags=True)
     print(script(arguments.shell, parsers), end="")
     return 0
 
@@ -269,8 +269,8 @@ _CLOCK = {
     "--decode-tokens-per-second": {"type": float, "help": "in place of --bench: of one request"},
 }  # fmt: skip
 _IDS = {"type": _names, "default": (), "help": "catalogue ids, separated by commas"}
-_COMMANDS: Mapping[str, tuple[Callable[[argparse.Namespace], int], str, Mapping[str, Mapping[str, Any]]]] = {
-    "plan": (_plan, "requests in, memory plans out, as JSON", {
+COMMANDS: Mapping[str, tuple[Callable[[argparse.Namespace], int], str, Mapping[str, Mapping[str, Any]]]] = {
+    "plan": (_plan, "a model with flags, or requests as JSON -> memory plans", {
         **_REQUEST,
         "--jsonl": {"action": "store_true", "help": "one request a line, one result a line"},
     }),
@@ -362,7 +362,7 @@ _COMMANDS: Mapping[str, tuple[Callable[[argparse.Namespace], int], str, Mapping[
 """The function of each command, its help, and its arguments."""
 _MODEL = {"help": "a model, a folder with its config.json, a request as JSON; - is standard input"}
 _FORMAT = {"--format": {"choices": ("table", "json", "yaml"), "help": "table, if nothing is said"}}
-_TYPED: Mapping[str, tuple[Callable[[argparse.Namespace], int], Mapping[str, Mapping[str, Any]]]] = {
+TYPED: Mapping[str, tuple[Callable[[argparse.Namespace], int], Mapping[str, Mapping[str, Any]]]] = {
     "plan": (_later("people", "run_plan"), {
         "model": {"metavar": "MODEL", **_MODEL},
         **_FORMAT,
