@@ -7,6 +7,7 @@ import gc
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -206,9 +207,11 @@ def _sweep(arguments: argparse.Namespace) -> int:
     given = {name: value for name in SWEPT_FLAGS if (value := getattr(arguments, name)) is not None}
     sizes = tuple(dict.fromkeys(arguments.tensor_parallel_sizes))
     named = {"models": arguments.models, "accelerators": arguments.accelerators}
-    for swept in sweep_side_by_side(arguments.processes, **named, tensor_parallel_sizes=sizes, **given):
-        lines = json_lines(swept) if arguments.json else table_lines(swept, sizes)
-        sys.stdout.write("\n".join(lines) + "\n")
+    rows = sweep_side_by_side(arguments.processes, **named, tensor_parallel_sizes=sizes, **given)
+    with closing(rows):  # what is left of it ends with Ctrl-C, and with a reader that goes away
+        for swept in rows:
+            lines = json_lines(swept) if arguments.json else table_lines(swept, sizes)
+            sys.stdout.write("\n".join(lines) + "\n")
     return 0
 
 

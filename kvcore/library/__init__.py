@@ -7,7 +7,7 @@ import json
 import math
 import os
 import signal
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
@@ -162,7 +162,7 @@ def sweep(
     return asked.swept(asked.models)
 
 
-def sweep_side_by_side(processes: int, **asked: Any) -> Iterator[SweptModel]:
+def sweep_side_by_side(processes: int, **asked: Any) -> Generator[SweptModel, None, None]:
     """`sweep` with its models shared out among up to `processes` processes, for large sweeps; 0: one a CPU.
 
     Each process imports the calling program, which must therefore guard its own work by
@@ -174,7 +174,7 @@ def sweep_side_by_side(processes: int, **asked: Any) -> Iterator[SweptModel]:
         raise invalid("processes", processes, "it must be a whole number, or 0 for one on each CPU")
     whole = asked_sweep(**asked)
     workers = min(processes or cpus(), whole.cells // LEAST_CELLS)
-    return whole.shared_out(workers) if workers > 1 else whole.swept(whole.models)
+    return whole.shared_out(workers) if workers > 1 else (found for found in whole.swept(whole.models))
 
 
 def asked_sweep(
@@ -273,7 +273,7 @@ class AskedSweep(Struct, frozen=True, kw_only=True):
         """The same as a list, which another process can send back."""
         return list(self.swept(models))
 
-    def shared_out(self, workers: int) -> Iterator[SweptModel]:
+    def shared_out(self, workers: int) -> Generator[SweptModel, None, None]:
         """The rows of all models in their order, each of `workers` processes at some of them at a time."""
         from concurrent.futures import ProcessPoolExecutor
         from multiprocessing import get_context
