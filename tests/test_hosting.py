@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,9 @@ import streamlit
 import yaml
 
 from kvcore.workload import logs
+from pages.ui.fair import limits
 from pages.ui.shared import shell
+from tools import replica
 
 ROOT = Path(__file__).resolve().parents[1]
 HOSTING = ROOT / "docs" / "hosting"
@@ -169,13 +172,6 @@ def test_the_proxy_of_kubernetes_knows_every_replica() -> None:
     assert [(one["name"], one["files"]) for one in generated] == [("kv-planner-proxy", ["Caddyfile"])]
 
 
-SERVER_BYTES = 400 << 20
-"""Memory of the pages' server with many sessions, and of its uploads."""
-API_BYTES = 2 * (100 << 20)
-TEMPORARY_BYTES = 64 << 20
-"""Memory of files in /tmp."""
-
-
 def memory_limits() -> dict[str, int]:
     """Memory of a replica, in bytes."""
     (planner,) = pods()["kv-planner"]["containers"]
@@ -188,16 +184,81 @@ def memory_limits() -> dict[str, int]:
     return {name: int(re.sub(r"(?i)gi?$", "", text)) << 30 for name, text in written.items()}
 
 
-def test_counting_processes_fit_into_a_replica_beside_the_server() -> None:
+def test_everything_at_its_limit_fits_into_a_replica() -> None:
     """The kernel ends what a container takes above its limit, on Kubernetes all of it."""
-    apart = logs.MAX_AT_ONCE * (logs.MEMORY_BYTES + logs.PARQUET_MEMORY_BYTES)
-    limits = memory_limits()
-    assert len(limits) >= 4
-    for name, limit in limits.items():
-        assert SERVER_BYTES + API_BYTES + TEMPORARY_BYTES + apart <= limit, name
-    told = (ROOT / "docs" / "hosting.md").read_text()
+    found = memory_limits()
+    assert len(found) >= 4
+    assert set(found.values()) == {replica.REPLICA_BYTES}
+    assert sum(row.size for row in replica.rows()) <= replica.REPLICA_BYTES
+    text = (ROOT / "docs" / "hosting.md").read_text("utf-8")
+    assert replica.written(text) == text, "python -m tools.replica --write"
+    assert replica.table() in text
     for one in (logs.MEMORY_BYTES, logs.PARQUET_MEMORY_BYTES):
-        assert f"{one >> 20} MiB" in told
+        assert f"{one >> 20} MiB" in text
+
+
+def test_uploads_that_arrive_fit_into_the_temporary_folder_of_every_replica() -> None:
+    written = [one["tmpfs"][0] for name, one in COMPOSE["services"].items() if name != "proxy"]
+    sizes = [int(re.search(r"size=(\d+)m", text)[1]) << 20 for text in written]  # type: ignore[index]
+    (volume,) = pods()["kv-planner"]["volumes"]
+    assert volume["emptyDir"]["medium"] == "Memory"
+    sizes.append(int(volume["emptyDir"]["sizeLimit"].removesuffix("Mi")) << 20)
+    assert set(sizes) == {replica.TEMPORARY_BYTES}
+    assert limits.SPOOL_BYTES < replica.TEMPORARY_BYTES
+    assert limits.SPOOL_BYTES > 2 * 40 << 20
+
+
+def test_limits_of_streamlit_and_of_the_proxy_are_those_of_the_code() -> None:
+    server = tomllib.loads((ROOT / ".streamlit" / "config.toml").read_text())["server"]
+    assert server["maxUploadSize"] << 20 == limits.FILE_BYTES
+    assert server["maxWidgetStateSize"] == server["maxMessageSize"] == limits.MESSAGE_BYTES / 1e6
+    caddyfile = (HOSTING / "Caddyfile").read_text()
+    (size,) = re.findall(r"max_size (\d+)MB", caddyfile)
+    assert limits.FILE_BYTES <= int(size) * 1_000_000 < 1.1 * limits.FILE_BYTES
+    assert f"read_body {limits.UPLOAD_SECONDS:g}s" in caddyfile
+    told = (ROOT / "docs" / "hosting.md").read_text("utf-8")
+    for text in (
+        f"{limits.SESSION_BYTES >> 20} MiB of a session, {limits.CLIENT_BYTES >> 20} MiB of a client, "
+        f"{limits.KEPT_BYTES >> 20} MiB in all",
+        f"{limits.SPOOL_BYTES >> 20} MiB at a time, {limits.CLIENT_SPOOL_BYTES >> 20} MiB of a client; "
+        f"others wait up to {limits.SPOOL_WAIT_SECONDS:g} s; {limits.UPLOAD_SECONDS:g} s each",
+        f"{limits.CLIENT_SOCKETS} of a client, {limits.SOCKETS} in all; {limits.OPENED_BURST} opened at once, "
+        f"then {limits.OPENED_RATE:g} a second",
+        f"{limits.MESSAGE_BYTES / 1e6:g} MB; {limits.MESSAGES_BURST} at once, then {limits.MESSAGES_RATE:g} a second; "
+        f"one that goes on is told so, and closed after {limits.CLOSE_SECONDS:g} s",
+    ):
+        assert text in told, text
+
+
+def test_logs_are_bounded_and_nobody_gains_privileges() -> None:
+    for name, service in COMPOSE["services"].items():
+        assert service["security_opt"] == ["no-new-privileges:true"], name
+        assert set(service["logging"]["options"]) == {"max-size", "max-file"}, name
+
+
+def test_a_client_is_known_by_as_many_proxies_as_there_are() -> None:
+    for name, service in COMPOSE["services"].items():
+        if name != "proxy":
+            assert service["environment"]["KVPLANNER_PROXIES"] == "${KV_PROXIES:-1}", name
+    env = {one["name"]: one.get("value") for one in pods()["kv-planner"]["containers"][0]["env"]}
+    assert env["KVPLANNER_PROXIES"] == "2"
+    assert "FORWARDED_ALLOW_IPS" not in env
+    assert "KVPLANNER_PROXIES=1" in UNIT.read_text()
+    assert "--server.address=127.0.0.1" in UNIT.read_text()
+    assert "trusted_proxies {$KV_TRUSTED_PROXIES:" in (HOSTING / "Caddyfile").read_text()
+
+
+def test_kubernetes_lets_only_the_proxy_reach_a_replica() -> None:
+    (policy,) = (one["spec"] for one in KUBERNETES if one["kind"] == "NetworkPolicy")
+    names = {
+        one["metadata"]["name"]: one["spec"]["template"]["metadata"]["labels"]
+        for one in KUBERNETES
+        if one["kind"] in ("Deployment", "StatefulSet")
+    }
+    assert policy["podSelector"]["matchLabels"] == names["kv-planner"]
+    ((source,),) = (rule["from"] for rule in policy["ingress"])
+    assert source == {"podSelector": {"matchLabels": names["kv-planner-proxy"]}}
+    assert policy["policyTypes"] == ["Ingress", "Egress"]
 
 
 def test_a_process_that_is_out_of_memory_does_not_take_the_service_with_it() -> None:

@@ -9,6 +9,7 @@ import logging
 import random
 import tracemalloc
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -16,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from kvcore.base.errors import KvPlannerError, WorkloadError
+from kvcore.base.place import VARIABLE, place
 from kvcore.replay import trace
 from kvcore.replay.trace import Contents, TraceRequest, read_trace
 from kvcore.workload import layouts, logs, opening, records, timeline
@@ -109,12 +111,12 @@ class TestParquet:
             data = parquet(pa.table({"prompt_tokens": pa.array([5] * rows, pa.int64())}))
             assert opening._batch_rows(pq.ParquetFile(io.BytesIO(data)).metadata) == opening.BATCH_ROWS
 
-    def test_readers_take_turns(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_readers_take_turns(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.setattr(logs, "PLACE_SECONDS", 0.0)
+        monkeypatch.setenv(VARIABLE, str(tmp_path / "place"))
         data = parquet(pa.table({"prompt_tokens": [5, 6]}))
-        places = logs._PARQUET_PLACES
         with (
-            logs._place(places),
+            place(0),
             pytest.raises(WorkloadError) as refused,
         ):
             log(data)

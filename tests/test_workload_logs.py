@@ -13,6 +13,7 @@ import pytest
 import tokenizers
 
 from kvcore.base.errors import WorkloadError
+from kvcore.base.place import VARIABLE, place
 from kvcore.workload import logs as apart
 from kvcore.workload.logs import counted_apart
 
@@ -197,14 +198,15 @@ def test_the_end_of_the_process_tells_the_cause(
     assert code(words()) == expected
 
 
-def test_sizes_and_places_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sizes_and_places_are_bounded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(apart, "MAX_TOKENIZER_BYTES", 10)
     assert code(words()) == "input-too-large"
     monkeypatch.setattr(apart, "MAX_TOKENIZER_BYTES", 1 << 20)
     monkeypatch.setattr(apart, "MAX_LOG_BYTES", 10)
     assert code(words()) == "request-log-too-large"
     monkeypatch.setattr(apart, "MAX_LOG_BYTES", 1 << 20)
-    with apart._place():
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "place"))
+    with place(0):
         assert code(words()) == "tokenizer-busy"
     monkeypatch.setattr(apart, "find_spec", lambda name: None)
     assert code(words()) == "request-log-needs"

@@ -14,7 +14,7 @@ from asyncio.subprocess import PIPE, Process
 from collections.abc import Mapping
 from typing import Final
 
-from kvcore.api.limits import Settings
+from kvcore.api.limits import MIB, Settings
 from kvcore.api.line import Line, Turn
 from kvcore.api.operations import Answered, Asked
 from kvcore.api.worker import LENGTHS, frame
@@ -22,19 +22,22 @@ from kvcore.base.errors import ScenarioError
 
 GRACE_SECONDS: Final = 1.0
 """How long a question is still worked on whose client has gone: to end a worker and start another costs more."""
+LARGE_BODY_BYTES: Final = 4 * MIB
 START_SECONDS: Final = 1.0
 """What a worker's start counts for, for the client that made it necessary: about what it takes."""
 START: Final = """
 import os
 try:
     os.nice(5)
+    with open("/proc/self/oom_score_adj", "w") as score:
+        score.write("500")
 except (AttributeError, OSError):
     pass
 from kvcore.api.worker import main
 main()
 """
 """A worker's program: pages, where a person waits, go before answers to programs, and before a worker's imports. Logs
-that are counted apart (10) come after both."""
+that are counted apart (10) come after both. Where memory ends, the kernel ends those first, then a worker."""
 LONG: Final = frozenset(("batch", "sweep", "log", "workload", "check"))
 
 
@@ -88,7 +91,10 @@ class Pool:
             if isinstance(error, (TimeoutError, asyncio.IncompleteReadError, ConnectionError)):
                 raise ScenarioError("answer-too-slow", limit=f"{self.settings.cpu_seconds:g}") from None
             raise
-        self._idle.append(worker)
+        if len(asked.body) > LARGE_BODY_BYTES:
+            await self._replace(worker)  # it keeps the memory that a large log took
+        else:
+            self._idle.append(worker)
         return found
 
     async def _worker(self) -> Process:
@@ -115,6 +121,7 @@ class Pool:
     async def _replace(self, worker: Process) -> None:
         """Ends a worker and starts another, for which the next client then need not wait."""
         _end(worker)
+        await worker.wait()
         self._alive -= 1
         if not self._is_closed:
             self._idle.append(await self._started())

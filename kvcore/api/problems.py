@@ -43,6 +43,8 @@ _STATUS: Final[Mapping[str, int]] = {
     "api-waited": 503,
     "server-busy": 503,
     "parquet-busy": 503,
+    "tokenizer-busy": 503,
+    "log-busy": 503,
     "hub-busy": 503,
     "hub-timeout": 504,
 }

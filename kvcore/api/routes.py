@@ -44,6 +44,7 @@ from kvcore.api.operations import JSON, JSON_LINES, OPTIONS, Answered, Asked
 from kvcore.api.pool import Pool
 from kvcore.api.quotas import Allowances, Shares, client_of
 from kvcore.base.errors import KvPlannerError, ScenarioError, defect
+from kvcore.base.place import share_place
 from kvcore.version import VERSION
 
 Given = TypeVar("Given")
@@ -66,6 +67,7 @@ class Api:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
+        share_place()
         self.pool = Pool(settings)
         self.allowances = Allowances(rate=settings.rate, burst=settings.burst)
         self.bodies = Bodies(settings.body_seconds)

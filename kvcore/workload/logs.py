@@ -28,6 +28,7 @@ import msgspec
 from msgspec import Struct
 
 from kvcore.base.errors import KvPlannerError, WorkloadError
+from kvcore.base.place import place
 from kvcore.workload.layers import READING
 from kvcore.workload.opening import is_parquet
 from kvcore.workload.records import Progress, RequestLog, read_logs_here
@@ -51,11 +52,9 @@ PARQUET_CPU_SECONDS: Final = 60
 """CPU time for logs with a Parquet file: a million rows take half of it."""
 PARQUET_MEMORY_BYTES: Final = 512 << 20
 """Memory for logs with a Parquet file: 50 MiB of any kind take less."""
-MAX_AT_ONCE: Final = 1
-"""Logs counted by a tokenizer at once on the whole server, and logs with a Parquet file besides. Together with the
-server and its API they fit into the memory of a replica (docs/hosting.md)."""
 PLACE_SECONDS: Final = 60.0
-"""How long a log with a Parquet file waits for its turn; each is read within seconds."""
+"""How long a log with a Parquet file waits for its turn. One that is counted by a tokenizer does not wait: the one
+before it may take minutes."""
 MAX_ANSWER_BYTES: Final = 64 << 20
 PIECE_BYTES: Final = 1 << 18
 LOOK_SECONDS: Final = 0.2
@@ -68,9 +67,6 @@ _LIMITS: Final = (
 _NO_MEMORY: Final = re.compile(rb"memory allocation of \d+ bytes failed|std::bad_alloc")
 """Last words of Rust and C++ before they abort without memory; they abort for other faults as well."""
 _KEPT_VARIABLES: Final = ("PATH", "LANG", "LC_ALL", "SYSTEMROOT", "LD_LIBRARY_PATH")
-_PLACES: Final = threading.BoundedSemaphore(MAX_AT_ONCE)
-_PARQUET_PLACES: Final = threading.BoundedSemaphore(MAX_AT_ONCE)
-
 _SPARING: Final = {
     "TOKENIZERS_PARALLELISM": "false",
     "RAYON_NUM_THREADS": "1",
@@ -168,7 +164,7 @@ def read_apart(files: Sequence[bytes], reading: Reading, look: Look = lambda tak
     """
     if reading.max_bytes is not None and sum(map(len, files)) > reading.max_bytes:
         raise WorkloadError("request-log-too-large", limit=f"{reading.max_bytes >> 20} MiB")
-    with _place(_PARQUET_PLACES, "parquet-busy", PLACE_SECONDS):
+    with _place("parquet-busy", "", PLACE_SECONDS):
         parts = _parts(files, reading, PARQUET_CPU_SECONDS, PARQUET_MEMORY_BYTES)
         end = _exchange(parts, look, PARQUET_CPU_SECONDS)
     log = _log_of(end.answer)
@@ -216,15 +212,12 @@ def _log_of(answer: bytes) -> RequestLog | None:
 
 
 @contextmanager
-def _place(
-    places: threading.BoundedSemaphore = _PLACES, code: str = "tokenizer-busy", seconds: float = 0.0
-) -> Iterator[None]:
-    if not places.acquire(timeout=seconds):
-        raise WorkloadError(code, field="tokenizer" if places is _PLACES else "")
-    try:
+def _place(code: str = "tokenizer-busy", field: str = "tokenizer", seconds: float = 0.0) -> Iterator[None]:
+    """The server's one place for what takes much memory (docs/hosting.md has the sum). Raises WorkloadError `code`."""
+    with place(seconds) as is_mine:
+        if not is_mine:
+            raise WorkloadError(code, field=field)
         yield
-    finally:
-        places.release()
 
 
 def _exchange(parts: Sequence[bytes], look: Look, cpu_seconds: int) -> End:

@@ -11,6 +11,7 @@ from typing import Final
 from msgspec.structs import asdict, replace
 
 from kvcore.base.errors import CatalogueError, LogError, Notice, checked_text, shorten
+from kvcore.base.place import place
 from kvcore.base.units import GIB, ceil_div
 from kvcore.catalogue.accelerators import Vendor
 from kvcore.catalogue.names import Recognition, recognized, recognized_notice, recognized_start
@@ -27,6 +28,9 @@ from kvcore.evidence.log.npu_smi import Chip, chip_notices, fullest, read_chips
 from kvcore.evidence.log.phases import milestones
 from kvcore.scenario import Measured
 
+LARGE_LOG_BYTES: Final = 4 << 20
+"""A larger log takes a server's place for what takes much memory: 50 MiB of text take 240 MiB to read."""
+PLACE_SECONDS: Final = 60.0
 START_STEPS: Final = 1000
 """Steps of the search of one start for all formats."""
 EXPECTED: Final = "Model loading took, Available KV cache memory, GPU KV cache size, non-default args"
@@ -103,16 +107,25 @@ class StartupLog(LoggedArguments, frozen=True, kw_only=True):
 
 
 def read_log(given: str | bytes) -> StartupLog:
-    """The last start in a log.
+    """The last start in a log. On a server one large log is read at a time.
 
     Raises LogError: `log-too-large` above 50 MiB, `log-not-text` for binary data, `log-not-recognized` when no line
-    of an engine is in it.
+    of an engine is in it, `log-busy` where others are read for too long.
 
     Example:
         >>> log = read_log("INFO 07-01 [gpu_worker.py:298] Available KV cache memory: 52.80 GiB")
         >>> log.worst_rank.available_kv_gib.value, log.worst_rank.available_kv_gib.line_number
         (52.8, 1)
     """
+    if len(given) <= LARGE_LOG_BYTES:
+        return _read(given)
+    with place(PLACE_SECONDS) as is_mine:
+        if not is_mine:
+            raise LogError("log-busy")
+        return _read(given)
+
+
+def _read(given: str | bytes) -> StartupLog:
     log = clean_log(given if isinstance(given, bytes) else checked_text("log", given))
     starts = start_offsets(log)
     engine, card_name = engine_of(log), card_of(log)

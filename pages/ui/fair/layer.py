@@ -185,7 +185,7 @@ class Pages:
         if self._open.get(client, 0) >= limits.CLIENT_SOCKETS:
             return ScenarioError("too-many-sockets")
         if sum(self._open.values()) >= limits.SOCKETS:
-            return ScenarioError("server-busy")
+            return ScenarioError("api-busy")
         seconds = self._opening.wait_seconds(client, 1)
         return ScenarioError("too-many-requests", seconds=seconds) if seconds else None
 
