@@ -18,6 +18,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from kvcore.version import VERSION
+from tools import package
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 PROJECT: Final = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
@@ -34,6 +35,9 @@ APP_ONLY: Final = (
     "setuptools",
 )
 REQUEST: Final = {"model": "Qwen/Qwen3-32B", "accelerator": "H100-80GB", "max_model_len": 8192}
+UNREACHED: Final = (
+    "error sending request|dns error|Failed to fetch|No solution found|Could not connect|timed out"
+)
 CHINESE: Final = (
     "from kvcore.base.words import words, Language; print(words(Language.CHINESE)('{field} is missing'))"
 )
@@ -256,6 +260,26 @@ def test_the_notebook_runs(environment: Path, tmp_path: Path) -> None:
     printed = run(environment, tmp_path, "python", "-", given="\n".join(cells))
     assert printed.startswith("fits at 32,768 tokens")
     assert "unknown-field" in printed
+
+
+@pytest.mark.parametrize("version", package.PYTHONS)
+def test_the_wheel_alone_plans_on_each_python(version: str, wheel: Path, tmp_path: Path) -> None:
+    """With its dependencies from the package index, in an empty environment of another interpreter of this machine."""
+    found = dict(package.interpreters())
+    if version not in found:
+        pytest.skip(f"Python {version} is not on this machine")
+    try:
+        verdict = package.try_out(wheel, found[version], tmp_path)
+    except subprocess.CalledProcessError as failed:
+        said = f"{failed.stdout} {failed.stderr}"
+        if "pip" in failed.cmd and re.search(UNREACHED, said):
+            pytest.skip(f"the package index has nothing for Python {version}, or is not reached")
+        raise AssertionError(said) from failed
+    assert verdict == "fits"
+    said = run(tmp_path / "environment", tmp_path, "kvcore", "--version")
+    assert said == f"kvcore {VERSION}\n"
+    words = ("plan", "Qwen/Qwen3-32B", "--accelerator", "H100-80GB", "-tp", "2")
+    assert run(tmp_path / "environment", tmp_path, "kvcore", *words).startswith("✔ Fits")
 
 
 def test_a_command_whose_extra_is_missing_says_which(environment: Path, tmp_path: Path) -> None:

@@ -77,9 +77,10 @@ def try_out(wheel: Path, python: str, folder: Path) -> str:
     """Installs the wheel for an interpreter; returns the verdict of a plan made from `folder`."""
     environment = folder / "environment"
     uv = [sys.executable, "-m", "uv"]
-    subprocess.run([*uv, "venv", "--quiet", "--python", python, str(environment)], check=True)
+    caught: dict[str, Any] = {"check": True, "capture_output": True, "encoding": "utf-8"}
+    subprocess.run([*uv, "venv", "--quiet", "--python", python, str(environment)], **caught)
     own = str(environment / "bin" / "python")
-    subprocess.run([*uv, "pip", "install", "--quiet", "--python", own, str(wheel)], check=True)
+    subprocess.run([*uv, "pip", "install", "--quiet", "--python", own, str(wheel)], **caught)
     planned = subprocess.run(
         [environment / "bin" / "kvcore", "plan", "-"], input=json.dumps(REQUEST), cwd=folder, check=True,
         capture_output=True, encoding="utf-8",

@@ -127,7 +127,8 @@ def _zsh(parsers: Mapping[str, argparse.ArgumentParser]) -> Iterator[str]:
     yield f"  local -a cards=({' '.join(map(_quoted, _cards()))})"
     yield f"  local -a models=({' '.join(map(_quoted, catalogue.model_ids()))})"
     yield f"  if (( CURRENT == 2 )); then compadd {' '.join(parsers)} -- --version --help; return; fi"
-    yield "  case $words[2] in"
+    yield "  shift words; (( CURRENT-- ))"
+    yield "  case $words[1] in"
     for name, parser in parsers.items():
         yield f"  {name})"
         specs = []
