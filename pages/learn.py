@@ -1,7 +1,10 @@
 """Learn: the plan derived step by step, each with a question, a guess, the formula, the numbers, something to try."""
 
+import streamlit as st
+
 from kvcore.course import step_of
-from pages.ui.learn import answer, check, guess, look, practice, steps
+from kvcore.course.lesson import PICTURES
+from pages.ui.learn import answer, check, guess, look, own, pictures, practice, slides, steps
 from pages.ui.shared import notes, shell, state, undo
 
 shell.guard()
@@ -12,22 +15,46 @@ name = steps.chosen()
 
 look.present()
 notes.repairs(t)
-row = steps.way(name, t)
+head = st.container(key="learn_head")
 plan = steps.taught(planned, t)
+if name in PICTURES:
+    picture = pictures.picture(plan, name, t)
+    scene = pictures.scene_number(picture)
+    with head:
+        row = steps.way(name, steps.Inner(pictures.SCENE, scene, len(picture.scenes)), t)
+    with row:
+        steps.class_sheets(plan, t)
+    notes.scenario_line(plan, t)
+    steps.heading(name, t)
+    pictures.show(picture, t)
+    if scene == len(picture.scenes) - 1:
+        steps.further(name, t)
+    steps.ends(t, offers_undo=True)
+    st.stop()
+
+step = step_of(plan, name, t)
+is_revealed = guess.is_revealed(step)
+if look.is_presented():
+    shown = slides.slides(step, is_revealed, t)
+    number = slides.number(shown)
+    with head:
+        row = steps.way(name, steps.Inner(slides.PARAMETER, number, len(shown), first=1), t)
+    notes.scenario_line(plan, t)
+    steps.heading(name, t)
+    slides.show(shown[number], step, is_revealed, t)
+    st.stop()
+
+with head:
+    row = steps.way(name, steps.Inner(), t)
 with row:
     steps.class_sheets(plan, t)
-step = step_of(plan, name, t)
 notes.scenario_line(plan, t)
-steps.heading(name, step.content.question, t)
-is_revealed = guess.is_revealed(step)
-if step.name in look.OF_LOAD:
-    look.load(step, is_revealed, t)
-elif step.name not in look.WITHOUT_BAR:
-    answer.memory(step, is_revealed, t)
-if not look.is_crowded(step):
-    guess.idea(step.content, t)
+steps.heading(name, t)
+slides.picture(step, is_revealed, t)
+guess.idea(step.content, t)
 guess.ask(step, t)
 if is_revealed:
+    own.deployment(step, t)
     answer.equations(step, t)
     look.drawing(step, t)
     answer.curve(step, t)

@@ -7,16 +7,16 @@ from itertools import pairwise
 import pytest
 
 from kvcore.base.words import Language, words
-from kvcore.course import STEPS
-from kvcore.course.lesson import lesson_after, lesson_with, route_of, routes
+from kvcore.course import STEPS, StepName
+from kvcore.course.lesson import PICTURES, lesson_after, lesson_before, lesson_with, route_of, routes
 from kvcore.explain.reference import published_scores
 from kvcore.texts import PATHS, SYLLABUS
 
 
 def test_every_step_is_in_one_lesson_in_the_order_of_teaching() -> None:
-    assert tuple(step for lesson in SYLLABUS.values() for step in lesson.steps) == tuple(STEPS)
+    assert tuple(step for lesson in SYLLABUS.values() for step in lesson.steps) == (*PICTURES, *STEPS)
     assert list(SYLLABUS) == sorted(SYLLABUS)
-    assert {lesson_with(step) for step in STEPS} == set(SYLLABUS)
+    assert {lesson_with(step) for step in StepName} == set(SYLLABUS)
 
 
 @pytest.mark.parametrize("minutes", list(PATHS))
@@ -39,10 +39,19 @@ def test_each_step_of_a_route_is_found_by_its_number() -> None:
 
 
 def test_lessons_follow_each_other_to_the_end() -> None:
-    letters = ["a"]
+    letters = ["0"]
     while following := lesson_after(letters[-1]):
+        assert lesson_before(following) == letters[-1]
         letters.append(following)
     assert letters == list(SYLLABUS)
+    assert lesson_before("0") == ""
+
+
+@pytest.mark.parametrize("minutes", list(PATHS))
+def test_a_path_ends_with_the_class_itself_and_counts_tokens_before_requests(minutes: str) -> None:
+    steps = route_of(path=minutes).steps
+    assert steps[-1] is StepName.OWN
+    assert steps.index(StepName.POOL) < steps.index(StepName.REQUESTS)
 
 
 def test_published_scores_name_their_source_and_are_of_one_model_each() -> None:

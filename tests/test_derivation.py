@@ -15,7 +15,7 @@ from kvcore.base.units import GIB, KIB, MIB
 from kvcore.base.words import Language, words
 from kvcore.course import STEPS, Equation, Step, StepName, derivation
 from kvcore.course.answers import ANSWERS
-from kvcore.course.lesson import EXPLAINED, Prediction, Slip, judgement, part, prose
+from kvcore.course.lesson import EXPLAINED, PICTURES, Prediction, Slip, judgement, part, prose
 from kvcore.explain.numbers import any_cache
 from kvcore.planning import plan
 from kvcore.texts import LESSONS, QUESTIONS
@@ -368,6 +368,7 @@ def test_every_sentence_is_asked_for_and_every_key_is_there() -> None:
         *(f"quality-{one}" for one in ("under", "some", "many")),
     }
     built = {f"{name}-{said}" for name in STEPS for said in ("question", "idea", "guess")} | options
+    built |= {f"{name}-question" for name in PICTURES}
     built |= {slip.reason for answer in ANSWERS.values() for slip in answer.slips}
     built |= {one.unit for one in QUESTIONS.values() if one.unit in LESSONS}
     assert asked | built == set(LESSONS)

@@ -65,7 +65,7 @@ class TestWay:
         assert params(app)["step"] == "4"
 
     @pytest.mark.parametrize(
-        ("asked", "nearest"), [("0", 1), ("99", 18), ("-3", 1), ("x", 1), ("٣", 1), ("9" * 5000, 18)]
+        ("asked", "nearest"), [("0", 1), ("99", 19), ("-3", 1), ("x", 1), ("٣", 1), ("9" * 5000, 19)]
     )
     def test_a_missing_step_is_named_and_the_nearest_is_shown(self, asked: str, nearest: int) -> None:
         app = open_step(asked)
@@ -78,16 +78,29 @@ class TestWay:
         press(app, "Next")
         assert app.header[0].value == "3 · What does one token cost?"
         press(app, "Next")
+        assert app.header[0].value == "4 · How many tokens fit in the KV cache?"
+        press(press(app, "Next"), "Next")
         assert params(app)["path"] == "20"
+        assert app.header[0].value == "6 · Does your own deployment serve its users?"
         assert "Next" in {button.label for button in app.button if button.disabled}
 
     def test_a_lesson_ends_with_the_next_one(self) -> None:
         app = press(open_step(2, RULE_OF_THUMB | {"lesson": "g"}), "Next")
         assert app.header[0].value == "3 · What do fewer bits cost in quality?"
-        assert "Next" in {button.label for button in app.button if button.disabled}
         press(press(app, "Reveal"), "On to lesson h · Speculation")
         assert app.header[0].value == "1 · What does it take to guess ahead?"
         assert (params(app)["lesson"], params(app).get("step", "1")) == ("h", "1")
+        press(app, "Back")
+        assert app.header[0].value == "3 · What do fewer bits cost in quality?"
+        assert press(app, "Next").header[0].value == "1 · What does it take to guess ahead?"
+
+    def test_the_steps_are_chosen_by_their_titles(self) -> None:
+        app = open_step(1, RULE_OF_THUMB | {"path": "20"})
+        pager = app.selectbox(key="learn.pager.1")
+        assert pager.options[3] == "4 · How many tokens fit in the KV cache?"
+        pager.set_value(4)
+        checked(app.run())
+        assert app.header[0].value == "4 · How many tokens fit in the KV cache?"
 
     def test_a_route_is_chosen_at_the_same_step(self) -> None:
         app = open_step(StepName.TOKEN)
@@ -106,10 +119,10 @@ class TestWay:
     @pytest.mark.parametrize(
         ("given", "shown"),
         [
-            ({"lesson": "z"}, "1 · What does the start-up log say?"),
+            ({"lesson": "z"}, "1 · Does your own deployment serve its users?"),
             ({"lesson": "B"}, "1 · What does one token cost?"),
             ({"lesson": "7"}, "1 · What lives in GPU memory?"),
-            ({"path": "40", "step": "17"}, "10 · What breaks first?"),
+            ({"path": "40", "step": "17"}, "11 · Does your own deployment serve its users?"),
             ({"path": "9" * 5000}, "1 · What lives in GPU memory?"),
         ],
     )
@@ -125,6 +138,75 @@ class TestWay:
 
         assert "Back" in disabled(open_step(1))
         assert "Next" in disabled(open_step(len(STEPS)))
+
+
+class TestPictures:
+    def test_a_key_is_a_scene_and_the_last_leads_on(self) -> None:
+        app = open_step(1, RULE_OF_THUMB | {"lesson": "0"})
+        assert app.header[0].value == "1 · What does a token leave behind in the GPU?"
+        assert "cut into tokens" in html(app)
+        press(app, "Next")
+        assert params(app)["frame"] == "1"
+        assert "enters layer 1" in html(app)
+        assert "kv-new" in html(app)
+        for _ in range(4):
+            press(app, "Next")
+        assert "In 64 layers one token leaves" in html(app)
+        assert "kv-remember" in html(app)
+        press(app, "Next")
+        assert app.header[0].value.startswith("2 · Why keep it?")
+        assert params(app).get("frame", "0") == "0"
+        press(app, "Back")
+        assert app.header[0].value == "1 · What does a token leave behind in the GPU?"
+
+    def test_the_third_leads_to_lesson_a(self) -> None:
+        app = open_step(3, RULE_OF_THUMB | {"lesson": "0", "frame": "99"})
+        press(app, "On to lesson a · Where memory goes")
+        assert app.header[0].value == "1 · What lives in GPU memory?"
+        assert "frame" not in params(app)
+
+    def test_a_start_without_a_pool_has_a_sentence(self) -> None:
+        assert "no room for a KV cache" in html(open_step(3, TOO_BIG | {"lesson": "0"}))
+
+
+class TestSlides:
+    def walk(self, app: AppTest) -> list[str]:
+        found = []
+        while True:
+            found.append(params(app).get("slide", "1"))
+            step = app.header[0].value
+            press(app, "Next")
+            if app.header[0].value != step:
+                return found
+
+    def test_what_gives_the_answer_away_comes_after_it(self) -> None:
+        app = open_step(StepName.TOKEN, RULE_OF_THUMB | {"present": "true"})
+        assert "keeps one key and one value" in html(app)
+        press(app, "Next")
+        assert stacks(app)
+        press(app, "Next")
+        assert not app.latex
+        assert not stacks(app)
+        press(app, "Reveal")
+        press(app, "Next")
+        assert "What one token leaves behind in one layer" in html(app)
+        press(app, "Next")
+        assert len(app.latex) == 2
+
+    def test_hidden_answers_make_fewer_slides(self) -> None:
+        assert self.walk(open_step(StepName.TOKEN, RULE_OF_THUMB | {"present": "true"})) == ["1", "2", "3"]
+        shown = RULE_OF_THUMB | {"present": "true", "answers": "true"}
+        assert len(self.walk(open_step(StepName.TOKEN, shown))) > 6
+
+
+class TestOwn:
+    def test_the_verdict_and_the_link_come_with_the_answer(self) -> None:
+        app = open_step(StepName.OWN, RULE_OF_THUMB | {"wanted": "40"})
+        assert not app.code
+        press(app, "Reveal")
+        assert "20 of 40" in app.warning[0].value
+        assert "wanted=40" in app.code[0].value
+        assert "lesson" not in app.code[0].value
 
 
 class TestGuess:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from kvcore.base.term import as_term
 from kvcore.base.words import Language, words
-from kvcore.course import STEPS, StepName
+from kvcore.course import StepName
 from kvcore.course.answers import ANSWERS, Facts
 from kvcore.course.lesson import judgement
 from kvcore.course.questions import (
@@ -20,6 +20,7 @@ from kvcore.course.questions import (
     LATER,
     LETTERS,
     OPEN,
+    QUESTIONED,
     SCALES,
     SHOWN,
     Asked,
@@ -53,7 +54,7 @@ def test_each_step_asks_three_and_takes_the_answer_and_knows_the_slips(kind: str
     t = words(language)
     for seed in SEEDS:
         base = variant(planned(kind), seed)
-        for step in STEPS:
+        for step in QUESTIONED:
             found = asked(base, step, seed, language)
             # A block of a model with states alone may be longer than what requests share.
             assert len(found) == ASKED or (kind == "recurrent" and step is StepName.BLOCKS), (step, seed)
@@ -95,7 +96,7 @@ def test_every_rule_names_letters_and_hints_that_there_are() -> None:
         terms = (one.term, *(as_term(slip.rule(Facts())) for slip in one.slips))
         assert {name for term in terms for name in term.names} <= SYMBOLS.keys(), key
         assert {slip.reason for slip in one.slips} <= LESSONS.keys(), key
-    for step in STEPS:
+    for step in QUESTIONED:
         assert sum(one.step == step for one in QUESTIONS.values()) >= ASKED, step
 
 
@@ -166,7 +167,9 @@ class TestVariants:
 
 class TestScore:
     MARKED = st.lists(
-        st.tuples(st.sampled_from(STEPS), st.integers(0, ASKED - 1), st.sampled_from((AT_ONCE, LATER, SHOWN)))
+        st.tuples(
+            st.sampled_from(QUESTIONED), st.integers(0, ASKED - 1), st.sampled_from((AT_ONCE, LATER, SHOWN))
+        )
     )
 
     @given(MARKED)
@@ -175,23 +178,23 @@ class TestScore:
         for step, question, mark in given_marks:
             score = with_mark(score, step, question, mark)
             first.setdefault((step, question), mark)
-        for step in STEPS:
+        for step in QUESTIONED:
             for question, mark in enumerate(marks(score, step)):
                 assert mark == first.get((step, question), OPEN)
         by_hand = [mark for mark in first.values() if mark != SHOWN]
         assert right(score) == (len(by_hand), by_hand.count(AT_ONCE))
-        assert len(score) <= len(STEPS)
+        assert len(score) <= len(QUESTIONED)
         assert set(score) <= set(LETTERS)
 
     @given(st.text(max_size=40))
     def test_any_text_has_marks(self, text: str) -> None:
-        for step in STEPS:
+        for step in QUESTIONED:
             assert all(mark in range(4) for mark in marks(text, step))
 
 
 def test_no_question_asks_what_comes_to_nothing() -> None:
     for kind in KINDS:
-        for step in STEPS:
+        for step in QUESTIONED:
             for one in asked(planned(kind), step):
                 assert one.prediction.answer is not None
                 assert one.prediction.answer > 0

@@ -69,6 +69,12 @@ def served(planned: Plan) -> Served | None:
     )
 
 
+def served_at_once(planned: Plan) -> int:
+    """Whole requests of full length that run at once on all replicas of a plan, whatever is wanted."""
+    at_once = _per_replica(planned.verdict, planned.cache, planned.specs, planned.resolved.max_num_seqs)
+    return at_once * planned.scenario.parallel.data_parallel_size
+
+
 def served_by(numbers: Numbers, wanted: int) -> Served:
     """What a plan without explanations serves of `wanted`."""
     return Served(

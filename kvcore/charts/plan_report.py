@@ -34,6 +34,8 @@ from kvcore.wire.link import carries_configs
 
 SIGNS: Final = {"fits": "✔", "caution": "▲", "fails": "✖"}
 WIDE_COLUMN: Final = 2
+MOST_TICKS: Final = 12
+"""Most numbers on the scale of an empty bar."""
 MAX_QR_CHARACTERS: Final = 2953
 """Most bytes of a code with the least error correction. Source: ISO/IEC 18004, version 40-L."""
 QUIET_ZONE: Final = 4
@@ -409,6 +411,35 @@ def _requests(plan: Plan, t: Words) -> str:
 def _indented(*lines: str) -> list[str]:
     """An indented code block: no fence that a text could close."""
     return [f"    {line}" for line in lines]
+
+
+def qr_svg(text: str) -> str:
+    """The code as an inline SVG, black on white; "" for too long a text.
+
+    Example:
+        >>> qr_svg("https://example.org/?v=1")[:4], qr_svg("x" * 2954)
+        ('<svg', '')
+    """
+    if len(text.encode()) > MAX_QR_CHARACTERS:
+        return ""
+    code = segno.make_qr(text, error="l")
+    return code.svg_inline(border=QUIET_ZONE, dark="#000", light="#fff", omitsize=True)
+
+
+def empty_bar_svg(plan: Plan, t: Words) -> str:
+    """One GPU as an empty bar with a scale, for a class to draw the parts into; "" without a card."""
+    if plan.memory is None:
+        return ""
+    total = plan.memory.total.value / GIB
+    step = next(size for size in (1, 2, 5, 10, 20, 50) if total / size <= MOST_TICKS)
+    ticks = (
+        _line(x, BAR_TOP + BAR_SIZE, x, BAR_TOP + BAR_SIZE + 5, INK, "", 1)
+        + _text(x, BAR_TOP + BAR_SIZE + 18, str(at), "middle", INK)
+        for at in range(0, int(total) + 1, step)
+        for x in (1 + at / total * (WIDTH - 2),)
+    )
+    title = t("One GPU: {size}", size=gib_text(plan.memory.total.value))
+    return _drawing(BAR_HEIGHT, title, (_rectangle(1, WIDTH - 2, "#fff"), *ticks))
 
 
 def qr_image(text: str) -> str:

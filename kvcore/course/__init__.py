@@ -33,6 +33,7 @@ CONTENTS: Final[dict[StepName, tuple[Callable[[Lesson], Content], tuple[str, ...
     StepName.DRAFT: (precision_steps.draft_content, ()),
     StepName.GAIN: (precision_steps.gain_content, ()),
     StepName.LOG: (request_steps.log_content, ("log_line",)),
+    StepName.OWN: (request_steps.own_content, ()),
 }
 """The content of each step, and the corrections of the source documents that belong to it."""
 

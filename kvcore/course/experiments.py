@@ -146,6 +146,7 @@ MOVES: Final[dict[StepName, tuple[tuple[Callable[[Plan], Iterator[Move]], ...], 
     StepName.DRAFT: ((_other_batch,), (ACTIVATIONS, REQUESTS)),
     StepName.GAIN: ((_fewer_seats,), (ACTIVATIONS, REQUESTS)),
     StepName.LOG: ((_enough_cards, _half_length), (AVAILABLE, REQUESTS)),
+    StepName.OWN: ((_enough_cards, _half_length), (REQUEST, REQUESTS)),
 }
 """The moves to try in turn on each step, and the figures to look at; one of them has to change."""
 

@@ -23,8 +23,11 @@ from kvcore.texts import LESSONS, PATHS, SYLLABUS
 
 
 class StepName(StrEnum):
-    """The steps, in their order."""
+    """The moving pictures, then the steps, in their order."""
 
+    LAYERS = "layers"
+    REUSE = "reuse"
+    SHARING = "sharing"
     PARTS = "parts"
     BUDGET = "budget"
     WEIGHTS = "weights"
@@ -43,16 +46,20 @@ class StepName(StrEnum):
     DRAFT = "draft"
     GAIN = "gain"
     LOG = "log"
+    OWN = "own"
 
 
-STEPS: Final = tuple(StepName)
+PICTURES: Final = (StepName.LAYERS, StepName.REUSE, StepName.SHARING)
+"""The moving pictures of lesson 0: they have scenes and no formula, and no number in the whole course."""
+STEPS: Final = tuple(name for name in StepName if name not in PICTURES)
+_IN_ORDER: Final = tuple(StepName)
 BUDGET_LINE: Final = "budget"
 """The line of the budget on the memory bar, next to the names of its parts."""
 OUTSIDE: Final = frozenset(("system", "unused", BUDGET_LINE))
 _WITH_WEIGHTS: Final = OUTSIDE | {"weights"}
 _WITH_ACTIVATIONS: Final = _WITH_WEIGHTS | {"activations"}
 _WITH_OVERHEADS: Final = _WITH_ACTIVATIONS | {"framework", "cuda_graphs"}
-EXPLAINED: Final = {
+EXPLAINED: Final[dict[StepName, frozenset[str]]] = {
     StepName.PARTS: frozenset((*(part.name for part in PARTS), BUDGET_LINE)),
     StepName.BUDGET: OUTSIDE,
     StepName.WEIGHTS: _WITH_WEIGHTS,
@@ -285,7 +292,9 @@ class Route(Struct, frozen=True, kw_only=True):
             >>> route_of(path="20").number_of(StepName.BUDGET)
             2
         """
-        later = (at for at, step in enumerate(self.steps, 1) if STEPS.index(step) >= STEPS.index(name))
+        later = (
+            at for at, step in enumerate(self.steps, 1) if _IN_ORDER.index(step) >= _IN_ORDER.index(name)
+        )
         return next(later, len(self.steps))
 
 
@@ -327,3 +336,10 @@ def lesson_after(letter: str) -> str:
     letters = list(SYLLABUS)
     at = letters.index(letter) + 1
     return letters[at] if at < len(letters) else ""
+
+
+def lesson_before(letter: str) -> str:
+    """The letter of the lesson before; "" before the first."""
+    letters = list(SYLLABUS)
+    at = letters.index(letter)
+    return letters[at - 1] if at else ""

@@ -32,6 +32,8 @@ from kvcore.texts import LESSONS, QUESTIONS, Question
 
 ASKED: Final = 3
 """Questions of a step."""
+QUESTIONED: Final = tuple(step for step in STEPS if step is not StepName.OWN)
+"""Steps with questions: all but the one about the class's own deployment, which is a question itself."""
 SCALES: Final = {"GiB": GIB, "MiB": MIB, "KiB": KIB, "GB": GB}
 STEP_OF_UNITS: Final = 1024
 THOUSAND: Final = 1000

@@ -8,6 +8,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from kvcore.advice.target import served, served_at_once
 from kvcore.base.numbers import concurrency_text, count, gib_text, kib_text
 from kvcore.base.quantity import Grade, Quantity, Scope, Unit, explained, given
 from kvcore.base.term import least, left_of, most
@@ -306,6 +307,32 @@ def log_content(lesson: Lesson) -> Content:
         equations=equations(lesson.t, memory.available_kv),
         remarks=(*(f"`{line}`" for line in lines), lesson.say("log-check")),
     )
+
+
+def own_content(lesson: Lesson) -> Content:
+    """What the class's own deployment serves, and whether that is what it is to serve; three things to remember."""
+    base, say, held = lesson.plan, lesson.say, lesson.plan.cache
+    length = count(base.resolved.max_model_len)
+    content = replace(
+        lesson.content(StepName.OWN, unit=say("requests"), tokens=length),
+        points=(say("own-kept"), say("own-left"), say("own-waits")),
+    )
+    if base.memory is None:
+        return replace(content, missing=say("no-card"))
+    at_once = served_at_once(base)
+    content = content.answered(answer=float(at_once))
+    target = served(base)
+    if target is None:
+        said = say("own-no-target", count=count(at_once), tokens=length)
+    else:
+        key = "own-enough" if target.enough else "own-short"
+        said = say(key, count=count(target.total), wanted=count(target.wanted), tokens=length)
+    content = replace(content, remarks=(said,))
+    if held is None or not held.num_blocks or not held.groups:
+        return content
+    replicas = base.scenario.parallel.data_parallel_size
+    slips = (lesson.slip(float(at_once // replicas), "own-slip-replica"),) if replicas > 1 else ()
+    return replace(content.answered(slips=slips), equations=equations(lesson.t, held.figures.concurrency))
 
 
 def _wrong(slips: tuple[Slip, ...], right: Quantity) -> tuple[Slip, ...]:

@@ -8,18 +8,13 @@ from functools import partial
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from kvcore.course import STEPS, StepName
+from kvcore.texts import PATHS
+from pages.ui.learn.look import WITHOUT_BAR
 from tests.browser.conftest import at_rest, metrics, moved, pressed, settled, until
 
 pytestmark = pytest.mark.browser
 
 QUERY = "v=1&model=Qwen/Qwen3-32B&accelerator=H100-80GB&tensor_parallel_size=2&max_model_len=8192"
-
-
-IN_VIEW = """selector => {
-  const shown = document.querySelector(selector)?.getBoundingClientRect();
-  return !!shown && shown.bottom <= innerHeight;
-}"""
 
 
 FITS = "selector => document.querySelector(selector).scrollHeight <= innerHeight"
@@ -94,57 +89,80 @@ def revealed(page: Page) -> None:
     page.keyboard.press("Enter")
 
 
-def test_a_class_goes_from_the_first_step_to_the_last_with_the_keyboard_in_chinese(
-    server: str, browser: Browser
+SLIDE = "[data-testid=stMainBlockContainer]"
+FITS = f"() => document.querySelector('{SLIDE}').scrollHeight <= 720"
+MODELS = {
+    "20": "model=openai/gpt-oss-120b&accelerator=H100-80GB&tensor_parallel_size=2&max_model_len=131072",
+    "90": "model=Qwen/Qwen3-32B&accelerator=H100-80GB&tensor_parallel_size=2&max_model_len=8192",
+}
+
+
+@pytest.mark.parametrize(("path", "lang", "answers"), [("20", "en", True), ("90", "zh", False)])
+def test_every_slide_of_a_path_fits_a_projector(
+    server: str, browser: Browser, path: str, lang: str, answers: bool
 ) -> None:
-    """A projector of 1280 × 720: the question stands in view on every step, and the arrows keep walking."""
-    page = opened(
-        browser, f"{server}/learn?{QUERY}&lang=zh&present=true", viewport={"width": 1280, "height": 720}
-    )
-    for number, step in enumerate(STEPS, 1):
-        heading = page.locator("h2")
-        expect(heading).to_have_text(re.compile(rf"^{number} · .*[\u4e00-\u9fff]"))
+    """1280 × 720, by the keyboard from the first slide to the last, with all answers and before any."""
+    shown = f"&path={path}&lang={lang}&present=true{'&answers=true' if answers else ''}"
+    page = opened(browser, f"{server}/learn?{MODELS[path]}{shown}", viewport={"width": 1280, "height": 720})
+    following = page.locator(".st-key-learn-next button")
+    slides = 1
+    while following.is_enabled():
+        until(page, FITS)
+        moved(page, "ArrowRight")
         at_rest(page)
-        asked = page.locator(f".st-key-learn_guess_{step}")
-        until(page, IN_VIEW, f".st-key-learn_guess_{step} .kv-lesson")
-        if step in (StepName.BLOCKS, StepName.BATCHING):
-            moved(page, "n")
-        solution = asked.locator(".kv-solution")
-        pressed(page, partial(revealed, page), solution.is_visible)
-        assert "present=true" in page.url
-        if number < len(STEPS):
-            moved(page, "ArrowRight")
-    page.keyboard.press("ArrowRight")
-    at_rest(page)
-    expect(page.locator("h2")).to_have_text(re.compile(rf"^{len(STEPS)} · "))
+        slides += 1
+    until(page, FITS)
+    assert slides >= 3 * len(PATHS[path].steps) - len(WITHOUT_BAR)
+    page.context.close()
+
+
+def test_a_class_goes_through_a_step_with_the_keyboard_in_chinese(server: str, browser: Browser) -> None:
+    page = opened(
+        browser,
+        f"{server}/learn?{QUERY}&lang=zh&present=true&lesson=d",
+        viewport={"width": 1280, "height": 720},
+    )
+    expect(page.locator("h2")).to_have_text(re.compile(r"^1 · .*[\u4e00-\u9fff]"))
+    moved(page, "ArrowRight")
+    page.locator(".kv-timeline").wait_for()
+    assert page.locator(".kv-later").count() > 40
+    moved(page, "n")
+    page.wait_for_url("**frame=1**")
+    moved(page, "ArrowRight")
+    solution = page.locator(".st-key-learn_guess_batching .kv-solution")
+    pressed(page, partial(revealed, page), solution.is_visible)
+    moved(page, "ArrowRight")
+    page.locator(".katex-display").first.wait_for()
+    assert "present=true" in page.url
     moved(page, "ArrowLeft")
-    expect(page.locator("h2")).to_have_text(re.compile(rf"^{len(STEPS) - 1} · "))
+    solution.wait_for()
     page.context.close()
 
 
-def test_a_projector_shows_picture_and_question_of_each_step_in_english(
-    server: str, browser: Browser
-) -> None:
-    page = browser.new_context(locale="en-US", viewport={"width": 1280, "height": 720}).new_page()
-    for number, step in enumerate(STEPS, 1):
-        page.goto(f"{server}/learn?{QUERY}&present=true&step={number}")
-        expect(page.locator("h2")).to_have_text(re.compile(rf"^{number} · "))
-        waited(page)
-        until(page, IN_VIEW, f".st-key-learn_guess_{step} .kv-lesson")
-    page.context.close()
+KINDS = {
+    "full attention": "model=Qwen/Qwen3-32B&accelerator=H100-80GB&tensor_parallel_size=2&max_model_len=8192",
+    "windows": "model=google/gemma-3-27b-it&accelerator=H100-80GB&max_model_len=8192",
+    "latent, mixture": "model=deepseek-ai/DeepSeek-V3&accelerator=H200-141GB&tensor_parallel_size=8",
+}
 
 
-@pytest.mark.parametrize("lang", ["en", "zh"])
-@pytest.mark.parametrize("step", [StepName.BLOCKS, StepName.BATCHING])
-def test_a_load_and_its_question_need_no_scrolling_on_a_projector(
-    server: str, browser: Browser, step: StepName, lang: str
-) -> None:
-    number = STEPS.index(step) + 1
-    address = f"{server}/learn?{QUERY}&lang={lang}&present=true&step={number}"
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_moving_pictures_go_scene_by_scene(server: str, browser: Browser, kind: str) -> None:
+    address = f"{server}/learn?{KINDS[kind]}&lesson=0&present=true"
     page = opened(browser, address, viewport={"width": 1280, "height": 720})
-    page.locator(f".st-key-learn_guess_{step} button").last.wait_for()
-    page.locator(".st-key-learn-idea button").wait_for()
-    until(page, FITS, "[data-testid=stMainBlockContainer]")
+    captions = []
+    while not page.url.endswith("lesson=a") and "lesson=a&" not in page.url:
+        until(page, FITS)
+        captions.append(page.locator(".kv-said").inner_text())
+        if len(captions) == 4:
+            assert page.locator(".kv-new").count() > 4
+            moves = "() => getComputedStyle(document.querySelector('.kv-new')).animationName"
+            assert page.evaluate(moves) == "kv-comes"
+            page.emulate_media(reduced_motion="reduce")
+            assert page.evaluate(moves) == "none"
+        moved(page, "ArrowRight")
+        at_rest(page)
+    assert len(set(captions)) == len(captions) > 18
     page.context.close()
 
 
@@ -156,12 +174,12 @@ def test_the_arrows_walk_right_after_the_mouse_turned_the_presentation_on(
     page.get_by_role("button", name="End presentation").wait_for()
     at_rest(page)
     moved(page, "ArrowRight")
-    expect(page.locator("h2")).to_have_text(re.compile(r"^8 · "))
+    page.wait_for_url("**slide=2**")
     page.get_by_role("button", name="End presentation").click()
     page.get_by_role("button", name="Present", exact=True).wait_for()
     at_rest(page)
     moved(page, "ArrowLeft")
-    expect(page.locator("h2")).to_have_text(re.compile(r"^7 · "))
+    expect(page.locator("h2")).to_have_text(re.compile(r"^6 · "))
     page.context.close()
 
 

@@ -12,6 +12,7 @@ from kvcore.charts.drawings.drawing import Drawing, box, words_box
 from kvcore.engine import stage_layers
 from kvcore.explain.reference import WEIGHTS, PublishedScore, published_scores
 from kvcore.memory.shares import weight_shares
+from kvcore.memory.stages import loaded_architecture
 from kvcore.planning import Plan
 
 MOST_RANKS: Final = 16
@@ -104,7 +105,8 @@ def _part(one: str, several: str, whole: int, ranks: int, rank: int) -> str:
 
 def _said(plan: Plan, t: Words) -> Iterator[str]:
     parallel, ranks = plan.scenario.parallel, plan.scenario.parallel.tensor_parallel_size
-    shares = weight_shares(plan.architecture, plan.quantization, parallel, plan.resolved, plan.stage)
+    loaded = loaded_architecture(plan.architecture, plan.scenario, plan.resolved)
+    shares = weight_shares(loaded, plan.quantization, parallel, plan.resolved, plan.stage)
     if ranks > 1:
         yield t(
             "Cut over {ranks} cards by tensor parallelism: {size} of weights, a part on each.",
@@ -112,6 +114,13 @@ def _said(plan: Plan, t: Words) -> Iterator[str]:
             size=format_bytes(shares.divided),
         )
         yield t("Copied on each of them: {size} of weights.", size=format_bytes(shares.replicated))
+        if shares.otherwise:
+            yield t(
+                "On each of them besides: {size} of experts, or of parts that are neither cut evenly nor copied whole.",
+                size=format_bytes(shares.otherwise),
+            )
+        if plan.memory is not None:
+            yield t("Together on each card: {size} of weights.", size=format_bytes(plan.memory.weights.value))
         if plan.architecture.is_mla:
             yield t("Latent vectors belong to no head: every card keeps all of them.")
         elif 0 < plan.architecture.num_kv_heads < ranks:

@@ -29,6 +29,10 @@ USUAL_LATENT: Final = Mla(kv_lora_rank=512, qk_rope_head_dim=64)
 qk_rope_head_dim)."""
 MOST_DRAWN: Final = 256
 """Most query heads drawn one by one: a config from outside may name any number."""
+IN_A_ROW: Final = 16
+"""Query heads of a row: rows of all panels compare."""
+LATENT_COLUMNS: Final = 2
+"""Columns of a latent vector: in DeepSeek-V3 its 576 numbers are about as many as the 2 × 256 of two heads."""
 _BITS: Final = 8
 
 
@@ -154,13 +158,26 @@ def _panel(panel: HeadsPanel, most: float, t: Words) -> str:
 
 
 def _groups(panel: HeadsPanel) -> str:
-    """The query heads above what each group keeps; "" where there are too many to draw."""
+    """Rows of sixteen query heads, each group above what it keeps, all on one scale; "" where there are too many."""
     if panel.query_heads > MOST_DRAWN:
         return ""
-    kept = panel.kept or 1
-    each = panel.query_heads // kept
-    dots = '<i class="kv-query"></i>' * each + '<b class="kv-head"></b>'
-    return box("kv-head-group", dots, variables=f"--heads:{each}") * kept
+    each = panel.query_heads // (panel.kept or 1)
+    rows = []
+    for first in range(0, panel.query_heads, IN_A_ROW):
+        heads = range(first, min(first + IN_A_ROW, panel.query_heads))
+        dots = '<i class="kv-query"></i>' * len(heads)
+        # What a group keeps stands under its last query head's row, as wide as one head of it is.
+        ends = [at for at in heads if (at + 1) % each == 0]
+        kept = "".join(_kept(panel, at, each, first) for at in ends)
+        rows.append(box("kv-query-row", dots + kept))
+    return "".join(rows)
+
+
+def _kept(panel: HeadsPanel, last: int, each: int, first: int) -> str:
+    """The key and value of the group that ends with query head `last`, or the latent vector, at its first column."""
+    at = max(last + 1 - each, first) - first
+    wide = 1 if panel.kept else LATENT_COLUMNS
+    return f'<b class="kv-kv-head" style="grid-column:{at + 1} / span {wide}"></b>'
 
 
 def _size(panel: HeadsPanel, t: Words) -> str:

@@ -112,6 +112,8 @@ def _said(name: str, cell: Cell, t: Words) -> str:
     return f"{name}: {_doing(cell, t)}"
 
 
+_LATER: Final = '<i class="kv-step kv-later"></i>'
+"""A step that is still to come."""
 MEANINGS: Final = {
     State.PREFILL: msg("prefill: a chunk of the prompt, limited by compute"),
     State.DECODE: msg("decode: one token, limited by memory bandwidth"),
@@ -121,7 +123,7 @@ MEANINGS: Final = {
 
 
 def timeline_drawing(room: Classroom, step: int, t: Words) -> Drawing:
-    """A row for each request, a column for each step; the numbers are computed tokens."""
+    """A row for each request, a column for each step up to this one; the numbers are computed tokens."""
     now = min(step, len(room.frames) - 1)
     head = "".join(
         f'<b class="kv-step{" kv-present" if frame.step == now else ""}">{frame.step}</b>'
@@ -129,28 +131,33 @@ def timeline_drawing(room: Classroom, step: int, t: Words) -> Drawing:
     )
     rows = words_box("kv-request-name", "") + box("kv-steps", head)
     for name in room.names:
-        cells = "".join(_cell(frame.cells[name], is_now=frame.step == now, t=t) for frame in room.frames)
+        cells = "".join(
+            _cell(frame.cells[name], is_now=frame.step == now, t=t) if frame.step <= now else _LATER
+            for frame in room.frames
+        )
         rows += box(f"kv-request-name kv-of-{name}", escape(name)) + box("kv-steps", cells)
-    sums = "".join(f'<b class="kv-step">{frame.tokens or ""}</b>' for frame in room.frames)
+    sums = "".join(
+        f'<b class="kv-step">{(frame.tokens if frame.step <= now else 0) or ""}</b>' for frame in room.frames
+    )
     rows += words_box("kv-request-name", "Σ") + box("kv-steps", sums)
     legend = "".join(
         f'<li><span class="kv-swatch kv-state-{state}"></span>{escape(t(text))}</li>'
         for state, text in MEANINGS.items()
     )
-    found = tuple(_found_in_cache(room, t))
+    found = tuple(_found_in_cache(room, now, t))
     steps = f"--steps:{len(room.frames)}"
     return Drawing(
         title=t("Tokens computed in each step, {budget} at most", budget=count(room.chunk)),
         html=box("kv-timeline", rows, variables=steps)
         + words_box("kv-soft", sentences(t, found))
         + f'<ul class="kv-legend kv-wrapping">{legend}</ul>',
-        alternative=listed(t, (*(_said_of_steps(name, room, t) for name in room.names), *found)),
+        alternative=listed(t, (*(_said_of_steps(name, room, now, t) for name in room.names), *found)),
     )
 
 
-def _found_in_cache(room: Classroom, t: Words) -> Iterator[str]:
-    """A sentence for each request that computes fewer tokens because the cache has the rest."""
-    for before, frame in pairwise(room.frames):
+def _found_in_cache(room: Classroom, now: int, t: Words) -> Iterator[str]:
+    """A sentence for each request that computes fewer tokens because the cache has the rest, up to the step `now`."""
+    for before, frame in pairwise(room.frames[: now + 1]):
         for name, cell in frame.cells.items():
             if cell.hit_tokens and cell.tokens:
                 text = _FOUND_AGAIN if before.cells[name].state is State.PREEMPTED else _FOUND
@@ -180,8 +187,8 @@ def _cell(cell: Cell, *, is_now: bool, t: Words) -> str:
     return f'<i class="kv-step kv-state-{cell.state}{present}" title="{name}">{cell.tokens or ""}</i>'
 
 
-def _said_of_steps(name: str, room: Classroom, t: Words) -> str:
-    cells = [frame.cells[name] for frame in room.frames]
+def _said_of_steps(name: str, room: Classroom, now: int, t: Words) -> str:
+    cells = [frame.cells[name] for frame in room.frames[: now + 1]]
     steps = {state: sum(cell.state is state for cell in cells) for state in State}
     return t(
         "{name}: {prefill} {prefill:step|steps} of prefill, {decode} of decode, {waiting} waiting, "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from html import escape
+from typing import Final
 
 import streamlit as st
 
@@ -18,6 +19,8 @@ from kvcore.course import Equation, Step, StepName
 from kvcore.course.lesson import prose
 from kvcore.explain.numbers import GRADES, SCOPES
 from pages.ui.shared import drawings, elements
+
+ALL: Final = slice(None)
 
 
 def memory(step: Step, is_revealed: bool, t: Words) -> None:
@@ -39,19 +42,29 @@ def _looks(t: Words) -> None:
 
 
 def equations(step: Step, t: Words) -> None:
-    """Each equation with its letters, its result, its grade and its source."""
-    content = step.content
-    if content.missing:
-        st.info(content.missing, icon=":material/info:")
-    if content.equations:
+    """Each equation with its letters, its result, its grade and its source, and what follows from them."""
+    if step.content.missing:
+        st.info(step.content.missing, icon=":material/info:")
+    formulas(step, t)
+    remarks(step, t)
+
+
+def formulas(step: Step, t: Words, which: slice = ALL) -> None:
+    """Equations of a step, two in a row."""
+    shown = step.content.equations[which]
+    if shown:
         with st.container(key="learn_equations"):
-            grid = st.grid(min(2, len(content.equations)), min_column_width=330)
-            for one in content.equations:
+            grid = st.grid(min(2, len(shown)), min_column_width=330)
+            for one in shown:
                 with grid.cell(), st.container(border=True, height="stretch", gap="xsmall"):
                     _equation(one, t)
-    if content.remarks:
-        remarks = "".join(f"<p>{prose(text, t)}</p>" for text in content.remarks)
-        st.html(f'<div class="kv-lesson kv-remarks">{remarks}</div>')
+
+
+def remarks(step: Step, t: Words) -> None:
+    """What follows from the equations of a step."""
+    if step.content.remarks:
+        said = "".join(f"<p>{prose(text, t)}</p>" for text in step.content.remarks)
+        st.html(f'<div class="kv-lesson kv-remarks">{said}</div>')
 
 
 def _equation(one: Equation, t: Words) -> None:

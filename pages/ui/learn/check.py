@@ -10,13 +10,14 @@ from msgspec import Struct
 from kvcore.base.numbers import answer_text, count
 from kvcore.base.words import Words
 from kvcore.charts import summary
-from kvcore.course import STEPS, Step, StepName
+from kvcore.course import Step, StepName
 from kvcore.course.lesson import judgement, prose
 from kvcore.course.questions import (
     ASKED,
     AT_ONCE,
     LATER,
     OPEN,
+    QUESTIONED,
     SHOWN,
     Asked,
     marks,
@@ -41,8 +42,14 @@ class Place(Struct, frozen=True, kw_only=True):
     name: str
 
 
-def step_questions(step: Step, t: Words) -> None:
-    """The questions of a step; their solutions instead with `reveal=1` in the link."""
+def count_of(step: Step, t: Words) -> int:
+    """How many questions a step has."""
+    seed = state.page_parameter("seed")
+    return len(questions(variant(step.plan, seed), step.name, seed, t))
+
+
+def step_questions(step: Step, t: Words, *, only: int | None = None) -> None:
+    """The questions of a step, or one of them; their solutions instead with `reveal=1` in the link."""
     seed = state.page_parameter("seed")
     asked_of = variant(step.plan, seed)
     found = questions(asked_of, step.name, seed, t)
@@ -54,6 +61,8 @@ def step_questions(step: Step, t: Words) -> None:
         st.caption(t("Variant {seed}: {line}", seed=count(seed), line=varied))
     given = marks(state.page_parameter("score"), step.name)
     for number, one in enumerate(found):
+        if only is not None and number != only:
+            continue
         place = Place(step=step.name, number=number, seed=seed, name=one.name)
         with st.container(border=True, key=f"learn_question_{number}", gap="small"):
             st.html(f'<div class="kv-lesson"><b>{prose(one.prediction.question, t)}</b></div>')
@@ -78,7 +87,7 @@ def score_line(t: Words) -> None:
             t(
                 "Right so far: {right} of {all}, {once} of them at once. The score is in this page\u2019s link alone.",
                 right=count(found),
-                all=count(ASKED * len(STEPS)),
+                all=count(ASKED * len(QUESTIONED)),
                 once=count(at_once),
             ),
             width="content",

@@ -16,7 +16,6 @@ from kvcore.course import Step, StepName
 from kvcore.course.classroom import CHUNKS, Classroom, classroom
 from kvcore.course.request_steps import EXAMPLE_TOKENS
 from kvcore.planning import Plan
-from pages.ui.learn import guess
 from pages.ui.shared import state
 
 STYLE: Final = Path(__file__).with_name("drawings.css")
@@ -24,6 +23,7 @@ PRESENTER: Final = Path(__file__).with_name("present.css")
 OF_PLAN: Final[dict[StepName, Callable[[Plan, Words], Drawing | None]]] = {
     StepName.TOKEN: drawings.heads_drawing,
     StepName.POOL: drawings.pages_drawing,
+    StepName.BLOCKS: lambda _, t: drawings.last_block_drawing(EXAMPLE_TOKENS, t),
     StepName.REQUESTS: drawings.lengths_drawing,
     StepName.CARDS: drawings.cards_drawing,
     StepName.QUALITY: drawings.quality_drawing,
@@ -60,32 +60,30 @@ def switch(key: str, t: Words) -> None:
     )
 
 
-def is_crowded(step: Step) -> bool:
-    """Whether drawing, idea and question together exceed a projector's height."""
-    return step.name in OF_LOAD and is_presented()
+def drawn(step: Step, t: Words) -> Drawing | None:
+    """The drawing of a step, where it has one and the plan has the data."""
+    draw = OF_PLAN.get(step.name)
+    return draw(step.plan, t) if draw is not None else None
 
 
 def drawing(step: Step, t: Words) -> None:
-    """The drawing of a step, where it has one and the plan has the data."""
+    """Shows the drawing of a step, where it has one."""
     st.html(STYLE)
-    draw = OF_PLAN.get(step.name)
-    found = draw(step.plan, t) if draw is not None else None
+    found = drawn(step, t)
     if found is not None:
         st.html(found.figure)
 
 
-def load(step: Step, is_revealed: bool, t: Words) -> None:
+def load(step: Step, t: Words) -> None:
     """A small load under the engine's own rules, step by step; it does not give the answer away."""
     st.html(STYLE)
-    if step.name is StepName.BLOCKS and is_revealed:
-        st.html(drawings.last_block_drawing(EXAMPLE_TOKENS, t).figure)
     room = classroom(step.plan.resolved.version, chunk=state.page_parameter(CHUNK))
     frame = min(state.page_parameter(FRAME), len(room.frames) - 1)
     _controls(step, room, frame, t)
     if step.name is StepName.BATCHING:
         st.html(drawings.timeline_drawing(room, frame, t).figure)
-    # A projector has no room for both and the question: the pool is the drawing of the step before.
-    if step.name is StepName.BLOCKS or is_revealed or not is_presented():
+    # A projector has no room for both: the pool is the picture of the step before.
+    if step.name is StepName.BLOCKS or not is_presented():
         st.html(drawings.pool_drawing(room, frame, t).figure)
 
 
@@ -113,7 +111,3 @@ def _controls(step: Step, room: Classroom, frame: int, t: Words) -> None:
                 required=True,
                 **state.bound(CHUNK, "learn.chunk", takes="default"),
             )
-        # A projector has no room for the idea next to load and question: it opens on demand.
-        if is_crowded(step):
-            with st.popover(t("The idea"), icon=":material/lightbulb:", key="learn.idea"):
-                guess.idea(step.content, t)

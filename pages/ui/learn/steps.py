@@ -4,6 +4,7 @@ class's sheets."""
 from __future__ import annotations
 
 from html import escape
+from typing import Any, NamedTuple
 
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
@@ -14,18 +15,18 @@ from kvcore.base.words import Words
 from kvcore.charts import summary
 from kvcore.charts.handout import Links, handout_html
 from kvcore.course import StepName
-from kvcore.course.lesson import Route, lesson_after, lesson_with, route_of, routes
+from kvcore.course.lesson import PICTURES, Route, lesson_after, lesson_before, lesson_with, route_of, routes
 from kvcore.course.request_steps import FAILURES
 from kvcore.explain.reference import POST_MORTEM, RULE_OF_THUMB
 from kvcore.planning import Plan, plan
-from kvcore.texts import SYLLABUS
+from kvcore.texts import LESSONS, SYLLABUS
 from kvcore.wire import link
-from pages.ui.learn import check, guess, look
+from pages.ui.learn import check, guess, look, slides
 from pages.ui.shared import elements, net, notes, numbers, share_link, shell, state, undo
 from pages.ui.shared.parameters import LARGEST_SEED
 
 PARAMETER = "step"
-PAGINATION = "learn.pagination"
+PAGER = "learn.pager"
 ROUTE = "learn.route"
 
 
@@ -39,51 +40,113 @@ def chosen() -> StepName:
     return route().at(state.page_parameter(PARAMETER))
 
 
-def way(name: StepName, t: Words) -> DeltaGenerator:
-    """The choice of the route, then back, next and the step numbers. The arrow keys press the two buttons. Returns the
-    first row, for controls of the whole route.
+class Inner(NamedTuple):
+    """A place inside a step that has several slides or scenes."""
+
+    parameter: str = ""
+    """The page parameter that says it."""
+    at: int = 0
+    """The number of the slide or scene, from 0 on."""
+    of: int = 1
+    """How many there are."""
+    first: int = 0
+    """The parameter's value for the first."""
+
+
+def way(name: StepName, inner: Inner, t: Words) -> DeltaGenerator:
+    """The choice of the route, then back, next and the steps by their titles; the arrow keys press the two buttons.
 
     Gives the first row, for what else belongs to the whole of it.
     """
     on = route()
-    number, last = on.number_of(name), len(on.steps)
+    number = on.number_of(name)
     row = st.container(horizontal=True, key="learn_route", vertical_alignment="center", gap="small")
     with row:
         _routes(on, t)
-        guess.switch(t)
-        check.score_line(t)
+        if name not in PICTURES:
+            guess.switch(t)
+            check.score_line(t)
         if not look.is_presented():
             look.switch("learn.present", t)
     with st.container(horizontal=True, key="learn_way", vertical_alignment="center", gap="small"):
-        st.button(
-            t("Back"),
-            key="learn.back",
-            shortcut="Left",
-            disabled=number == 1,
-            on_click=_go,
-            args=(number - 1,),
-        )
-        st.button(
-            t("Next"),
-            key="learn.next",
-            shortcut="Right",
-            disabled=number == last,
-            on_click=_go,
-            args=(number + 1,),
-        )
-        if last > 1:
-            # A key of its own for each step: a seeded pagination warns of its default, which it always has.
-            st.pagination(
-                last,
-                default=number,
-                max_visible_pages=last,
-                key=f"{PAGINATION}.{number}",
-                on_change=_picked,
-                args=(number,),
+        for key, label, shortcut, to in (
+            ("learn.back", t("Back"), "Left", _before(on, number, inner)),
+            ("learn.next", t("Next"), "Right", _after(on, number, inner)),
+        ):
+            st.button(
+                label,
+                key=key,
+                shortcut=shortcut,
+                disabled=to is None,
+                on_click=state.set_page_parameters,
+                args=(to or {},),
             )
         if look.is_presented():
+            st.caption(_place(on, number, inner, t), width="content")
             look.switch("learn.present", t)
+        elif len(on.steps) > 1:
+            _pager(on, number, t)
     return row
+
+
+def _before(on: Route, number: int, inner: Inner) -> dict[str, Any] | None:
+    """What goes back by one slide, scene, step or lesson; None at the very beginning."""
+    if inner.at:
+        return {inner.parameter: inner.first + inner.at - 1}
+    if number > 1:
+        return _step(on, number - 1)
+    earlier = lesson_before(on.lesson) if on.lesson else ""
+    onto = route_of(lesson=earlier)
+    return {"lesson": earlier, **_step(onto, len(onto.steps))} if earlier else None
+
+
+def _after(on: Route, number: int, inner: Inner) -> dict[str, Any] | None:
+    """What goes on by one slide, scene, step or lesson; None at the very end."""
+    if inner.at < inner.of - 1:
+        return {inner.parameter: inner.first + inner.at + 1}
+    if number < len(on.steps):
+        return _step(on, number + 1)
+    later = lesson_after(on.lesson) if on.lesson else ""
+    return {"lesson": later, **_step(route_of(lesson=later), 1)} if later else None
+
+
+def _step(on: Route, number: int) -> dict[str, Any]:
+    """A step from its first slide or scene on; the small engine of two steps stays where it is."""
+    is_picture = on.at(number) in PICTURES
+    return {
+        PARAMETER: number,
+        slides.PARAMETER: None,
+        **({"frame": None} if is_picture or on.lesson in ("0", "a") else {}),
+    }
+
+
+def _place(on: Route, number: int, inner: Inner, t: Words) -> str:
+    said = t("Step {number} of {count}", number=str(number), count=str(len(on.steps)))
+    if inner.of < 2:
+        return said
+    return f"{said} · {inner.at + 1} / {inner.of}"
+
+
+def _pager(on: Route, number: int, t: Words) -> None:
+    """The steps by their titles."""
+    numbers = list(range(1, len(on.steps) + 1))
+    # A key of its own for each step: it shows the step that the buttons have gone to.
+    key = f"{PAGER}.{number}"
+    st.selectbox(
+        t("Step"),
+        numbers,
+        format_func=lambda one: f"{one} · {title(on.at(one), t)}",
+        index=number - 1,
+        key=key,
+        label_visibility="collapsed",
+        width=430,
+        on_change=net.taking(key, lambda one: state.set_page_parameters(_step(on, one)), numbers),
+    )
+
+
+def title(name: StepName, t: Words) -> str:
+    """The question of a step, which is its title."""
+    return t(LESSONS[f"{name}-question"].text)
 
 
 def _routes(on: Route, t: Words) -> None:
@@ -109,21 +172,17 @@ def _take_route(chosen_key: str) -> None:
     path, _, lesson = chosen_key.partition("/")
     onto = route_of(lesson=lesson, path=path)
     number = onto.number_of(chosen()) if chosen() in onto.steps or not lesson else 1
-    state.set_page_parameters({"lesson": lesson, "path": path, PARAMETER: number})
+    state.set_page_parameters({"lesson": lesson, "path": path, **_step(onto, number)})
 
 
-def heading(name: StepName, question: str, t: Words) -> None:
+def heading(name: StepName, t: Words) -> None:
     """The lesson of a step, then its number on the route and its question."""
     letter = lesson_with(name)
-    steps = SYLLABUS[letter].steps
     words = f"{letter} · {t(SYLLABUS[letter].title)}"
-    if len(steps) > 1:
-        at = t("{number} of {count}", number=str(steps.index(name.value) + 1), count=str(len(steps)))
-        words = f"{words} · {at}"
-    if steps[0] == name.value:
+    if SYLLABUS[letter].steps[0] == name.value:
         words = f"{words} · {t(SYLLABUS[letter].about)}"
     st.html(f'<div class="kv-kicker">{escape(words)}</div>')
-    st.header(f"{route().number_of(name)} · {question}", anchor=False)
+    st.header(f"{route().number_of(name)} · {title(name, t)}", anchor=False)
 
 
 def further(name: StepName, t: Words) -> None:
@@ -139,8 +198,8 @@ def further(name: StepName, t: Words) -> None:
                 t("On to step {number}", number=str(number + 1)),
                 key="learn.further",
                 icon=":material/arrow_forward:",
-                on_click=_go,
-                args=(number + 1,),
+                on_click=state.set_page_parameters,
+                args=(_step(on, number + 1),),
             )
         else:
             st.button(
@@ -148,7 +207,7 @@ def further(name: StepName, t: Words) -> None:
                 key="learn.further",
                 icon=":material/arrow_forward:",
                 on_click=state.set_page_parameters,
-                args=({"lesson": following, PARAMETER: 1},),
+                args=({"lesson": following, **_step(route_of(lesson=following), 1)},),
             )
 
 
@@ -176,17 +235,6 @@ def ends(t: Words, *, offers_undo: bool) -> None:
             + " "
             + t("“Qwen3-32B on 8 × RTX 4090”, by yorickbao, CC BY 4.0.")
         )
-
-
-@net.callback
-def _go(number: int) -> None:
-    """Callback: goes to a step by its number, as the browser may report one press twice."""
-    state.set_page_parameter(PARAMETER, number)
-
-
-@net.callback
-def _picked(number: int) -> None:
-    _go(st.session_state[f"{PAGINATION}.{number}"])
 
 
 @net.callback
@@ -223,7 +271,7 @@ def _example() -> Plan:
     return plan(link.decode({name: str(value) for name, value in link.START.items()}).scenario)
 
 
-OF_ONE_PERSON = ("score", "answers", "reveal", "present", "frame", "seed")
+OF_ONE_PERSON = ("score", "answers", "reveal", "present", "frame", "slide", "seed")
 """Page parameters of one person, which a class's link leaves out."""
 
 
@@ -262,10 +310,10 @@ def class_sheets(plan: Plan, t: Words) -> None:
 
 
 def _links() -> Links:
-    seed = str(state.page_parameter("seed") or 1)
+    """The links of the sheets, both with the seed that the sheets have."""
     cleared: dict[str, str | None] = dict.fromkeys(OF_ONE_PERSON)
-    solved = str(state.page_parameter("seed")) if state.page_parameter("seed") else None
+    seed = str(state.page_parameter("seed"))
     return Links(
         students=share_link.address("learn", {**cleared, "seed": seed}),
-        solutions=share_link.address("learn", {**cleared, "seed": solved, "reveal": "1"}),
+        solutions=share_link.address("learn", {**cleared, "seed": seed, "reveal": "1"}),
     )

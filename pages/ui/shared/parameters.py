@@ -99,7 +99,8 @@ def _step(name: str, text: str) -> int:
 
 
 def _steps() -> tuple[str, ...]:
-    return tuple(step for lesson in SYLLABUS.values() for step in lesson.steps)
+    """The steps of the whole course, which the moving pictures of lesson 0 have no number in."""
+    return tuple(step for letter, lesson in SYLLABUS.items() if letter != "0" for step in lesson.steps)
 
 
 def _score(name: str, text: str) -> str:
@@ -123,7 +124,7 @@ def nearest_lesson(text: str) -> str:
 
     Example:
         >>> nearest_lesson("E"), nearest_lesson("z"), nearest_lesson("é")
-        ('e', 'i', '')
+        ('e', 'j', '')
     """
     letter = text[:1].lower()
     if not ("a" <= letter <= "z"):
@@ -221,6 +222,7 @@ PARAMETERS: Final[Mapping[str, PageParameter]] = {
     "path": PageParameter(one_of(lambda: tuple(PATHS)), "", nearest_path),
     "frame": PageParameter(whole(0, 99), 0),
     "chunk": PageParameter(one_of((4, 8, 16, 32)), 16),
+    "slide": PageParameter(whole(1, 99), 1),
     "present": PageParameter(switch, False),
     "reveal": PageParameter(whole(0, 1), 0),
     "seed": PageParameter(whole(0, LARGEST_SEED), 0),
@@ -235,7 +237,7 @@ def decode_page(params: Mapping[str, str]) -> PageValues:
     Example:
         >>> found = decode_page({"load_requests": "50", "step": "99", "gpus": "8"})
         >>> dict(found.values), [(repair.field, repair.used) for repair in found.repairs]
-        ({'load_requests': 50, 'step': 18}, [('step', '18')])
+        ({'load_requests': 50, 'step': 19}, [('step', '19')])
     """
     values, repairs = {}, []
     for name, parameter in PARAMETERS.items():

@@ -22,6 +22,14 @@ LONGEST_LINK = 8000
 """Characters that proxies let through; most of them cut request lines at 8 KiB."""
 
 
+def plan_address(planned: Plan) -> str:
+    """The link of a scenario on the Plan page and nothing else: short enough to type."""
+    params = link.encode(link.written_out(planned))
+    here = urlsplit(st.context.url or "http://localhost:8501/learn")
+    folder = (here.path or "/").rpartition("/")[0]
+    return urlunsplit((here.scheme, here.netloc, f"{folder}/", link.query_string(params), ""))
+
+
 def address(path: str, changes: Mapping[str, str | None] | None = None) -> str:
     """The present link of the page at `path`: scenario, pins, page parameters, language; with release and share of the
     card written out, so that it means the same with a later release. `changes` replace parameters, None removes one.
