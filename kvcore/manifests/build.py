@@ -192,7 +192,7 @@ def built(launch: Launch, facts: Facts, scripts: Scripts) -> Workload | Other:
         extra=extra,
         unusable=read.unusable,
         environment=_shown_environment(variables),
-        card=facts.card or _of_image(image_text),
+        card=facts.card or (held.card if held is not None else None) or _of_image(image_text),
         image=shorten(shown(image_text), MAX_SHOWN) if image_text else None,
         image_vendor=built_for(image_text),
         shares_ipc=facts.shares_ipc or (held is not None and held.shares_ipc),

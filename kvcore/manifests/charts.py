@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from kvcore.manifests.arguments import Given
+from kvcore.manifests.arguments import Given, arguments_of
 from kvcore.manifests.build import Facts, built, pairs_given
 from kvcore.manifests.cards import card_in, chosen, of_nodes, of_resources
 from kvcore.manifests.images import image_of
@@ -133,10 +133,13 @@ def chart_image(values: Map, given: Input) -> Iterator[Found]:
     name = f"{registry + '/' if registry else ''}{repository}:{tag or 'latest'}"
     if image_of(name).role or not image_of(name).engine:
         return
-    shm = mapping(values.get("shm"))
+    shm = next(
+        (values[key] for key in ("shm", "sharedMemory", "dshm") if isinstance(values.get(key), Map)), Map()
+    )
     is_shared = bool(shm) and str(shm.get("enabled", "true")).lower() != "false"
     gpus, resource = of_resources(values.get("resources"))
     cards = of_nodes(values)
+    models = [str(one) for one in rows(values.get("gpuModels")) if card_in(str(one)) is not None]
     facts = Facts(
         name=next(
             filter(None, (text_of(values.get(key)) for key in ("name", "nameOverride", "fullnameOverride"))), None
@@ -145,7 +148,8 @@ def chart_image(values: Map, given: Input) -> Iterator[Found]:
         replicas=whole(text_of(values.get("replicaCount")) or text_of(values.get("replicas"))),
         memory_gib=size_gib(at(values, "resources.limits.memory")),
         shm_gib=size_gib(shm.get("size") or shm.get("sizeLimit")) if is_shared else binary_gib(values.get("shmSize")),
-        card=cards.name or resource, card_choices=cards.choices,
+        card=cards.name or next(iter(models), resource),
+        card_choices=cards.choices or (tuple(models) if len(models) > 1 else ()),
     )  # fmt: skip
     container = Map({"command": Row(_words(image.get("command") or values.get("command")))})
     container["args"] = Row(
@@ -182,4 +186,6 @@ def _chart_model(values: Map) -> tuple[str | None, list[Given]]:
             flags += pairs_given(
                 Map({name: one for name, one in node.items() if not isinstance(one, Map | Row)})
             )
+            words = [word for name in ("args", "extraArgs", "extra_args") for word in _words(node.get(name))]
+            flags += arguments_of(words, line=line_of(node)).given
     return (str(found) if found is not None else None), flags

@@ -17,16 +17,17 @@ from kvcore.manifests.hcl_blocks import hcl
 from kvcore.manifests.images import image_of
 from kvcore.manifests.kserve import merged
 from kvcore.manifests.kubernetes import workloads as kubernetes
-from kvcore.manifests.nodes import Map, Row, Text, documents
+from kvcore.manifests.nodes import Map, Row, Text, documents, walk
 from kvcore.manifests.plain_yaml import anywhere, structures
 from kvcore.manifests.pods import Found, Input, container_found, distinct
 from kvcore.manifests.programs import Scripts, script_launches
 from kvcore.manifests.python_source import python_workloads
+from kvcore.manifests.shell import Script
 from kvcore.manifests.shell_words import words_of
 from kvcore.manifests.templates import is_template, rendered
 from kvcore.manifests.units import makefile, profile, units
 from kvcore.manifests.unknowns import unmarked
-from kvcore.manifests.variables import env_file
+from kvcore.manifests.variables import env_file, of_compose
 from kvcore.manifests.workload import Other, Workload
 
 MAX_BYTES: Final = 4 << 20
@@ -158,7 +159,7 @@ def kind_of(name: str, text: str) -> str:
     base = _base(name).lower()
     stem = base.removesuffix(".j2").removesuffix(".tpl").removesuffix(".tmpl").removesuffix(".txt")
     ending = f".{stem.rpartition('.')[2]}"
-    if stem.startswith(("makefile", "gnumakefile")):
+    if stem.startswith(("makefile", "gnumakefile")) or stem.endswith(".makefile"):
         return "make"
     if stem.startswith(("dockerfile", "containerfile")) or ending == ".dockerfile":
         return "dockerfile"
@@ -241,8 +242,22 @@ def _found(
         problems.append(Problem(file=name, line=int(line) if line.isdigit() else 1, error=error))
 
 
+_PLAY: Final = re.compile(r"^[ -]{0,8}(?:hosts|tasks):", re.MULTILINE)
+
+
+def _variables_of_plays(text: str, values: Map) -> Map:
+    """Values of templates with the `vars` of Ansible's plays and tasks in the same file behind them."""
+    found = Map()
+    for _, node in documents(text) if is_template(text) and _PLAY.search(text) else ():
+        for key, one in walk(node):
+            if key == "vars" and isinstance(one, Map):
+                found.update({name: value for name, value in one.items() if isinstance(value, str)})
+    known = {name: value for name, value in found.items() if not is_template(value)}
+    return Map({**known, **values})
+
+
 def _yaml(name: str, text: str, given: Input, problems: list[Problem]) -> Iterator[Found]:
-    filled = rendered(text, given.values)
+    filled = rendered(text, _variables_of_plays(text, given.values))
     nodes: list[Map | Row] = []
     for line, node in documents(filled):
         if isinstance(node, ManifestError):
@@ -293,6 +308,27 @@ def shell(text: str, given: Input) -> Iterator[Found]:
     for launch in distinct(launched) if launched else ():
         if launch.engine:
             yield built(launch, facts, given.scripts)
+    yield from _held_documents(text, known, given)
+
+
+_HELD: Final = re.compile(r"^(?:apiVersion|services):", re.MULTILINE)
+_QUOTED: Final = re.compile(r"<<-?\s{0,4}['\"\\\\]")
+"""A here-document whose text is taken as it is."""
+
+
+def _held_documents(text: str, known: dict[str, str], given: Input) -> Iterator[Found]:
+    """The engines of manifests that a script writes or applies from a here-document."""
+    if "<<" not in text or _HELD.search(text) is None:
+        return
+    for run in Script(text, known, None, 1).read():
+        if run.document is None or _HELD.search(run.document) is None:
+            continue
+        is_quoted = _QUOTED.search(text) is not None
+        filled = run.document if is_quoted else of_compose(run.document, run.variables)
+        for _, node in documents(filled, run.line + 1):
+            if isinstance(node, Map):
+                given.add(node)
+                yield from _document(node, given)
 
 
 _DIRECTIVE: Final = re.compile(r"^#(?:SBATCH|PBS|BSUB|\$)\s+(.{1,400})$", re.MULTILINE)

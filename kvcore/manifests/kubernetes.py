@@ -8,6 +8,7 @@ from typing import Final
 
 from kvcore.manifests import kserve, operators, platforms, ray
 from kvcore.manifests.build import Facts
+from kvcore.manifests.images import image_of, split_image
 from kvcore.manifests.nodes import Map, Row, at, line_of, mapping, owners_of, rows, text_of, walk
 from kvcore.manifests.nodes import document as parsed
 from kvcore.manifests.pods import Found, Input, pod
@@ -161,6 +162,28 @@ def release_values(document: Map, given: Input) -> Iterator[Found]:
         yield from _values(at(source, "helm.values"), given)
 
 
+def kustomization(document: Map, given: Input) -> Iterator[Found]:
+    """Patches that stand inside of a Kustomization, with the tags that it gives their images."""
+    from msgspec.structs import replace as changed
+
+    tags = {
+        str(at(one, "newName") or at(one, "name")): str(at(one, "newTag"))
+        for one in rows(document.get("images"))
+        if text_of(at(one, "newTag")) is not None
+    }
+    texts = [at(one, "patch") for one in rows(document.get("patches"))]
+    texts += rows(document.get("patchesStrategicMerge"))
+    for text in texts:
+        node = parsed(str(text), line_of(text) + 1) if isinstance(text, str) and "\n" in text else None
+        if not isinstance(node, Map) or "kind" not in node:
+            continue
+        for found in workloads(node, given):
+            name, tag = split_image(found.image or "") if isinstance(found, Workload) else ("", "")
+            release = image_of(f"{name}:{tags[name]}").release if not tag and name in tags else None
+            is_known = isinstance(found, Workload) and release is not None
+            yield changed(found, release=release) if isinstance(found, Workload) and is_known else found
+
+
 def _values(node: object, given: Input) -> Iterator[Found]:
     if isinstance(node, str):
         node = parsed(str(node), line_of(node) + 1)
@@ -179,6 +202,7 @@ _KINDS: Final[Mapping[str, Reader]] = {
     "Model": operators.kubeai,
     "RayService": ray.ray_service,
     "RayJob": ray.ray_job,
+    "Kustomization": kustomization,
     "Application": release_values,
     "HelmRelease": release_values,
 }
@@ -186,6 +210,6 @@ _NONE: Final = (
     "ConfigMap", "Service", "Secret", "Ingress", "PersistentVolumeClaim", "PersistentVolume", "Namespace",
     "HTTPRoute", "Gateway", "LLMInferenceServiceConfig",
     "HorizontalPodAutoscaler", "ServiceMonitor", "PodMonitor", "Role", "RoleBinding", "ServiceAccount",
-    "InferencePool", "Kustomization", "ResourceClaimTemplate", "ResourceClaim", "StorageClass",
+    "InferencePool", "ResourceClaimTemplate", "ResourceClaim", "StorageClass",
     "CustomResourceDefinition",
 )  # fmt: skip

@@ -59,7 +59,7 @@ def line_of(node: object, default: int = 0) -> int:
     return found
 
 
-def documents(text: str) -> Iterator[tuple[int, Map | Row | Text | ManifestError]]:
+def documents(text: str, first: int = 1) -> Iterator[tuple[int, Map | Row | Text | ManifestError]]:
     """The documents of a text, each with its first line; in place of one that cannot be read, the error that says why.
 
     Example:
@@ -67,7 +67,7 @@ def documents(text: str) -> Iterator[tuple[int, Map | Row | Text | ManifestError
         [(1, {'a': '1'}), (2, {'b': ['2', 'x']})]
     """
     text = text.translate(_OTHER_BREAKS)
-    begin, line = 0, 1
+    begin, line = 0, first
     cuts = [found.start() for found in _DOCUMENT.finditer(text)] + [len(text)]
     for cut in cuts:
         part = text[begin:cut]

@@ -193,6 +193,13 @@ def _container(key: str, node: Map, image: str, given: Input, *, is_kubernetes: 
     )
     if gpus is None and asked:
         gpus = ALL_GPUS if asked[0] in ("-1", ALL_GPUS) else whole(asked[0])
+    if gpus is None:
+        gpus = next(
+            (count for key in ("gpu", "gpus") if (count := whole(text_of(node.get(key)))) is not None), None
+        )
+    own = next(
+        filter(None, (text_of(node.get(key)) for key in ("model", "modelId", "model_id", "modelName"))), None
+    )
     name = text_of(node.get("container_name")) or text_of(node.get("name"))
     facts = Facts(
         name=str(name or key) or None, kind="container", file=given.file, line=line_of(node), image=image,
@@ -201,7 +208,7 @@ def _container(key: str, node: Map, image: str, given: Input, *, is_kubernetes: 
         memory_gib=_or(
             size_gib(at(node, "resources.limits.memory")), _mebibytes(node.get("memory")) if _is_task(node) else None
         ),
-        replicas=whole(text_of(node.get("replicas"))),
+        replicas=whole(text_of(node.get("replicas"))), model=str(own) if own is not None else None,
     )  # fmt: skip
     found = container_found(container, facts, variables, given, is_kubernetes=is_kubernetes)
     yield from (one for one in found if isinstance(one, Workload) or one.role != "unknown")

@@ -14,7 +14,7 @@ from kvcore.manifests.images import image_of, release_in_file
 from kvcore.manifests.shell import Run, Script
 from kvcore.manifests.shell_words import words_of
 from kvcore.manifests.unknowns import has_mark, mark
-from kvcore.manifests.workload import ALL_GPUS, binary_gib, whole
+from kvcore.manifests.workload import ALL_GPUS, binary_gib, size_gib, whole
 
 MAX_DEPTH: Final = 6
 MAX_SCANNED: Final = 64
@@ -78,6 +78,7 @@ class Container(Struct, frozen=True, kw_only=True):
     devices: tuple[str, ...] = ()
     shares_ipc: bool = False
     """Whether it has the host's /dev/shm."""
+    card: str | None = None
 
 
 class Launch(Struct, frozen=True, kw_only=True):
@@ -171,6 +172,9 @@ def launches(run: Run, scripts: Scripts, depth: int = 0) -> Iterator[Launch]:
             if image is not None:
                 yield from container_launches(image[0], image[1], scripts, depth + 1)
                 return
+        if (base, *words[at + 1 : at + 3]) in _DEPLOYING:
+            yield from _deployed(words[at + 1 :], run, scripts, depth)
+            return
         if base in _SHELLS:
             yield from _shell(words[at + 1 :], run, scripts, depth)
             return
@@ -264,6 +268,36 @@ def _script(text: str, arguments: Sequence[str], run: Run, scripts: Scripts, dep
         line=run.line,
         depth=depth + 1,
         exported=run.exported,
+    )
+
+
+_DEPLOYING: Final = (("gcloud", "run", "deploy"), ("gcloud", "beta", "run"))
+
+
+def _deployed(words: Sequence[str], run: Run, scripts: Scripts, depth: int) -> Iterator[Launch]:
+    """The server of a `gcloud run deploy`: its image with the arguments that commas part.
+
+    Source: Google Cloud SDK, reference of `gcloud run deploy` (--image, --command, --args, --gpu, --memory).
+    """
+    said: dict[str, str] = {}
+    for at, word in enumerate(words):
+        name, is_joined, value = word.partition("=")
+        if name.startswith("--"):
+            said[name[2:]] = value if is_joined else (words[at + 1] if at + 1 < len(words) else "")
+    if "image" not in said:
+        return
+    held = Container(
+        image=said["image"], gpus=whole(said.get("gpu")), memory_gib=size_gib(said.get("memory")),
+        card=said.get("gpu-type"),
+    )  # fmt: skip
+    inner = [word for key in ("command", "args") for word in said.get(key, "").split(",") if word]
+    pairs = (pair.partition("=") for pair in said.get("set-env-vars", "").split(",") if "=" in pair)
+    env = {name: value for name, _, value in pairs}
+    yield from container_launches(
+        Run(words=tuple(inner), variables=env, exported=frozenset(env), line=run.line),
+        held,
+        scripts,
+        depth + 1,
     )
 
 

@@ -45,6 +45,19 @@ def python_workloads(
     yield from reader.found
 
 
+def _of_bento(stated: Iterator[Any]) -> dict[str, Any]:
+    """The cards of a BentoML service by its resources, as Modal writes them.
+
+    Source: BentoML, `@bentoml.service(resources={"gpu": 1, "gpu_type": ...})`.
+    """
+    resources = next(stated, None)
+    count = resources.get("gpu") if isinstance(resources, dict) else None
+    kind = resources.get("gpu_type") if isinstance(resources, dict) else None
+    if not isinstance(count, int):
+        return {}
+    return {"gpu": f"{kind}:{count}" if isinstance(kind, str) else None, "gpus": count}
+
+
 class _Reader:
     """Goes through statements in their order, and keeps what each name stands for."""
 
@@ -101,6 +114,10 @@ class _Reader:
                 (".function", ".cls", ".deployment")
             ):
                 self.modal = {key.arg: self.names.value(key.value) for key in decorator.keywords if key.arg}
+            if isinstance(decorator, ast.Call) and dotted(decorator.func).endswith(".service"):
+                self.modal = _of_bento(
+                    self.names.value(key.value) for key in decorator.keywords if key.arg == "resources"
+                )
         if not isinstance(one, ast.ClassDef):
             pairs = zip(reversed(one.args.args), reversed(one.args.defaults), strict=False)
             for argument, default in pairs:
@@ -181,6 +198,8 @@ class _Reader:
             None,
         )
         keywords = {one.arg: one.value for one in node.keywords}
+        dest = self.names.value(keywords["dest"]) if "dest" in keywords else UNKNOWN
+        name = dest if isinstance(dest, str) else name
         if name is not None:
             default = self.names.value(keywords["default"]) if "default" in keywords else mark(name)
             self.names.defaults[name.lstrip("-").replace("-", "_")] = default
@@ -247,7 +266,7 @@ class _Reader:
         image = self.image if self.image is not None and image_of(self.image).engine else None
         return replace(
             self.facts, line=line, image=image, installs=self.installs, environment=dict(self.environment),
-            card=card or self.facts.card, gpus=count if count is not None else self.facts.gpus,
+            card=card or self.facts.card, gpus=count if count is not None else self.modal.get("gpus", self.facts.gpus),
         )  # fmt: skip
 
     def _command(self, node: ast.Call) -> None:

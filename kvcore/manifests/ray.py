@@ -69,6 +69,9 @@ def _own(application: Map, args: Map, name: str, given: Input, facts: Facts) -> 
         variables = {key: str(value) for key, value in env.items() if isinstance(value, str)}
         yield from given.python(script, replace(facts, name=name or facts.name), given, variables)
         return
+    counts = [whole(text_of(at(one, "num_replicas"))) for one in rows(application.get("deployments"))]
+    pip = at(application, "runtime_env.pip")
+    packages = rows(at(pip, "packages")) or rows(pip)
     if model is None:
         model = next((text_of(env[key]) for key in _MODEL_NAMES if key in env), None)
         sizes = Map({_SIZES[key]: value for key, value in env.items() if key in _SIZES})
@@ -76,8 +79,10 @@ def _own(application: Map, args: Map, name: str, given: Input, facts: Facts) -> 
     if model is None or (not flags and args.get("model") is not None):
         return
     own = replace(
-        facts, name=name or facts.name, model=str(model), before=tuple(flags), kind=facts.kind or "ray-serve"
-    )
+        facts, name=name or facts.name, model=str(model), before=tuple(flags), kind=facts.kind or "ray-serve",
+        replicas=counts[0] if len(counts) == 1 else facts.replicas,
+        installs=" ".join((facts.installs, *(str(one) for one in packages if isinstance(one, str)))),
+    )  # fmt: skip
     yield built(Launch(engine="vllm", words=(), line=line_of(application)), own, given.scripts)
 
 

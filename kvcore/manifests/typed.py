@@ -167,7 +167,7 @@ def _object(one: Given) -> dict[str, Any] | None:
         except (ValueError, ScenarioError):
             return None
         return found if isinstance(found, dict) else None
-    pairs = [item for word in one.items or (text,) for item in word.split(",") if item]
+    pairs = [item for word in one.items or (text,) for item in word.strip("'\"").split(",") if item]
     if pairs and all("=" in item and "{" not in item for item in pairs):
         return {key: _scalar(value) for key, _, value in (item.partition("=") for item in pairs)}
     return None
