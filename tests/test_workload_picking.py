@@ -10,7 +10,7 @@ import pytest
 
 from kvcore import cli
 from kvcore.base.errors import WorkloadError
-from kvcore.replay.trace import read_trace
+from kvcore.replay.trace import read_trace, read_whole_trace
 from kvcore.workload.collector import MAX_MODELS
 from kvcore.workload.logs import read_request_log
 from kvcore.workload.mix import workload_report
@@ -135,3 +135,25 @@ def test_many_models_are_bounded() -> None:
     models = dict(read(records).models)
     assert len(models) == MAX_MODELS + 1
     assert models[""] == 2 * MAX_MODELS
+
+
+def test_one_bad_line_refuses_no_trace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of a log, and of prompts in pieces; what is left out is counted."""
+    pieces = [b'{"timestamp": %d, "prompt": [["a", 20]], "completion_tokens": 9}' % at for at in range(5)]
+    found, left = read_whole_trace(
+        [*pieces[:2], b'{"timestamp": 2, "prompt": [[1, 2]]}', b"{cut", *pieces[2:]]
+    )
+    assert (len(found), left.named) == (5, {"unusable": 2})
+    log = packed([line(at) for at in range(9)]) + packed([line(3, status=500), line(4, created="soon")])
+    found, left = read_whole_trace([*log, b"{cut"])
+    assert (len(found), left.named) == (9, {"failed": 1, "unusable": 1, "untimed": 1})
+    plan, trace = tmp_path / "plan.json", tmp_path / "trace.jsonl"
+    plan.write_text('{"model": "Qwen/Qwen3-8B", "accelerator": "H100-80GB", "max_model_len": 8192}')
+    trace.write_bytes(b"".join(log))
+    assert cli.main(["replay", str(trace), "--request", str(plan), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["left_out"] == {"failed": 1, "untimed": 1}
+
+
+def test_parts_of_a_database_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["workload", "s3://a/b.jsonl", "--only", "model=b"]) == cli.UNREADABLE_INPUT
+    assert "files of this machine alone" in capsys.readouterr().err

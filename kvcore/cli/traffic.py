@@ -185,6 +185,11 @@ def _request_log(arguments: argparse.Namespace, prefixes: Prompts | None = None)
 
     columns = dict(arguments.columns)
     names = (columns.get("prompt"), columns.get("completion"), arguments.timeout)
+    picks = (
+        arguments.only or arguments.since is not None or arguments.until is not None or prefixes is not None
+    )
+    if picks and (arguments.connect is not None or any(map(is_remote, arguments.files))):
+        raise WorkloadError("database-picks")
     if arguments.connect is not None:
         from kvcore.workload.database.connection import log_of_cells, read_table
 
@@ -239,14 +244,14 @@ def run_replay(arguments: argparse.Namespace) -> int:
     from kvcore.replay.reuse import reuse_of
     from kvcore.replay.series import replayed, sped_up
     from kvcore.replay.settings import settings_of
-    from kvcore.replay.trace import read_trace
+    from kvcore.replay.trace import read_whole_trace
 
     if arguments.request is None:
         raise ScenarioError("missing-field", field="--request")
     planned = _planned(arguments.request)
     clock = _clock(arguments, planned)
     with opened_file(arguments.file) as source:
-        trace = read_trace(source, _asked(arguments))
+        trace, left_out = read_whole_trace(source, _asked(arguments))
     settings = settings_of(planned)
     found = replayed(sped_up(trace, arguments.rate), settings, clock)
     reuse = None  # known only for one group of full attention
@@ -254,9 +259,15 @@ def run_replay(arguments: argparse.Namespace) -> int:
         reuse = reuse_report(reuse_of(trace, settings.block_size), settings, block_gib(planned))
     fit = clock if isinstance(clock, FittedClock) else None
     if arguments.json:
-        print(json.dumps({**replay_report(found), "fit": fit and fit_report(fit), "reuse": reuse}))
+        more = {"left_out": left_out.named, "fit": fit and fit_report(fit), "reuse": reuse}
+        print(json.dumps({**replay_report(found), **more}))
     else:
         fitted = [fit_table(fit)] if fit else []
+        if left_out.named:
+            said = ", ".join(
+                f"{number:,} {name.replace('_', ' ')}" for name, number in left_out.named.items()
+            )
+            fitted.insert(0, f"{'left out of the log':<24}{said}")
         print("\n".join((replay_table(found), *fitted, *([reuse_table(reuse)] if reuse else ()))))
     return 0
 

@@ -196,12 +196,29 @@ def _prompt(one: Arrival, at: int, size: int | None, known: dict[Piece, Piece]) 
     return tuple(found)
 
 
-def read_trace(lines: Iterable[bytes], reading: Reading | None = None) -> tuple[TraceRequest, ...]:
-    """The requests of a trace in order of arrival, the first at 0 seconds: of a request log in any format that has
-    times, or of JSON lines whose `prompt` is a list of pieces. `reading` says which requests of a log count.
+class LeftOut(Struct, frozen=True, kw_only=True):
+    """Lines of a log that are in no trace, by reason."""
 
-    Raises WorkloadError as `read_request_log`; `trace-without-times` for a log that has none; `trace-unusable` with
-    the line of a prompt in pieces; `replay-too-long` above MAX_REQUESTS, `trace-too-many-pieces` above MAX_ALL_PIECES.
+    failed: int = 0
+    other_kinds: int = 0
+    """Embeddings, tools, agents and the like."""
+    unusable: int = 0
+    untimed: int = 0
+    not_asked: int = 0
+
+    @property
+    def named(self) -> dict[str, int]:
+        """Those that there are.
+
+        Example:
+            >>> LeftOut(failed=2).named
+            {'failed': 2}
+        """
+        return {name: number for name in self.__struct_fields__ if (number := getattr(self, name))}
+
+
+def read_trace(lines: Iterable[bytes], reading: Reading | None = None) -> tuple[TraceRequest, ...]:
+    """The requests of a trace, as `read_whole_trace` gives them.
 
     Example:
         >>> own = b'{"timestamp": 3, "prompt": [["system", 20], ["a", 5]], "completion_tokens": 9}'
@@ -209,17 +226,36 @@ def read_trace(lines: Iterable[bytes], reading: Reading | None = None) -> tuple[
         >>> [read_trace([one])[0].prompt for one in (own, log)]
         [(('system', 20), ('a', 5)), (('own 0', 25),)]
     """
+    return read_whole_trace(lines, reading)[0]
+
+
+def read_whole_trace(
+    lines: Iterable[bytes], reading: Reading | None = None
+) -> tuple[tuple[TraceRequest, ...], LeftOut]:
+    """The requests of a trace in order of arrival, the first at 0 seconds, and what of it is left out: of a request log
+    in any format that has times, or of JSON lines whose `prompt` is a list of pieces. `reading` says which requests of
+    a log count.
+
+    Raises WorkloadError as `read_request_log`; `trace-without-times` for a log that has none; `trace-unusable` with the
+    first line of prompts in pieces of which none can be read; `replay-too-long` above MAX_REQUESTS,
+    `trace-too-many-pieces` above MAX_ALL_PIECES.
+    """
     given = iter(lines)
     head = next((line for line in given if line.strip()), b"")
     lines = chain((head,), given)
     if _IN_PIECES.search(head[:MAX_LINE_BYTES]):
         return _of_pieces(lines)
     log = read_request_log(lines, reading=reading or Reading(max_bytes=None))
-    if not len(log.timeline):
+    times = log.timeline
+    if not len(times):
         raise WorkloadError("trace-without-times", field="trace")
-    if log.timeline.left_out:
+    if times.left_out:
         raise WorkloadError("replay-too-long", field="trace", limit=f"{MAX_REQUESTS:,}")
-    return trace_of(log.timeline)
+    left = LeftOut(
+        failed=log.failed, other_kinds=log.other_kinds, unusable=log.unusable, untimed=times.untimed + times.odd,
+        not_asked=log.not_asked,
+    )  # fmt: skip
+    return trace_of(times), left
 
 
 def knows_texts(requests: Iterable[TraceRequest]) -> bool:
@@ -304,8 +340,9 @@ _IN_PIECES: Final = re.compile(rb'^\s*\{.{0,400}?"prompt"\s*:\s*\[\s*(?:\[|\])',
 """A line of JSON whose prompt is a list of lists."""
 
 
-def _of_pieces(lines: Iterable[bytes]) -> tuple[TraceRequest, ...]:
+def _of_pieces(lines: Iterable[bytes]) -> tuple[tuple[TraceRequest, ...], LeftOut]:
     found: list[TraceRequest] = []
+    bad: list[WorkloadError] = []
     known: dict[Piece, Piece] = {}
     left = MAX_ALL_PIECES
     for number, line in enumerate(lines, start=1):
@@ -317,14 +354,17 @@ def _of_pieces(lines: Iterable[bytes]) -> tuple[TraceRequest, ...]:
             found.append(_of_line(line, str(len(found)), known))
         except (KvPlannerError, UnusableLineError, ValueError) as error:
             words = error.message if isinstance(error, KvPlannerError) else str(error)[:80]
-            raise WorkloadError("trace-unusable", field="trace", line=number, reason=words) from None
+            bad.append(WorkloadError("trace-unusable", field="trace", line=number, reason=words))
+            continue
         left -= len(found[-1].prompt)
         if left < 0:
             limit = f"{MAX_ALL_PIECES:,}"
             raise WorkloadError("trace-too-many-pieces", field="trace", line=number, limit=limit)
+    if not found:
+        raise bad[0]
     first = min(request.arrival for request in found)
     placed = sorted(found, key=attrgetter("arrival"))
-    return tuple(replace(one, arrival=one.arrival - first) for one in placed)
+    return tuple(replace(one, arrival=one.arrival - first) for one in placed), LeftOut(unusable=len(bad))
 
 
 def _of_line(line: bytes, name: str, known: dict[Piece, Piece]) -> TraceRequest:

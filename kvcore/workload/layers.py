@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from itertools import islice
 from json.scanner import make_scanner
@@ -78,6 +78,31 @@ def field_names(line: bytes) -> tuple[str, ...]:
         return ()
     record = record[0] if isinstance(record, list) and record else record
     return tuple(islice(_paths(record, ""), SHOWN_FIELDS)) if isinstance(record, dict) else ()
+
+
+_WORLDS: Final = (
+    (
+        ("gen_ai", "resourcespans", "spans", "traceid", "spanid"),
+        "gen_ai.usage.input_tokens, gen_ai.usage.output_tokens",
+    ),
+    (("llm.", "openinference", "span_kind"), "llm.token_count.prompt, llm.token_count.completion"),
+    (("usagemetadata", "candidates"), "usageMetadata.promptTokenCount, candidatesTokenCount"),
+    (("modelid", "inputbody", "schematype"), "input.inputTokenCount, output.outputTokenCount"),
+    (("usagedetails", "observation"), "usageDetails.input, usageDetails.output"),
+)
+"""What the records of a world have in their names, and what those of counts are called there."""
+
+
+def missing_of(fields: Iterable[str]) -> str:
+    """The fields with counts that a record would have, as its world calls them.
+
+    Example:
+        >>> missing_of(("traceId", "name")), missing_of(("id", "model"))
+        ('gen_ai.usage.input_tokens, gen_ai.usage.output_tokens', 'usage.prompt_tokens, usage.completion_tokens')
+    """
+    said = " ".join(fields).lower()
+    found = (counts for names, counts in _WORLDS if any(name in said for name in names))
+    return next(found, "usage.prompt_tokens, usage.completion_tokens")
 
 
 def _paths(record: Mapping[str, Any], before: str, depth: int = 0) -> Iterator[str]:

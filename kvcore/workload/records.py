@@ -31,7 +31,7 @@ from kvcore.workload.columns import (
 from kvcore.workload.database.cells import is_cells, read_cells_csv
 from kvcore.workload.fields import forget_names, json_requests, record_requests
 from kvcore.workload.histogram import MAX_TOKENS
-from kvcore.workload.layers import READING, field_names
+from kvcore.workload.layers import READING, field_names, missing_of
 from kvcore.workload.layouts import JsonForm, Layouts, RowForm
 from kvcore.workload.opening import MAX_LINE_BYTES, Lines, batch_rows, is_parquet, parquet_batches, slices_of
 from kvcore.workload.requests import Reading, Request, Rows, Unusable, UnusableLineError, tables
@@ -245,7 +245,12 @@ class _Tally:
         if self.reasons[Unusable.ABSURD_LENGTH] * 2 > lines:
             return WorkloadError("request-log-absurd", lines=lines, limit=f"{MAX_TOKENS:,}")
         if self.reasons[Unusable.NO_LENGTH] * 2 > lines and self.fields:
-            return WorkloadError("request-log-fields", lines=lines, fields=", ".join(self.fields))
+            return WorkloadError(
+                "request-log-fields",
+                lines=lines,
+                fields=", ".join(self.fields),
+                missing=missing_of(self.fields),
+            )
         if self.reasons[Unusable.NO_LENGTH] * 2 > lines:
             return WorkloadError("request-log-no-length", lines=lines, limit=f"{MAX_TOKENS:,}")
         if self.columns:
