@@ -61,7 +61,7 @@ def reuse_picture(plan: Plan, t: Words) -> Picture:
         Scene(caption=caption, drawing=_drawing(prompt, steps, t))
         for caption, steps in zip(captions, rows, strict=True)
     ]
-    scenes.append(Scene(caption=_at_scale(plan, t), drawing=_drawing(prompt, STEPS, t)))
+    scenes.append(Scene(caption=_at_scale(plan, t), drawing=_drawing(prompt, STEPS, t, is_new=False)))
     return Picture(
         scenes=tuple(scenes),
         remember=t(
@@ -88,8 +88,8 @@ def _at_scale(plan: Plan, t: Words) -> str:
     return sentences(t, (said,))
 
 
-def _drawing(prompt: int, steps: int, t: Words) -> Drawing:
-    lanes = "".join(_lane(prompt, steps, t, keeps=keeps) for keeps in (False, True))
+def _drawing(prompt: int, steps: int, t: Words, *, is_new: bool = True) -> Drawing:
+    lanes = "".join(_lane(prompt, steps, t, keeps=keeps, is_new=is_new) for keeps in (False, True))
     legend = "".join(
         f'<li><span class="kv-swatch {look}"></span>{escape(text)}</li>'
         for look, text in (
@@ -112,8 +112,8 @@ def _drawing(prompt: int, steps: int, t: Words) -> Drawing:
     )
 
 
-def _lane(prompt: int, steps: int, t: Words, *, keeps: bool) -> str:
-    rows = "".join(_step(prompt, step, is_last=step == steps, keeps=keeps, is_shown=step <= steps)
+def _lane(prompt: int, steps: int, t: Words, *, keeps: bool, is_new: bool) -> str:
+    rows = "".join(_step(prompt, step, is_last=is_new and step == steps, keeps=keeps, is_shown=step <= steps)
                    for step in range(1, STEPS + 1))  # fmt: skip
     computed = computed_with_cache if keeps else computed_without_cache
     total = computed(prompt, steps) if steps else 0
