@@ -6,9 +6,13 @@ ARG PYTHON=python:3.13-slim@sha256:7c61056e61ac89e852de05f3dc6fa51a6dd2181797bce
 
 FROM ${PYTHON} AS packages
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
-COPY requirements.txt /
+# --build-arg AGENTS=yes: with /mcp, for agents over HTTP
+ARG AGENTS=no
+COPY requirements.txt requirements-agents.txt /
 RUN python -m venv --without-pip /opt/planner \
     && python -m pip --python /opt/planner/bin/python install --require-hashes --only-binary :all: -r /requirements.txt \
+    && if [ "$AGENTS" = yes ]; then python -m pip --python /opt/planner/bin/python install --require-hashes \
+        --only-binary :all: -r /requirements-agents.txt; fi \
     && find /opt/planner -type d -name tests -prune -exec rm -rf {} +
 
 FROM ${PYTHON}

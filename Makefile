@@ -2,7 +2,9 @@
 #             for this machine alone; make run HOST=0.0.0.0 shares it with the network
 # make check  style, types, layers                            make bench  timings as ratios against a baseline
 # make fuzz   every reader on more than 10^6 inputs             make accuracy   our error on published starts, anew
-# make soak   50 visitors for 30 minutes on a server of our own, killed once in the middle (MINUTES=2 SESSIONS=20)
+# make soak   50 visitors for 30 minutes on a server of our own, killed once in the middle, somebody flooding it and
+#             somebody having its API work without end beside them (MINUTES=2 SESSIONS=20)
+# make fairness  what a visitor and a client of the API have while somebody takes all that can be had
 # make drift  newer releases of the engines on the index: what the tables must learn (docs/drift.md)
 # make databases  the same requests from ClickHouse and Spark (installs half a gigabyte for each; Java is the machine's)
 # make scale  10^8 rows in Spark and DuckDB, the table of docs/workload-scale.md (ROWS=1000000)
@@ -19,7 +21,7 @@ MINUTES ?= 30
 SESSIONS ?= 50
 ROWS ?= 100000000
 
-.PHONY: site audit package databases scale lock run test check fuzz soak bench accuracy drift clean
+.PHONY: fairness site audit package databases scale lock run test check fuzz soak bench accuracy drift clean
 
 run: $(VENV)/.run
 	$(BIN)/python -m streamlit run app.py --server.address $(HOST) --server.port $(PORT)
@@ -53,6 +55,9 @@ databases: $(VENV)/.databases
 
 scale: $(VENV)/.databases
 	$(BIN)/python -m tools.scale --rows $(ROWS) --write
+
+fairness: $(VENV)/.test
+	$(BIN)/python -m benchmarks.fairness
 
 bench: $(VENV)/.test
 	$(BIN)/python tools/programs.py browser --install

@@ -38,6 +38,7 @@ VISITOR, CLIENT, ATTACKER = "198.51.100.1", "198.51.100.2", "203.0.113.9"
 MOST: Final = 3.0
 ENVIRONMENT: Final = {"KVPLANNER_PROXIES": "1", "KVPLANNER_API_RATE": "40", "KVPLANNER_API_BURST": "1000"}
 """One proxy, which is this program: it names the three clients. Allowances that let all of them ask much."""
+AGAIN_SECONDS: Final = 0.2
 BEGUN_SECONDS: Final = 8.0
 
 
@@ -237,7 +238,20 @@ async def attacked(address: str, name: str | None, answers: Counter[str]) -> Asy
 async def attack(name: str, address: str) -> None:
     """Attacks until it is terminated, and says what was answered."""
     found = ATTACKS[name](address)
-    task = asyncio.create_task(found.run())
+
+    async def again() -> None:
+        while True:
+            try:
+                await found.run()
+            except ConnectionClosed as closed:
+                found.answers[
+                    f"closed {closed.rcvd.code} {closed.rcvd.reason}" if closed.rcvd else "closed"
+                ] += 1
+            except (InvalidStatus, VisitError, TimeoutError, OSError, httpx2.HTTPError) as error:
+                found.answers[type(error).__name__] += 1
+            await asyncio.sleep(AGAIN_SECONDS)
+
+    task = asyncio.create_task(again())
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     print("begun", flush=True)
     with suppress(asyncio.CancelledError):

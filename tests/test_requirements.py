@@ -12,6 +12,7 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[1]
 LISTS = ("requirements.txt", "tools/requirements.txt")
+AGENTS = "requirements-agents.txt"
 DATABASES = "tools/databases.txt"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
@@ -29,7 +30,7 @@ def pins(name: str) -> dict[str, tuple[Requirement, int]]:
     return found
 
 
-@pytest.mark.parametrize("name", [*LISTS, DATABASES])
+@pytest.mark.parametrize("name", [*LISTS, AGENTS, DATABASES])
 def test_every_package_is_pinned_with_hashes(name: str) -> None:
     assert len(pins(name)) > 20
     for requirement, hashes in pins(name).values():
@@ -40,12 +41,16 @@ def test_every_package_is_pinned_with_hashes(name: str) -> None:
 def test_what_lists_share_is_the_same() -> None:
     app, tools, databases = map(pins, [*LISTS, DATABASES])
     assert {name: str(pin) for name, (pin, _) in app.items()} == {name: str(tools[name][0]) for name in app}
+    agents = pins(AGENTS)
+    assert agents.keys() <= tools.keys()
+    assert all(agents[name][0].specifier == tools[name][0].specifier for name in agents)
     shared = databases.keys() & tools.keys()
     assert all(databases[name][0].specifier == tools[name][0].specifier for name in shared)
 
 
 @pytest.mark.parametrize(
-    ("name", "extras"), [(LISTS[0], ["app"]), (LISTS[1], list(PROJECT["optional-dependencies"]))]
+    ("name", "extras"),
+    [(LISTS[0], ["app"]), (AGENTS, ["mcp"]), (LISTS[1], list(PROJECT["optional-dependencies"]))],
 )
 def test_the_pins_are_those_that_the_project_asks_for(name: str, extras: list[str]) -> None:
     """After a change of pyproject.toml: make lock."""

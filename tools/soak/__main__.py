@@ -1,5 +1,7 @@
 """python -m tools.soak --minutes 30 --sessions 50: a server of our own, many visitors, killed once in the middle.
 
+Beside them somebody floods it with messages and somebody else has its API work without end (benchmarks/fairness.py).
+
 Prints a table and ends with status 1 when anything went wrong: an exception shown, something of one visitor's shown
 to another, a session that its link did not bring back after `kill -9`, memory that keeps growing.
 """
@@ -8,16 +10,18 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import random
 import statistics
 import sys
 import tempfile
 import time
+from asyncio.subprocess import PIPE, Process
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from tools.server import Server, free_port, running_server
+from tools.server import ROOT, Server, free_port, running_server
 from tools.soak.guest import INTERNAL_ERROR, Findings, Guest
 from tools.soak.visitor import Visitor
 
@@ -25,6 +29,9 @@ EMPTY_PAGE = """import streamlit as st
 value = st.slider("value", 0, 100, 50, key="value")
 st.write(f"value {value}")
 """
+ATTACKS = ("messages", "API hog")
+ENVIRONMENT = {"KVPLANNER_PROXIES": "1"}
+"""One proxy, which the visitors are: each has a name of its own."""
 PAUSE_SECONDS = (2.0, 10.0)
 SAMPLE_SECONDS = 2.0
 WARM_UP = 1 / 3
@@ -108,15 +115,18 @@ async def soak_app(
     findings, memories, port = Findings(), [], free_port()
     guests = [Guest(f"http://127.0.0.1:{port}", number, findings, seed) for number in range(sessions)]
     try:
-        with running_server(log, port=port) as server:
+        with running_server(log, port=port, environment=ENVIRONMENT) as server:
+            beside = await _attackers(server.address)
             memory, sampler = _sampled(server)
             await _all(guest.arrive for guest in guests)
             await _all((lambda guest=guest: _live(guest, seconds / 2)) for guest in guests)
             await _all(guest.before_the_kill for guest in guests)
             sampler.cancel()
             memories.append(memory)
+            await _stopped(beside, findings)
             server.kill()
-        with running_server(log, port=port) as server:
+        with running_server(log, port=port, environment=ENVIRONMENT) as server:
+            beside = await _attackers(server.address)
             memory, sampler = _sampled(server)
             started = time.monotonic()
             await _all(guest.after_the_kill for guest in guests)
@@ -125,9 +135,30 @@ async def soak_app(
             sampler.cancel()
             memories.append(memory)
             await _all(guest.visitor.leave for guest in guests)
+            await _stopped(beside, findings)
     finally:
         await asyncio.gather(*(guest.visitor.leave() for guest in guests), return_exceptions=True)
     return findings, memories, back
+
+
+async def _attackers(address: str) -> list[Process]:
+    """Those who take all that can be had, in processes of their own."""
+    return [
+        await asyncio.create_subprocess_exec(
+            "nice", "-n", "10", sys.executable, "-m", "benchmarks.fairness", "--attack", name, "--address", address,
+            stdout=PIPE, cwd=ROOT,
+        )
+        for name in ATTACKS
+    ]  # fmt: skip
+
+
+async def _stopped(attackers: list[Process], findings: Findings) -> None:
+    """Ends the attacks; what they were answered is the last line of what they write."""
+    for one in attackers:
+        if one.returncode is None:
+            one.terminate()
+        said, _ = await one.communicate()
+        findings.attackers.update(json.loads(said.decode().strip().rpartition("\n")[2] or "{}"))
 
 
 async def soak_empty(folder: Path, seconds: float, sessions: int, seed: int) -> list[float]:
@@ -201,6 +232,7 @@ def table(
         ("leaks", f"{len(findings.leaks)}; own marks seen by {len(findings.own_seen)} of {sessions} visitors, "
                   f"cards checked {findings.numbers_checked} times"),
         ("after kill -9", f"{sessions - len(findings.lost)} of {sessions} sessions back, {back:.1f} s for all"),
+        ("attackers were told", ", ".join(f"{n} × {code}" for code, n in findings.attackers.most_common(4)) or "-"),
         *((f"memory, server {number}", f"{memory.start >> 20} MiB after warm-up, {memory.end >> 20} MiB at the end")
           for number, memory in enumerate(memories, start=1)),
         ("action, p50 / p95", f"{p50 * 1000:.0f} / {p95 * 1000:.0f} ms"),
@@ -215,6 +247,7 @@ def table(
     wrong += ["no mark was ever seen"] if not findings.own_seen or not findings.numbers_checked else []
     grown = minutes >= TREND_MINUTES and any(memory.end > GROWTH_LIMIT * memory.start for memory in memories)
     wrong += ["memory grows"] if grown else []
+    wrong += ["no attack met a limit"] if not any("too-many" in code for code in findings.attackers) else []
     width = max(len(name) for name, _ in rows)
     return [f"  {name:{width}}  {text}" for name, text in rows], wrong
 

@@ -11,6 +11,7 @@ import asyncio
 import random
 import re
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -56,6 +57,8 @@ class Findings:
     sessions_opened: int = 0
     uploads: int = 0
     pins: int = 0
+    attackers: Counter[str] = field(default_factory=Counter)
+    """What those who took all that they could were answered."""
 
     def all_seconds(self) -> list[float]:
         """Seconds of all actions."""
@@ -73,7 +76,9 @@ class Guest:
         self.random = random.Random(seed * 1000 + number)
         self.sentinel = f"soak-{self.random.getrandbits(32):08x}"
         self.findings = findings
-        self.visitor = Visitor(address, locale=self.random.choice(("en-US", "zh-CN")))
+        self.visitor = Visitor(
+            address, locale=self.random.choice(("en-US", "zh-CN")), client=f"198.51.100.{number % 250}"
+        )
         self.visitor.on_message = self.look_for_others
         self.kept: tuple[str, dict[str, str], list[str]] | None = None
         """Link, cards and pins before the server is killed."""
