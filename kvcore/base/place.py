@@ -6,12 +6,14 @@ Elsewhere, on a command line, nothing waits.
 
 from __future__ import annotations
 
+import atexit
 import os
 import tempfile
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import IO, Final
 
 VARIABLE: Final = "KVPLANNER_PLACE"
@@ -42,6 +44,7 @@ def share_place() -> None:
         handle, path = tempfile.mkstemp(prefix="kv-planner-place-")
         os.close(handle)
         os.environ[VARIABLE] = path
+        atexit.register(Path(path).unlink, missing_ok=True)
 
 
 @contextmanager
