@@ -27,6 +27,7 @@ What cannot be planned is an error with a code, the field it is about and a next
 | `fewest_gpus(model=..., wanted=...)` | the fewest GPUs of each card that serve a target |
 | `fixes(plan)` | single changes that fix it |
 | `compare(plan, plan)`, `compare_releases("0.30.0", "0.33.0", ...)` | what differs, and why |
+| `check(paths, accelerator=...)` | files that you deploy: whether each engine in them starts |
 | `curve(plan)` | requests at once by length, as rows for a data frame |
 | `launch_files(plan)`, `result(plan)` | files that start it; the JSON of `kvcore plan` |
 | `catalogue` | the bundled models and accelerators |
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
     from kvcore.flags.typed import Request
     from kvcore.library import load_scenario, plan, replace, sweep
     from kvcore.library.everyday import (
+        check,
         compare,
         compare_releases,
         curve,
@@ -88,6 +90,7 @@ __all__ = [
     "Verdict",
     "WorkloadError",
     "catalogue",
+    "check",
     "compare",
     "compare_releases",
     "curve",
@@ -104,7 +107,7 @@ __all__ = [
 ]
 
 _EVERYDAY: Final = (
-    "compare", "compare_releases", "curve", "fewest_gpus", "fixes", "launch_files", "request_of_log", "result",
+    "check", "compare", "compare_releases", "curve", "fewest_gpus", "fixes", "launch_files", "request_of_log", "result",
 )  # fmt: skip
 _HOMES: Final = {
     "Plan": "planning",

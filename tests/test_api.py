@@ -199,6 +199,14 @@ def test_a_log_as_text_and_as_json(client: httpx2.Client, document: dict[str, An
     check(document, "LogReport", sent)
     assert sent["measured"] == {"available_kv_gib": 52.8}
     assert post(client, "/api/log", {"log": LINE}).json() == sent
+    named = "non-default args: {'model': 'Qwen/Qwen3-8B'}\n" + LINE
+    found = post(client, "/api/log", {"log": named, "accelerator": "H100-80GB"}).json()
+    assert found["request"]["accelerator"] == "H100-80GB"
+    assert found["comparison"]["parts"]
+    assert (
+        problem_of(document, post(client, "/api/log", {"log": LINE, "accelerator": "H99"}))["field"]
+        == "accelerator"
+    )
     assert problem_of(document, post(client, "/api/log", {"log": 1}))["field"] == "log"
     assert problem_of(document, post(client, "/api/log", {"log": LINE, "x": 1}))["code"] == "unknown-field"
     assert problem_of(document, post(client, "/api/log", {}))["code"] == "missing-field"

@@ -75,6 +75,11 @@ def test_it_is_in_the_language_of_the_terminal(
     assert "Weights" not in text
 
 
+def test_graphs_have_the_name_of_the_platform(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "ACL graphs" in said(capsys, "plan", "Qwen/Qwen3-8B", "--accelerator", "Ascend-910B3-64GB")
+    assert "CUDA graphs" in said(capsys, "plan", "Qwen/Qwen3-8B", "--accelerator", "H100-80GB")
+
+
 def test_a_plan_that_fails_names_its_fixes(capsys: pytest.CaptureFixture[str]) -> None:
     text = said(capsys, "plan", MODEL, "--accelerator", "H100-80GB")
     assert text.startswith("▲ Context too long")

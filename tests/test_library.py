@@ -27,9 +27,9 @@ CARD = "H100-80GB"
 DEPLOYMENT = {"model": "Qwen/Qwen3-32B", "accelerator": CARD, "tensor_parallel_size": 2}
 MEMBERS = {
     "CatalogueError", "DefectError", "EngineRefusalError", "HubError", "KvPlannerError", "LogError", "ManifestError",
-    "ModelError", "Plan", "Request", "Scenario", "ScenarioError", "Verdict", "WorkloadError", "catalogue", "compare",
-    "compare_releases", "curve", "fewest_gpus", "fixes", "launch_files", "load_scenario", "plan", "read_log", "replace",
-    "request_of_log", "result", "sweep",
+    "ModelError", "Plan", "Request", "Scenario", "ScenarioError", "Verdict", "WorkloadError", "catalogue", "check",
+    "compare", "compare_releases", "curve", "fewest_gpus", "fixes", "launch_files", "load_scenario", "plan", "read_log",
+    "replace", "request_of_log", "result", "sweep",
 }  # fmt: skip
 
 
@@ -122,7 +122,8 @@ def test_a_change_that_cannot_be_is_a_coded_error(flags: dict[str, Any], code: s
         (kvcore.load_scenario, {("a",): 1}), (kvcore.read_log, None), (kvcore.read_log, 5),
         (kvcore.request_of_log, "nothing of an engine"), (kvcore.catalogue.find_model, 5),
         (kvcore.catalogue.find_accelerator, None), (kvcore.catalogue.search_models, 5),
-        (kvcore.catalogue.search_accelerators, None), (kvcore.fewest_gpus, 5),
+        (kvcore.catalogue.search_accelerators, None), (kvcore.fewest_gpus, 5), (kvcore.check, 5), (kvcore.check, [5]),
+        (kvcore.check, {"a": 5}), (kvcore.check, ["/no/such/file.yaml"]), (kvcore.check, "absent.yaml"),
     ],
 )  # fmt: skip
 def test_whatever_is_given_is_refused_with_a_code(function: Any, given: Any) -> None:
@@ -130,6 +131,19 @@ def test_whatever_is_given_is_refused_with_a_code(function: Any, given: Any) -> 
         function(given, max_model_len=4096) if function is kvcore.replace else function(given)
     assert raised.value.next_step
     assert raised.value.code != "internal-error"
+
+
+def test_files_are_checked_by_path_and_by_text(tmp_path: Path) -> None:
+    text = "vllm serve Qwen/Qwen3-32B --max-model-len 8192\n"
+    (tmp_path / "run.sh").write_text(text)
+    found = [
+        kvcore.check(given, accelerator="L4-24GB", target=4)
+        for given in ({"run.sh": text}, tmp_path, [tmp_path / "run.sh"], [str(tmp_path)])
+    ]
+    assert {(one.status, one.checked[0].outcome.value) for one in found} == {(1, "does-not-start")}
+    with pytest.raises(kvcore.ScenarioError) as raised:
+        kvcore.check({"run.sh": text}, tight="perhaps")
+    assert raised.value.field == "tight"
 
 
 VARIOUS: list[dict[str, Any]] = [

@@ -224,6 +224,10 @@ TOOLS: Final[Mapping[str, Tool]] = {
                     "type": ["object", "null"],
                     "description": "config.json of a model that is not bundled",
                 },
+                "accelerator": {
+                    "type": ["string", "null"],
+                    "description": "The card, in place of what the log says",
+                },
             },
             "required": ["log"],
             "additionalProperties": False,

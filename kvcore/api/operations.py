@@ -222,14 +222,17 @@ def _log(asked: Asked, own_id: list[object]) -> dict[str, Any]:
     from kvcore.evidence.log.reader import read_log
     from kvcore.evidence.log_report import log_report
 
-    data, config = asked.body, None
+    data, config, card = asked.body, None, None
     if asked.media == JSON:
         request = _request(asked, own_id)
         request.pop("id", None)
         config = _object(request, "config")
+        if request.get("accelerator") is not None:
+            card = catalogue.find_accelerator(_text_of(request, "accelerator"))
+        request.pop("accelerator", None)
         data = _text_of(request, "log").encode("utf-8", "replace")
         _nothing_else(request)
-    report = log_report(read_log(data), config)
+    report = log_report(read_log(data), config, card)
     return asked.linked(report, lambda base: _page_of_log(report, config, base))
 
 

@@ -18,11 +18,13 @@ from kvcore.base.parts import PARTS
 from kvcore.base.quantity import Unit
 from kvcore.base.units import gib
 from kvcore.base.untrusted import utf8_text
-from kvcore.base.words import Language, Words, words
+from kvcore.base.words import Language, Words, platform_words
 from kvcore.cli.streams import waiting
 from kvcore.cli.words import request_of_words
 from kvcore.contract.result import error_of, planned_result
+from kvcore.engines.registry import find_engine
 from kvcore.planning import Plan, Verdict, plan
+from kvcore.scenario import DEFAULT_ENGINE
 from kvcore.wire.request import from_hub, parse_request, scenario_from_request
 
 if TYPE_CHECKING:
@@ -60,11 +62,12 @@ def told_hub(model: str) -> HubModel:
     return from_hub(model)
 
 
-def own_words() -> Words:
-    """The texts in the language of the terminal."""
+def own_words(engine: str = DEFAULT_ENGINE) -> Words:
+    """The texts in the language of the terminal, in the words of the engine's platform."""
     named = (os.environ.get(name) for name in ("LC_ALL", "LC_MESSAGES", "LANG"))
     tag = next(filter(None, named), "")
-    return words(Language.of_tag(tag.partition(".")[0]) or Language.ENGLISH)
+    language = Language.of_tag(tag.partition(".")[0]) or Language.ENGLISH
+    return platform_words(language, find_engine(engine).graph_api)
 
 
 def _printed(found: Mapping[str, Any], form: str) -> None:
@@ -103,7 +106,7 @@ def run_plan(arguments: argparse.Namespace) -> int:
             _printed(error_of(known), form)
         return status
     if form == "table":
-        print("\n".join(plan_lines(_on_a_card(planned), t)))
+        print("\n".join(plan_lines(_on_a_card(planned), own_words(planned.scenario.engine))))
     else:
         _printed(planned_result(planned, request.get("id")), form)
     return status_of(planned, arguments.exit_status)
@@ -208,7 +211,6 @@ def run_diff(arguments: argparse.Namespace) -> int:
     """Two requests, or one deployment on two releases."""
     from kvcore.advice.difference import difference, difference_result, release_difference
 
-    t = own_words()
     one, other = arguments.before, arguments.after
     if arguments.model is not None:
         base = scenario_from_request(request_of(arguments), told_hub)
@@ -220,7 +222,7 @@ def run_diff(arguments: argparse.Namespace) -> int:
         plans = (plan(scenario_from_request(parse_request(utf8_text(data)), told_hub)) for data in pair)
         found = difference(next(plans), next(plans))
     if (arguments.format or "table") == "table":
-        print("\n".join(difference_lines(found, (one, other), t)))
+        print("\n".join(difference_lines(found, (one, other), own_words(found.after.scenario.engine))))
     else:
         _printed(difference_result(found), arguments.format)
     return FITS

@@ -132,12 +132,16 @@ def load_scenario(source: str | os.PathLike[str] | Mapping[str, object]) -> Scen
         return scenario_from_request(_as_json(source), from_hub)
     if not isinstance(source, str | os.PathLike):
         raise invalid("source", type(source).__name__, "it must be a mapping, or the path of a JSON file")
+    return scenario_from_request(parse_request(utf8_text(bytes_of(source))), from_hub)
+
+
+def bytes_of(path: str | os.PathLike[str]) -> bytes:
+    """The content of a file. Raises ScenarioError `file-not-read`."""
     try:
-        data = Path(source).read_bytes()
+        return Path(path).read_bytes()
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is no path"
-        raise ScenarioError("file-not-read", field="source", value=str(source), error=reason) from None
-    return scenario_from_request(parse_request(utf8_text(data)), from_hub)
+        raise ScenarioError("file-not-read", field="source", value=str(path), error=reason) from None
 
 
 def sweep(

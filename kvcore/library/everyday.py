@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import os
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Unpack
 
 from kvcore import catalogue
-from kvcore.base.errors import KvPlannerError, ScenarioError, invalid
+from kvcore.base.errors import KvPlannerError, ScenarioError, invalid, not_among
 from kvcore.contract.result import planned_result
-from kvcore.library import changed, checked_names, load_scenario
+from kvcore.flags import FLAGS
+from kvcore.library import bytes_of, changed, checked_names, load_scenario
 from kvcore.planning import Plan
 from kvcore.scenario import Scenario
+from kvcore.wire.fields import read_integer
 
 if TYPE_CHECKING:
     from kvcore.advice.difference import Difference
@@ -18,6 +21,7 @@ if TYPE_CHECKING:
     from kvcore.advice.fixes import Fix
     from kvcore.evidence.log.reader import StartupLog
     from kvcore.flags.typed import Request
+    from kvcore.preflight.outcome import Checks
 
 MAX_LENGTHS: Final = 4096
 
@@ -133,6 +137,44 @@ def result(plan: Plan) -> dict[str, Any]:
         'fits'
     """
     return planned_result(plan)
+
+
+def check(
+    files: Mapping[str, str] | Iterable[str | os.PathLike[str]],
+    *,
+    accelerator: str | None = None,
+    target: int | None = None,
+    tight: str = "starts",
+) -> Checks:
+    """Files that people deploy, by their paths or by name and text: for each engine in them whether it starts.
+
+    Folders are read too. `checked` has the engines with `outcome`, `reasons` and `plans`; `status` is that of
+    `kvcore check`. Raises KvPlannerError for a file that cannot be read, or a card that is not known.
+
+    Example:
+        >>> found = check({"run.sh": "vllm serve Qwen/Qwen3-8B --max-model-len 8192"}, accelerator="L4-24GB")
+        >>> [(one.workload.model, one.outcome.value) for one in found.checked], found.status
+        ([('Qwen/Qwen3-8B', 'starts')], 0)
+    """
+    from kvcore.manifests.files import Source, files_under
+    from kvcore.preflight.outcome import Tight, check_files
+
+    if tight not in list(Tight):
+        raise not_among("tight", tight, list(Tight))
+    if target is not None:
+        read_integer(FLAGS["wanted"], target)
+    if isinstance(files, Mapping):
+        if not all(isinstance(part, str) for pair in files.items() for part in pair):
+            raise invalid("files", type(files).__name__, "it must have a text for each name")
+        sources = [Source(name, text) for name, text in files.items()]
+    else:
+        given = [files] if isinstance(files, str | os.PathLike) else files
+        paths = list(given) if isinstance(given, Iterable) else [None]
+        if not all(isinstance(path, str | os.PathLike) for path in paths):
+            raise invalid("files", type(files).__name__, "it must be paths, or texts by their names")
+        names = (name for path in paths if path is not None for name in files_under(os.fspath(path)))
+        sources = [Source(name, bytes_of(name)) for name in names]
+    return check_files(sources, accelerator, Tight(tight), target)
 
 
 def compare(before: Plan | Scenario, after: Plan | Scenario) -> Difference:

@@ -117,6 +117,7 @@ def read_log(given: str | bytes) -> StartupLog:
         >>> log.worst_rank.available_kv_gib.value, log.worst_rank.available_kv_gib.line_number
         (52.8, 1)
     """
+    given = given if isinstance(given, bytes) else checked_text("log", given)
     if len(given) <= LARGE_LOG_BYTES:
         return _read(given)
     with place(PLACE_SECONDS) as is_mine:
@@ -126,7 +127,7 @@ def read_log(given: str | bytes) -> StartupLog:
 
 
 def _read(given: str | bytes) -> StartupLog:
-    log = clean_log(given if isinstance(given, bytes) else checked_text("log", given))
+    log = clean_log(given)
     starts = start_offsets(log)
     engine, card_name = engine_of(log), card_of(log)
     chosen: StartupLog | None = None
