@@ -32,6 +32,8 @@ WHOLE, FIRST, INSIDE, MISSPELT = 1.0, 0.9, 0.55, 0.45
 """Score of a word that is a whole part of the name, the beginning of one, within one, or nearly one."""
 OWNER_SHARE: Final = 0.7
 """Factor for a word that is found in the owner's name only."""
+LATER_SHARE: Final = 0.97
+"""Factor for a word that the model's own name does not begin with: `mistral` means Mistral before E5-Mistral."""
 COST_OF_A_REST: Final = 0.004
 """Deducted for each letter of the id that no word asks for, so that the plainest of like names comes first."""
 COST_OF_A_SIBLING: Final = 0.1
@@ -59,6 +61,8 @@ def search_models(text: str, limit: int = 8) -> tuple[str, ...]:
         ('Qwen/Qwen3-32B',)
         >>> search_models("70b llama 3.3")[0], search_models("depseek v3")[0]
         ('meta-llama/Llama-3.3-70B-Instruct', 'deepseek-ai/DeepSeek-V3')
+        >>> search_models("llama 3.1")[0], search_models("mistral")[0]
+        ('meta-llama/Llama-3.1-8B-Instruct', 'mistralai/Mistral-7B-v0.1')
         >>> search_models("no such thing")
         ()
     """
@@ -125,7 +129,8 @@ class _Name(Struct, frozen=True):
         worth = INSIDE
         if start in self.starts:
             worth = WHOLE if end == len(self.text) or end in self.starts else FIRST
-        return worth * (OWNER_SHARE if end <= self.owner_ends else 1.0)
+        share = OWNER_SHARE if end <= self.owner_ends else 1.0 if start <= self.owner_ends else LATER_SHARE
+        return worth * share
 
     def _misspelt(self, word: str) -> float:
         digits = re.sub(r"\D", "", word)
@@ -153,13 +158,19 @@ def _best(text: str, names: Sequence[tuple[T, Sequence[_Name]]], limit: int) -> 
         return ()
     for forgives in (False, True):
         scores = [
-            max(_score(words, name, len(spellings[0].text), forgives=forgives) for name in spellings)
+            max(_score(words, name, _letters(spellings[0]), forgives=forgives) for name in spellings)
             for _, spellings in names
         ]
         if any(scores):
             break
     order = sorted(range(len(names)), key=lambda index: -scores[index])
     return tuple(names[index][0] for index in order[:limit] if scores[index])
+
+
+def _letters(name: _Name) -> int:
+    """Letters of a name; the ending of a model that is served makes it no worse a hit."""
+    endings = (_SEPARATORS.sub("", ending) for ending in _SERVED)
+    return len(name.text) - max((len(one) for one in endings if name.text.endswith(one)), default=0)
 
 
 def _score(words: Sequence[str], name: _Name, letters: int, *, forgives: bool) -> float:
@@ -179,7 +190,7 @@ def _models() -> tuple[tuple[str, tuple[_Name, ...]], ...]:
 
     def cost(model: str) -> float:
         base = model.lower().removesuffix("-base").removesuffix("-hf").removesuffix("-pt")
-        is_base = any(base + end in known for end in _SERVED)
+        is_base = any(name + end in known for name in (base, base.replace("/meta-", "/")) for end in _SERVED)
         return (0.0 if model in own else COST_OF_A_SIBLING) + (COST_OF_A_BASE if is_base else 0.0)
 
     costs = ((model, cost(model)) for model in known_ids())

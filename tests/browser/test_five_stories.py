@@ -106,6 +106,25 @@ def said(person: Person, english: str, chinese: str) -> str:
     return chinese if person.t.language is Language.CHINESE else english
 
 
+def test_arrows_and_enter_choose_a_model(server: str, open_page: OpenPage) -> None:
+    page = open_page(server)
+    search = page.locator(".st-key-model_search input")
+    search.click()
+    page.keyboard.type("gpt oss 120b")
+    page.keyboard.press("Enter")
+    page.wait_for_function(
+        "() => new URLSearchParams(location.search).get('model') === 'openai/gpt-oss-120b'"
+    )
+    at_rest(page)
+    search.fill("qwen3 8b")
+    hits = page.locator(".st-key-model_hits button")
+    expect(hits.first).to_contain_text("Qwen/Qwen3-8B")
+    at_rest(page)
+    for key in ("ArrowDown", "ArrowDown", "ArrowUp", "Enter"):
+        page.keyboard.press(key)
+    page.wait_for_function("() => new URLSearchParams(location.search).get('model') === 'Qwen/Qwen3-8B'")
+
+
 def plan_for_forty(person: Person) -> None:
     """A model, two cards, the length, forty users: nine clicks, two for the model and one for each field."""
     person.choose_model("gpt oss 120b", "openai/gpt-oss-120b")

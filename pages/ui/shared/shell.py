@@ -99,6 +99,28 @@ if (!window.kvGroups) {
     if (!group || group.contains(event.relatedTarget) || !event.target.matches(":focus-visible")) return;
     group.querySelector("[aria-checked=true]")?.focus();
   });
+  let typed = 0;
+  const hits = (kind) => [...document.querySelectorAll(`.st-key-${kind}_hits button`)];
+  const take = (kind, tries) => {
+    const rests = document.querySelector("[data-testid=stApp][data-test-script-state=notRunning]");
+    if (Date.now() - typed > 700 && rests) hits(kind)[0]?.click();
+    else if (tries) setTimeout(take, 100, kind, tries - 1);
+  };
+  document.addEventListener("input", (event) => {
+    if (event.target.closest(".st-key-model_search, .st-key-accelerator_search")) typed = Date.now();
+  });
+  document.addEventListener("keydown", (event) => {
+    const within = (one) => event.target.closest(`.st-key-${one}_search, .st-key-${one}_hits`);
+    const kind = ["model", "accelerator"].find(within);
+    if (!kind || event.isComposing) return;
+    const found = hits(kind), at = found.indexOf(event.target.closest("button"));
+    const field = document.querySelector(`.st-key-${kind}_search input`);
+    if (event.key === "Enter" && event.target === field && field.value) take(kind, 50);
+    const step = {ArrowDown: 1, ArrowUp: -1}[event.key];
+    if (!step || !found.length) return;
+    event.preventDefault();
+    (found[at + step] || (step < 0 ? field : found[at]))?.focus();
+  });
 }
 if (loading) {
   loading.disabled = false;
@@ -106,8 +128,8 @@ if (loading) {
 }
 }"""
 """Names language and page to screen readers, shows another page from its top, moves its link into view on a phone, has
-Tab enter a group of choices at the chosen one, and takes the rules for loading (loading.css) out of force once the page
-stands.
+Tab enter a group of choices at the chosen one and the arrows and Enter choose below a search field, and takes the rules
+for loading (loading.css) out of force once the page stands.
 
 The same text for every page: a content security policy knows it by its hash (docs/hosting/Caddyfile).
 """
