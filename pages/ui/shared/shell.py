@@ -99,23 +99,20 @@ if (!window.kvGroups) {
     if (!group || group.contains(event.relatedTarget) || !event.target.matches(":focus-visible")) return;
     group.querySelector("[aria-checked=true]")?.focus();
   });
-  let typed = 0;
   const hits = (kind) => [...document.querySelectorAll(`.st-key-${kind}_hits button`)];
-  const take = (kind, tries) => {
-    const rests = document.querySelector("[data-testid=stApp][data-test-script-state=notRunning]");
-    if (Date.now() - typed > 700 && rests) hits(kind)[0]?.click();
-    else if (tries) setTimeout(take, 100, kind, tries - 1);
+  const take = (kind, field, tries) => {
+    const answered = document.querySelector(`.st-key-${kind}_hits .kv-for`)?.dataset.text;
+    const first = answered === field.value.trim() && hits(kind)[0];
+    if (first) first.click();
+    else if (tries && document.activeElement === field) setTimeout(take, 100, kind, field, tries - 1);
   };
-  document.addEventListener("input", (event) => {
-    if (event.target.closest(".st-key-model_search, .st-key-accelerator_search")) typed = Date.now();
-  });
   document.addEventListener("keydown", (event) => {
     const within = (one) => event.target.closest(`.st-key-${one}_search, .st-key-${one}_hits`);
     const kind = ["model", "accelerator"].find(within);
     if (!kind || event.isComposing) return;
     const found = hits(kind), at = found.indexOf(event.target.closest("button"));
     const field = document.querySelector(`.st-key-${kind}_search input`);
-    if (event.key === "Enter" && event.target === field && field.value) take(kind, 50);
+    if (event.key === "Enter" && event.target === field && field.value) take(kind, field, 300);
     const step = {ArrowDown: 1, ArrowUp: -1}[event.key];
     if (!step || !found.length) return;
     event.preventDefault();

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from html import escape
 from typing import NamedTuple
 
 import streamlit as st
@@ -133,7 +134,7 @@ def _search(one: Picker, now: str, t: Words) -> None:
         text = _field(one.key, one.label, now, one.help_text)
         if text:
             hits = one.find(text)
-            _hits(hits[:MOST_HITS], one.kind, one.take)
+            _hits(hits[:MOST_HITS], text, one.kind, one.take)
             if len(hits) > MOST_HITS:
                 st.caption(t("There are more: type another word of the name."))
             if not hits:
@@ -164,8 +165,10 @@ def _field(key: str, label: str, now: str, help_text: str) -> str:
     return typed.strip()
 
 
-def _hits(hits: Sequence[Hit], kind: str, take: Callable[[str], None]) -> None:
+def _hits(hits: Sequence[Hit], text: str, kind: str, take: Callable[[str], None]) -> None:
+    """A button for each; Enter in the field presses the first once they are those of its text (`shell.SCRIPT`)."""
     with st.container(key=f"{kind}_hits", gap=None):
+        st.html(f'<i class="kv-for" hidden data-text="{escape(text)}"></i>')
         for hit in hits:
             st.button(
                 f"{hit.name}  \n:small[:gray[{hit.facts}]]" if hit.facts else hit.name,
