@@ -24,6 +24,10 @@ FEWEST_REQUESTS: Final = 20
 MAX_REPLAYED: Final = 1000
 """Requests of a replay of a fit, which bounds its time."""
 MAX_STEPS: Final = 40_000
+MAX_TRIED: Final = 200
+"""Requests by whose steps max_num_batched_tokens is found."""
+MAX_SAMPLES: Final = 8000
+"""Steps of a fit without prompts, and with; of more, every so many."""
 BUDGETS: Final = (2048, 8192, 16384, 32768)
 """Values of max_num_batched_tokens that vLLM takes by itself, by card and use.
 
@@ -95,6 +99,11 @@ def _fit(found: Sequence[StepSample], rows: Sequence[BenchRequest], settings: Se
     is in no step."""
     if len(found) < FEWEST_SAMPLES:
         raise WorkloadError("bench-unusable", field="bench", steps=len(found), least=FEWEST_SAMPLES)
+    found = [
+        one
+        for kind in (False, True)
+        for one in _thinned([sample for sample in found if (sample.prefill > 0) is kind])
+    ]
     kept = list(found)
     for _ in range(3):
         samples = list(map(_sample, kept))
@@ -116,12 +125,17 @@ def _fit(found: Sequence[StepSample], rows: Sequence[BenchRequest], settings: Se
     return replace(clock, outside=max(0.0, median(late)) if late else 0.0)
 
 
+def _thinned(samples: Sequence[StepSample]) -> Sequence[StepSample]:
+    """Every so many of them, so that there are at most MAX_SAMPLES."""
+    return samples[:: 1 + len(samples) // MAX_SAMPLES]
+
+
 def _budget(rows: Sequence[BenchRequest], settings: Settings) -> int:
     """max_num_batched_tokens of the benchmark: that of the plan, unless its steps clearly say another of BUDGETS."""
 
     given = settings.max_num_batched_tokens
     tried = {
-        budget: list(map(_sample, step_samples(rows[:MAX_REPLAYED], budget)))
+        budget: list(map(_sample, step_samples(rows[:MAX_TRIED], budget)))
         for budget in dict.fromkeys((given, *BUDGETS))
     }
     most = max(map(len, tried.values()))
@@ -202,8 +216,8 @@ def replayed_times(rows: Sequence[BenchRequest], settings: Settings, clock: Fitt
 def _held_out(rows: Sequence[BenchRequest], clock: FittedClock, settings: Settings) -> HeldOut:
     start = len(rows) // 2
     # The requests before those that are judged fill the engine.
-    begin = max(0, start - MAX_REPLAYED // 4)
-    part = rows[begin : begin + MAX_REPLAYED]
+    begin = 0 if start <= MAX_REPLAYED else start - MAX_REPLAYED // 2
+    part = rows[begin : start + MAX_REPLAYED]
     found = replayed_times(part, settings, clock)
     pairs: dict[str, list[tuple[float, float]]] = {"ttft": [], "tpot": []}
     for at, row in enumerate(part):

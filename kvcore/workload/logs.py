@@ -30,8 +30,9 @@ from msgspec import Struct
 from kvcore.base.errors import KvPlannerError, WorkloadError
 from kvcore.base.place import place
 from kvcore.workload.layers import READING
+from kvcore.workload.meter import Progress
 from kvcore.workload.opening import is_parquet
-from kvcore.workload.records import Progress, RequestLog, read_logs_here
+from kvcore.workload.records import RequestLog, read_logs_here
 from kvcore.workload.requests import MAX_LOG_BYTES, Reading
 from kvcore.workload.texts import MAX_TOKENIZER_BYTES, counter_of
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import re
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Final, cast
@@ -33,6 +33,7 @@ from kvcore.workload.fields import forget_names, json_requests, record_requests
 from kvcore.workload.histogram import MAX_TOKENS
 from kvcore.workload.layers import READING, field_names, missing_of
 from kvcore.workload.layouts import JsonForm, Layouts, RowForm
+from kvcore.workload.meter import Meter, Progress, too_many
 from kvcore.workload.opening import MAX_LINE_BYTES, Lines, batch_rows, is_parquet, parquet_batches, slices_of
 from kvcore.workload.requests import Reading, Request, Rows, Unusable, UnusableLineError, tables
 from kvcore.workload.streams import EngineLines, Records, Streams, json_at, json_within, pairs_in
@@ -45,13 +46,10 @@ MAX_COMMENTS: Final = 64
 SHOWN_COLUMNS: Final = 8
 MAX_CALLS: Final = 32
 """Calls that wait for their last line: lines of one call stand close together."""
-PROGRESS_BYTES: Final = 1 << 20
 
 _SEPARATOR: Final = re.compile(r"sep=.", re.IGNORECASE)
 _LIST: Final = re.compile(rb"\[\s{0,80}(?:[{\]]|$)")
 """The beginning of a list of records; a date may begin with a bracket too."""
-Progress = Callable[[int], None]
-"""Called with the number of bytes read."""
 
 
 class RequestLog(Struct, frozen=True, kw_only=True):
@@ -108,7 +106,7 @@ def read_logs_here(
     """Reads logs as `read_request_logs` does, but always in this process."""
     reading = replace(reading, seen=set())
     tally = _Tally(reading)
-    meter = _Meter(progress, reading)
+    meter = Meter(progress, reading)
     try:
         for source in files:
             if is_parquet(source):
@@ -121,35 +119,6 @@ def read_logs_here(
         return tally.log()
     finally:
         forget_names()
-
-
-@dataclass(slots=True)
-class _Meter:
-    """Counts bytes and lines over all files, and enforces their limits."""
-
-    progress: Progress | None
-    reading: Reading
-    read: int = 0
-    reported: int = 0
-    lines_read: int = 0
-
-    def slices(self, slices: Iterable[list[bytes]]) -> Iterator[list[bytes]]:
-        for lines in slices:
-            self.read += sum(map(len, lines))
-            most_bytes, most = self.reading.max_bytes, self.reading.max_requests
-            if most_bytes is not None and self.read > most_bytes:
-                raise WorkloadError("request-log-too-large", limit=f"{most_bytes >> 20} MiB")
-            self.lines_read += len(lines)
-            if most is not None and self.lines_read > most:
-                raise _too_many(most)
-            if self.progress is not None and self.read >= self.reported + PROGRESS_BYTES:
-                self.reported = self.read
-                self.progress(self.read)
-            yield lines
-
-
-def _too_many(most: int) -> WorkloadError:
-    return WorkloadError("request-log-too-long", limit=f"{most:,}")
 
 
 @dataclass(slots=True)
@@ -179,7 +148,7 @@ class _Tally:
     def add(self, request: Request) -> None:
         most = self.reading.max_requests
         if most is not None and self.collector.requests >= most:
-            raise _too_many(most)
+            raise too_many(most)
         self.collector.add(request)
         if request.by_text:
             self.by_text += 1
@@ -207,7 +176,7 @@ class _Tally:
     def add_rows(self, rows: Rows) -> None:
         most = self.reading.max_requests
         if most is not None and self.collector.requests + len(rows.prompts) > most:
-            raise _too_many(most)
+            raise too_many(most)
         self.collector.add_rows(rows)
 
     def drop(self, reason: Unusable, line: int, lines: int = 1) -> None:
