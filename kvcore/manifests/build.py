@@ -164,7 +164,7 @@ def built(launch: Launch, facts: Facts, scripts: Scripts) -> Workload | Other:
     is_plug_in = family == VLLM and image.engine.startswith("vllm-")
     if is_plug_in:
         engine = image.engine
-    elif engine == "vllm" and _is_npu(variables, facts):
+    elif engine == "vllm" and (_is_npu(variables, facts) or last.get("quantization") == "ascend"):
         engine = "vllm-ascend"
     read = typed(given) if family == VLLM else _as_it_is(given)
     model, served, others = _models(launch, arguments, last, facts)

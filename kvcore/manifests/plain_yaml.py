@@ -13,7 +13,8 @@ from kvcore.manifests.cards import card_in, of_resources
 from kvcore.manifests.nodes import Map, Row, Text, at, line_of, mapping, rows, text_of, walk
 from kvcore.manifests.operators import kubeai_model
 from kvcore.manifests.pods import Found, Input, _or, container_found, distinct, environment
-from kvcore.manifests.programs import Launch, script_launches
+from kvcore.manifests.programs import Launch, engine_of_words, script_launches
+from kvcore.manifests.variables import of_units
 from kvcore.manifests.workload import ALL_GPUS, Other, Place, Workload, binary_gib, size_gib, whole
 
 COMMANDS: Final = re.compile(
@@ -163,6 +164,7 @@ def anywhere(document: Map | Row, given: Input) -> Iterator[Found]:
             if image is not None and any(name in node for name in ("command", "args", "cmd", "entrypoint")):
                 yield from _container(key, node, str(image), given, is_kubernetes=in_cluster)
                 continue
+            yield from _listed(key, node, given, counts)
             yield from _commands(key, node, given, counts)
             if "engine_kwargs" in node or (
                 "model" in node and len(node) > _CONFIG_FLAGS and node is not document
@@ -287,6 +289,39 @@ def _commands(key: str, node: Map, given: Input, counts: tuple[int | None, str |
         for launch in distinct(found) if found else ():
             if launch.engine or launch.role:
                 yield built(launch, facts, given.scripts)
+
+
+def _listed(key: str, node: Map, given: Input, counts: tuple[int | None, str | None]) -> Iterator[Found]:
+    """A model beside a list of an engine's arguments: cases of a test suite, entries of a fleet."""
+    model = text_of(node.get("model"))
+    lists = {
+        name: [str(word) for word in value if isinstance(word, str)]
+        for name, value in node.items()
+        if isinstance(value, Row) and value and isinstance(value[0], str) and str(value[0]).startswith("--")
+    }
+    if model is None or not lists:
+        return
+    first = next(iter(lists))
+    words = [
+        word for name, value in lists.items() if name == first or name.startswith(first) for word in value
+    ]
+    engine = engine_of_words(words)
+    if not engine:
+        return
+    given.taken.add(id(node))
+    variables: dict[str, str] = {}
+    for name in _ENVIRONMENTS:
+        variables |= _pairs(node.get(name))
+    own = text_of(node.get("name"))
+    facts = Facts(
+        name=str(own if own is not None else key) or None, kind="arguments", file=given.file, line=line_of(node),
+        model=str(model), gpus=counts[0], card=counts[1], replicas=whole(text_of(node.get("replicas"))),
+    )  # fmt: skip
+    filled = tuple(word if word[:1] == "{" else of_units(word, variables) for word in words)
+    launch = Launch(
+        engine=engine, words=filled, variables=variables, line=line_of(node[first], line_of(node))
+    )
+    yield built(launch, facts, given.scripts)
 
 
 def _is_own_name(key: str) -> bool:

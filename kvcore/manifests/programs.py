@@ -409,7 +409,7 @@ def container_launches(run: Run, held: Container, scripts: Scripts, depth: int =
         words = words[1:]
     if words and words[0] == "serve":
         words = words[1:]
-    engine = image.engine or _engine_of_words(words)
+    engine = image.engine or engine_of_words(words)
     if not engine or (image.engine and words and not _is_arguments(words)):
         return
     takes = engine in _POSITIONAL
@@ -424,7 +424,7 @@ def _is_arguments(words: Sequence[str]) -> bool:
     return is_option(first) or "/" in first or has_mark(first) or any(is_option(word) for word in words[1:3])
 
 
-def _engine_of_words(words: Sequence[str]) -> str:
+def engine_of_words(words: Sequence[str]) -> str:
     """The engine whose arguments these are, where no image and no program says it."""
     names = {word.partition("=")[0].lstrip("-").replace("_", "-") for word in words if is_option(word)}
     if names & {"model-path"} and names & {"tp", "tp-size", "mem-fraction-static", "context-length"}:

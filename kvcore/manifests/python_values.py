@@ -32,7 +32,7 @@ class Names:
         if isinstance(node, ast.Name):
             return self.values.get(node.id, UNKNOWN)
         if isinstance(node, ast.Attribute):
-            return self.defaults.get(node.attr, UNKNOWN) if isinstance(node.value, ast.Name) else UNKNOWN
+            return self._attribute(node, depth)
         if isinstance(node, ast.List | ast.Tuple | ast.Set):
             return self._items(node.elts, depth)
         if isinstance(node, ast.Dict):
@@ -108,6 +108,14 @@ class Names:
             )
         return left // right if isinstance(node.op, ast.FloorDiv) and right else UNKNOWN
 
+    def _attribute(self, node: ast.Attribute, depth: int) -> Any:
+        """What `args.x` has by default, or the number of the cards of `GPU.count`."""
+        if not isinstance(node.value, ast.Name):
+            return UNKNOWN
+        held = self.value(node.value, depth + 1)
+        count = held.rpartition(":")[2] if isinstance(held, str) and node.attr == "count" else ""
+        return int(count) if count.isdigit() and len(count) < 4 else self.defaults.get(node.attr, UNKNOWN)
+
     def _either(self, node: ast.BoolOp, depth: int) -> Any:
         found: Any = UNKNOWN
         for one in node.values:
@@ -137,6 +145,10 @@ class Names:
         if name in ("os.environ.get", "os.getenv", "environ.get", "getenv"):
             default = self.value(node.args[1], depth + 1) if len(node.args) > 1 else UNKNOWN
             return self._variable(self.value(first, depth + 1), default)
+        if name.startswith("modal.gpu."):
+            found = {one.arg: self.value(one.value, depth + 1) for one in node.keywords}
+            size, count = found.get("size"), found.get("count", 1)
+            return f"{name[10:]}{f'-{size}' if isinstance(size, str) else ''}:{count if isinstance(count, int) else 1}"
         if name in ("str", "int", "float", "bool", "Path", "pathlib.Path"):
             return _converted(name, self.value(first, depth + 1))
         if name == "dict":

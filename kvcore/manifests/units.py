@@ -148,7 +148,9 @@ def _quadlet(found: list[Entry], given: Input) -> Iterator[Found]:
     from kvcore.manifests.unknowns import names_in
     from kvcore.manifests.workload import binary_gib
 
-    facts.shm_gib = binary_gib(values.get("ShmSize"))
+    stated = {word.partition("=")[0]: word.partition("=")[2] for word in podman}
+    facts.shm_gib = binary_gib(values.get("ShmSize") or stated.get("--shm-size"))
+    facts.memory_gib = binary_gib(values.get("Memory") or stated.get("--memory"))
     facts.undefined = names_in(values.get("Image", ""))
     words = Row(
         Text(word) for word in [*words_of(values.get("Entrypoint", "")), *words_of(values.get("Exec", ""))]
