@@ -15,12 +15,13 @@ from kvcore import catalogue
 from kvcore.advice.sweep import sweep
 from kvcore.advice.sweep_cell import Cell
 from kvcore.advice.target import served
-from kvcore.base.errors import KvPlannerError, ScenarioError
+from kvcore.base.errors import KvPlannerError
 from kvcore.base.numbers import whole_requests
 from kvcore.base.units import ceil_div
 from kvcore.catalogue.accelerators import Accelerator, Interconnect
 from kvcore.catalogue.models import ModelEntry
 from kvcore.engines.registry import with_accelerator
+from kvcore.model.families import read_architecture
 from kvcore.planning import Plan, Verdict, plan
 from kvcore.scenario import Scenario
 
@@ -63,7 +64,7 @@ def fewest_gpus(base: Scenario, cards: Sequence[Accelerator] = ()) -> tuple[Fitt
     """The cards that serve what `base` wants (one request, if nothing), the fewest GPUs first, then the least memory.
 
     The flags of `base` hold on every card; its tensor parallel size and its card do not. Cards on which no replica
-    starts are left out. Raises ScenarioError `missing-field` without a length.
+    starts are left out. Without a length each request is as long as the model allows. Raises ModelError.
 
     Example:
         >>> from kvcore.wire.request import scenario_from_request
@@ -76,7 +77,7 @@ def fewest_gpus(base: Scenario, cards: Sequence[Accelerator] = ()) -> tuple[Fitt
         RTX-4090-24GB 16 8 True
     """
     if base.max_model_len is None or base.max_model_len < 0:
-        raise ScenarioError("missing-field", field="max_model_len")
+        base = replace(base, max_model_len=read_architecture(base.config).max_model_len)
     chosen = cards or catalogue.load_accelerators()
     known = catalogue.bundled_model(base.model)
     entry = known if known is not None and known.config == base.config else _own_entry(base)

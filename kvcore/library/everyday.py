@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Unpack
 
 from kvcore import catalogue
-from kvcore.base.errors import KvPlannerError, ScenarioError, invalid, not_among
+from kvcore.base.errors import KvPlannerError, invalid, not_among
 from kvcore.contract.result import planned_result
 from kvcore.flags import FLAGS
 from kvcore.library import bytes_of, changed, checked_names, load_scenario
@@ -214,7 +214,8 @@ def fewest_gpus(
 ) -> tuple[Fitting, ...]:
     """The cards that serve `wanted` requests of `max_model_len` tokens at once, the fewest GPUs first.
 
-    Raises KvPlannerError.
+    Without a length each request is as long as the model allows, without a target one request is served. Raises
+    KvPlannerError.
 
     Example:
         >>> asked = {"model": "Qwen/Qwen3-32B", "wanted": 40, "max_model_len": 16384}
@@ -225,8 +226,6 @@ def fewest_gpus(
     from kvcore.advice import fewest
 
     base = load_scenario(flags) if scenario is None else changed(scenario, flags)
-    if base.max_model_len is None:
-        raise ScenarioError("missing-field", field="max_model_len")
     cards = [catalogue.find_accelerator(name) for name in checked_names("accelerators", accelerators)]
     if not cards and base.accelerator is not None:
         cards = [base.accelerator]
