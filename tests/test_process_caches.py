@@ -89,7 +89,7 @@ OWN_NAMES = {
     "kvcore.charts.catalogue_rows": {"accelerator_rows", "model_rows", "sibling_rows", "version_rows"},
     "kvcore.charts.plan_report": {"_frame"},
     "kvcore.workload.database.query": {"_kept", "layouts"},
-    "kvcore.workload.requests": {"_kinds"},
+    "kvcore.workload.requests": {"_counts", "_kinds"},
     "kvcore.controls.in_force": {"_defaults"},
     "pages.ui.shared.shell": {"_declared"},
     "re": {"compile"},
