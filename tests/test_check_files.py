@@ -51,7 +51,7 @@ def test_fewer_gpus_than_ranks_do_not_start() -> None:
         ("vllm serve $MODEL --max-model-len 8192", "check-undefined"),
         ("vllm serve Qwen/Qwen3-32B -tp $TP", "check-undefined"),
         ("vllm serve nobody/has-this-model --max-model-len 8192", "unknown-model"),
-        ("python3 -m sglang.launch_server --model-path Qwen/Qwen3-32B --tp 2", "check-engine-not-planned"),
+        ("trtllm-serve Qwen/Qwen3-32B --tp_size 2", "check-engine-not-planned"),
         ("vllm serve Qwen/Qwen3-32B --max-num-seqs none-of-that", "check-unusable"),
     ],
 )

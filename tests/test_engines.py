@@ -104,7 +104,7 @@ def test_a_card_is_served_by_the_first_engine_that_has_a_platform_for_it() -> No
 
 def test_an_engine_that_is_not_known_is_refused_with_those_that_are() -> None:
     with pytest.raises(ScenarioError) as caught:
-        find_engine("sglang")
+        find_engine("tgi")
     assert caught.value.field == "engine"
     assert "vllm-ascend" in str(caught.value)
 

@@ -48,7 +48,11 @@ def test_every_field_of_an_object_has_a_row(parent: str, kind: type[Any]) -> Non
 
 def test_every_field_of_a_scenario_has_a_row() -> None:
     own = {*Scenario.__struct_fields__, *PARALLEL} - {"parallel"}
-    assert {name for name in PLANNED if "." not in name} == own | {"hf_quant_config", "headers"}
+    assert {name for name in PLANNED if "." not in name} == own | {
+        "hf_quant_config",
+        "headers",
+        "draft_config",
+    }
 
 
 def test_the_defaults_are_those_of_a_scenario() -> None:

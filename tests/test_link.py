@@ -206,7 +206,7 @@ def test_every_field_of_a_scenario_is_generated() -> None:
         "mm_processor_kwargs", "surroundings", "disable_custom_all_reduce", "fuse_allreduce_rms", "skip_mm_profiling",
         "mm_encoder_tp_mode", "additional_config", "kv_transfer_config", "kv_offloading_size",
         "kv_offloading_backend", "lmcache_version", "indexer_kv_dtype", "enable_sleep_mode", "node_memory_gib",
-        "shm_gib", "other_engines", "link_gb_s",
+        "shm_gib", "other_engines", "link_gb_s", "server_args",
     }  # fmt: skip
     assert set(Scenario.__struct_fields__) == generated
 

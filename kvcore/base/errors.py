@@ -116,6 +116,12 @@ class EngineRefusalError(KvPlannerError):
     """A refusal by the engine itself, before it looks at memory; the message is in the engine's words."""
 
 
+class WordedRefusalError(EngineRefusalError):
+    """A refusal in whole sentences of an engine, with its figures."""
+
+    longest = 1000
+
+
 class CatalogueError(KvPlannerError):
     """An entry of the bundled catalogue is wrong, or is not there."""
 

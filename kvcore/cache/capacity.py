@@ -135,6 +135,9 @@ def plan_cache(
     Source: vllm/v1/core/kv_cache_utils.py:get_kv_cache_configs (0.8.5 to 0.32.0), for V0
     vllm/worker/worker.py:determine_num_available_blocks (0.8.5).
     """
+    own_plan: CachePlan | None = resolved.engine.own_pool(available_bytes, resolved, available_kv)
+    if own_plan is not None:
+        return own_plan
     given_kv = available_kv or (given("available_kv", size, Unit.BYTES) for size in available_bytes)
     trace = replace(_trace(specs_per_rank, resolved, parallel), available=tuple(given_kv))
     if not trace.grouping.whole:
@@ -248,6 +251,9 @@ def max_concurrency_at(
     """
     if isinstance(available_bytes, int):
         available_bytes = (available_bytes,) * len(specs_per_rank)
+    own: CachePlan | None = resolved.engine.own_pool(available_bytes, resolved, ())
+    if own is not None:
+        return tuple(own.concurrency_at(length).value for length in lengths)
     trace = _trace(specs_per_rank, resolved, parallel)
     if not trace.grouping.whole and not resolved.is_v0:
         return tuple(float("inf") for _ in lengths)

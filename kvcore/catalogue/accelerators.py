@@ -58,6 +58,8 @@ class Accelerator(Keeper):
     """10^12 operations a second with 16 bits, without sparsity."""
     fp8_dense_tflops: float | None = None
     devices_per_node: int = 8
+    driver_total_mib: float | None = None
+    """Memory as the driver's tool prints it, where somebody says so."""
     aliases: tuple[str, ...] = ()
     """Names that logs and drivers print."""
     source: str = ""

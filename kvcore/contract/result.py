@@ -85,12 +85,14 @@ def result_of(plan: Plan, request_id: object = None, fixes: tuple[Fix, ...] = ()
         kv["groups"] = [_facts(group, GROUP) for group in cache.groups]
         kv["request_fixed_bytes"] = cache.request_fixed_bytes
         kv["longest_request_tokens"] = cache.longest_request_tokens
+    own_flags, own_figures = resolved.engine.own_result(resolved, cache)
+    kv |= own_figures
     origins = {part: given.origin(part).value for part in given.values()}
     return {
         "id": request_id,
         "status": "ok",
         "verdict": plan.verdict.value,
-        "resolved": _facts(resolved, RESOLVED),
+        "resolved": _facts(resolved, RESOLVED) | own_flags,
         "per_rank_gib": parts,
         **({"pipeline_stage": plan.stage + 1} if len(plan.specs) > 1 else {}),
         "after_pool_gib": None if memory is None else _with_interval(memory.after_pool),

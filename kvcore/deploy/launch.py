@@ -65,6 +65,9 @@ def launch_arguments(plan: Plan, *, every_flag: bool = False) -> dict[str, Any]:
 
     The model is not among them. Order is that of the sidebar, the same in every artefact.
     """
+    own = plan.resolved.engine.own_arguments(plan.scenario, plan.resolved, every_flag=every_flag)
+    if own is not None:
+        return own
     chosen: dict[str, Any] = {}
     scenario = plan.scenario
     said = set_fields(scenario)
@@ -179,8 +182,9 @@ def launch_words(name: str, value: object) -> list[str]:
 def launch_environment(plan: Plan) -> dict[str, str]:
     """Environment variables that the command needs."""
     environment = dict(plan.scenario.env)
+    longer = plan.resolved.engine.facts.launch.longer_variable
     if plan.resolved.max_model_len > plan.resolved.derived_max_model_len:
-        environment["VLLM_ALLOW_LONG_MAX_MODEL_LEN"] = "1"
+        environment[longer] = "1"
     if _needs_modelslim(plan.scenario) and modelslim_repository(plan.scenario.model):
         environment.setdefault(MODELSCOPE, "True")
     table = rank_table_of(plan)
@@ -336,9 +340,8 @@ def number_of_machines(plan: Plan) -> int:
         return 1
     if size <= most:
         return ceil_div(replicas, most // size)
-    return (
-        ceil_div(size * replicas, most) if _is_on_ray(plan) else size // _shared_cards(size, most) * replicas
-    )
+    is_ray = _is_on_ray(plan) and plan.resolved.engine.machine_flags(plan.scenario, 0, 2, 0, FIRST) is None
+    return ceil_div(size * replicas, most) if is_ray else size // _shared_cards(size, most) * replicas
 
 
 def _machine(plan: Plan, place: int, number: int) -> Machine:
@@ -346,6 +349,10 @@ def _machine(plan: Plan, place: int, number: int) -> Machine:
     size, replicas = parallel.ranks_per_replica, parallel.data_parallel_size
     if number == 1:
         return Machine(cards=size * replicas)
+    here = min(most // size, replicas - place * (most // size)) if size <= most else 0
+    own_flags = plan.resolved.engine.machine_flags(plan.scenario, place, number, here, FIRST)
+    if own_flags is not None:
+        return Machine(cards=size * here if here else _shared_cards(size, most), flags=own_flags)
     if size <= most:
         start = place * (most // size)
         local = min(most // size, replicas - start)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from kvcore.deploy.launch import (
     FIRST,
@@ -90,8 +91,13 @@ def on_machine(program: list[str], flags: Iterable[list[str]], machine: Machine)
     The first machine's address is expanded only in that machine's own flags: a model may be named like the variable.
     """
     words = (shlex.join(launch_words(name, value)) for name, value in machine.flags.items())
-    own = (word.replace(f"'{FIRST}'", f'"{FIRST}"') for word in words)
-    return [*map(shlex.join, filter(None, (program, *flags))), *own]
+    own = (_ADDRESS.sub(r'"\1"', word) for word in words)
+    shared = (flag for flag in flags if flag[:1] not in [[f"--{name}"] for name in machine.flags])
+    return [*map(shlex.join, filter(None, (program, *shared))), *own]
+
+
+_ADDRESS: Final = re.compile(rf"'({re.escape(FIRST)}(?::\d{{1,5}})?)'")
+"""The first machine's address, with a port where one belongs to it."""
 
 
 def exports(environment: Mapping[str, str], before: str) -> str:

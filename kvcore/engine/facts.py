@@ -58,7 +58,7 @@ class RankTable(ReleaseRange, frozen=True, kw_only=True):
 class Launch(Record, frozen=True, kw_only=True):
     """How it is started."""
 
-    program: tuple[Annotated[str, Meta(pattern="^[a-z][a-z-]*$")], ...]
+    program: tuple[Annotated[str, Meta(pattern="^-{0,2}[a-z][a-z._-]*$")], ...]
     """The words before the model."""
     module: Annotated[str, Meta(pattern="^[a-z_.]*$")] = ""
     """Prefix of the Python modules of its server."""
@@ -70,6 +70,8 @@ class Launch(Record, frozen=True, kw_only=True):
     """The vLLM from which on machines that share a replica find each other by `--nnodes` and `--master-addr`; before it
     they join a Ray cluster."""
     rank_tables: tuple[RankTable, ...] = ()
+    longer_variable: Annotated[str, Meta(pattern="^[A-Z_]+$")] = "VLLM_ALLOW_LONG_MAX_MODEL_LEN"
+    """Set to 1, it lets a context be longer than the model's."""
 
     def image_for(self, vendor: Vendor) -> Image | None:
         """The image for cards of `vendor`; None where none is known."""

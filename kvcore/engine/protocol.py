@@ -6,8 +6,8 @@ The rooms below `kvcore.engines` are handed an engine, in `Resolved` or as an ar
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
-from typing import ClassVar
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar
 
 from msgspec import Struct
 from packaging.version import Version
@@ -98,6 +98,8 @@ class Resolved(Struct, frozen=True, kw_only=True):
     narrow_block_keys: bool = False
     """Keys by which attention picks whole blocks are stored in fp8."""
     notices: tuple[Notice, ...] = ()
+    own_start: object | None = None
+    """What an engine that sizes its pools in its own way keeps of the start; only it reads this."""
 
     @property
     def switches(self) -> Switches:
@@ -223,6 +225,39 @@ class Engine(ABC):
 
     # Flags
 
+    def reads_variable(self, name: str) -> bool:
+        """Whether the environment variable `name`, of a table that engines share, is one of this engine's."""
+        return True
+
+    def adopted(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
+        """`request` with what it says under the engine's own names in the fields that mean the same."""
+        return request
+
+    def fields_of_command(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Arguments of a command, by the engine's own names, as fields of a request; those without are left out.
+
+        Only asked of an engine that has names of its own.
+        """
+        return dict(given)
+
+    def own_arguments(
+        self, scenario: Scenario, resolved: Resolved, *, every_flag: bool
+    ) -> dict[str, Any] | None:
+        """The arguments of a start by the engine's own names, without dashes in front; None where they are vLLM's."""
+        return None
+
+    def machine_flags(
+        self, scenario: Scenario, place: int, number: int, replicas_here: int, first: str
+    ) -> dict[str, Any] | None:
+        """The own arguments of machine `place` of `number`, `first` being the address of the first one; None where
+        they are vLLM's. `replicas_here`: 0 where a replica takes more than the machine."""
+        return None
+
+    def check_names(self, scenario: Scenario) -> None:
+        """Raises ScenarioError for arguments that only another engine has."""
+        if scenario.server_args:
+            raise ScenarioError("field-of-another-engine", field="server_args", engine=self.name)
+
     @abstractmethod
     def resolve(self, scenario: Scenario, architecture: Architecture, card: CardView) -> Resolved:
         """Every flag as a release fills it in; of the card it reads the view alone.
@@ -342,6 +377,25 @@ class Engine(ABC):
     def has_contiguous_states(self, resolved: Resolved) -> bool:
         """Whether keys of a hybrid model are as large as a state's largest tensor, with the smallest behind them."""
         return False
+
+    def loads_drafts_late(self, resolved: Resolved) -> bool:
+        """Whether a draft is loaded after the pools, out of what they leave."""
+        return False
+
+    def own_pool(
+        self, available_bytes: Sequence[int], resolved: Resolved, available_kv: Sequence[Quantity]
+    ) -> Any:
+        """The KV plan in the memory of a rank of each stage, where the engine has no pool of blocks as vLLM's; None
+        where it has."""
+        return None
+
+    def with_pool(self, resolved: Resolved, cache: Any) -> Resolved:
+        """`resolved` with what is only known once the pool is."""
+        return resolved
+
+    def own_result(self, resolved: Resolved, cache: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Flags and figures of the pool for a result in JSON that only this engine has."""
+        return {}, {}
 
     # Memory
 

@@ -47,10 +47,18 @@ def _vllm_mindspore() -> Engine:
     return MindSporeEngine()
 
 
+def _sglang() -> Engine:
+    """Imported here, since a plan for vLLM needs nothing of it."""
+    from kvcore.engines.sglang.engine import SglangEngine
+
+    return SglangEngine()
+
+
 ENGINES: Final[dict[str, Callable[[], Engine]]] = {
     "vllm": VllmEngine,
     "vllm-ascend": _vllm_ascend,
     "vllm-mindspore": _vllm_mindspore,
+    "sglang": _sglang,
 }
 """Makers of the engines by name; of several that run on a card, the first serves where a request names none."""
 
@@ -70,7 +78,7 @@ def engine_names() -> tuple[str, ...]:
 
     Example:
         >>> engine_names()
-        ('vllm', 'vllm-ascend', 'vllm-mindspore')
+        ('vllm', 'vllm-ascend', 'vllm-mindspore', 'sglang')
     """
     return tuple(ENGINES)
 
@@ -79,7 +87,7 @@ def is_planned(name: str) -> bool:
     """Whether a request may name that engine: files that people deploy name others too.
 
     Example:
-        >>> is_planned("vllm-ascend"), is_planned("sglang")
+        >>> is_planned("vllm-ascend"), is_planned("trtllm")
         (True, False)
     """
     return name in ENGINES

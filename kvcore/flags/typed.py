@@ -135,6 +135,8 @@ class Accelerator(TypedDict, total=False):
     memory_gib: float | None
     vendor: str | None
     name: str | None
+    compute_capability: str | None
+    driver_total_mib: float | None
     interconnect: Literal["nvlink", "xgmi", "hccs", "pcie", "none"] | None
 
 
@@ -254,6 +256,8 @@ class Measured(TypedDict, total=False):
     available_kv_gib: float | None
     fitted: Sequence[Literal["weights_gib", "peak_activation_gib", "non_torch_gib", "cuda_graph_gib", "system_gib", "available_kv_gib"]] | None
     carried: Sequence[Literal["weights_gib", "peak_activation_gib", "non_torch_gib", "cuda_graph_gib", "system_gib", "available_kv_gib"]] | None
+    free_before_weights_gib: float | None
+    free_after_weights_gib: float | None
     batched_tokens: int | None
 
 
@@ -261,7 +265,7 @@ class Flags(TypedDict, total=False):
     """What one deployment may be asked with besides model and card."""
 
     id: object | None
-    engine: Literal["vllm", "vllm-ascend", "vllm-mindspore"] | None
+    engine: Literal["vllm", "vllm-ascend", "vllm-mindspore", "sglang"] | None
     engine_version: str | None
     pipeline_parallel_size: int | None
     """--pipeline-parallel-size: Machines, or groups of GPUs, that each store a part of the
@@ -370,6 +374,8 @@ class Flags(TypedDict, total=False):
     link_gb_s: float | None
     """Where prompts and answers run on servers of their own: what each card's link to the other
     pool carries, 50 for 400 Gbit/s. Empty is unknown."""
+    server_args: Mapping[str, object] | None
+    draft_config: Mapping[str, object] | None
     additional_config: Mapping[str, object] | None
     env: Mapping[str, str | int | float] | None
     surroundings: Surroundings | None

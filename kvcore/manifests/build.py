@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from kvcore.base.errors import shorten
+from msgspec.structs import replace
+
+from kvcore.base.errors import ScenarioError, shorten
 from kvcore.catalogue.names import is_hub_id, repository_of
-from kvcore.engines.registry import is_planned, memory_variable_names
+from kvcore.engines.registry import find_engine, is_planned, memory_variable_names
 from kvcore.flags import FLAGS
 from kvcore.manifests.arguments import (
     SGLANG,
@@ -49,8 +51,8 @@ _MOUNT: Final = re.compile(r"/mnt/models/?")
 """Where KServe puts what its storage address names.
 
 Source: kserve/kserve pkg/constants (DefaultModelLocalMountPath)."""
-_NOT_PLANNED: Final = (SGLANG, "tensorrt-llm", "mindie")
-"""Other engines whose workloads are read; all others are named only."""
+_OWN_NAMES: Final = (SGLANG, "tensorrt-llm", "mindie")
+"""Engines with names of their own whose workloads are read; all others are named only."""
 MAX_SHOWN: Final = 200
 MAX_NAME: Final = 200
 HUB_IDS: Final = 4
@@ -146,11 +148,11 @@ def built(launch: Launch, facts: Facts, scripts: Scripts) -> Workload | Other:
     place = Place(facts.file, launch.line or facts.line)
     name = _name(facts, held.name if held is not None else None)
     engine = launch.engine
-    if engine and not (is_planned(engine) or engine in _NOT_PLANNED):
+    if engine and not (is_planned(engine) or engine in _OWN_NAMES):
         return Other(name=name or launch.program or "?", role=f"engine {launch.engine}", place=place)
     if launch.role or not launch.engine:
         return Other(name=name or launch.program or "?", role=launch.role or "unknown", place=place)
-    family = engine if engine in _NOT_PLANNED else VLLM
+    family = engine if engine in _OWN_NAMES else VLLM
     arguments = arguments_of(launch.words, family, place.line)
     variables = {**facts.environment, **launch.variables}
     files = {**facts.files, **launch.files}
@@ -166,7 +168,7 @@ def built(launch: Launch, facts: Facts, scripts: Scripts) -> Workload | Other:
         engine = image.engine
     elif engine == "vllm" and (_is_npu(variables, facts) or last.get("quantization") == "ascend"):
         engine = "vllm-ascend"
-    read = typed(given) if family == VLLM else _as_it_is(given)
+    read = typed(given) if family == VLLM else _as_it_is(given, engine)
     model, served, others = _models(launch, arguments, last, facts)
     is_its = is_plug_in or not image.engine or image.engine == launch.engine
     release = facts.release or launch.release or image.release if is_its else None
@@ -244,8 +246,8 @@ def _is_npu(variables: Mapping[str, str], facts: Facts) -> bool:
     return facts.is_npu or any(_NPU.match(name) for name in variables)
 
 
-def _as_it_is(given: Iterable[Given]) -> Typed:
-    """The arguments of an engine that is not planned, by its own names."""
+def _as_it_is(given: Sequence[Given], engine: str) -> Typed:
+    """The arguments of another engine, by its own names."""
     read = typed(())
     found: dict[str, Any] = {}
     for one in given:
@@ -258,8 +260,15 @@ def _as_it_is(given: Iterable[Given]) -> Typed:
         ):
             value = scalar(Text(one.value, is_plain=True))
             found[one.name] = None if has_mark(one.value) else value
+    planned: dict[str, Any] = {}
+    if is_planned(engine):
+        try:
+            planned = find_engine(engine).fields_of_command(found)
+        except ScenarioError as error:
+            wrong = str(error.field).rpartition(".")[2]
+            read = replace(read, unusable=tuple(one.word for one in given if one.name == wrong) or (wrong,))
     return Typed(
-        request=found, planned={}, other={key: found[key] for key in ("nnodes",) if key in found},
+        request=found, planned=planned, other={key: found[key] for key in ("nnodes",) if key in found},
         unusable=read.unusable, lines={},
     )  # fmt: skip
 

@@ -62,7 +62,11 @@ def rank_memory(
     The KV cache of the result is what is available; `with_cache` makes it the blocks that fit.
     """
     setting = setting_of(scenario, architecture, resolved, accelerator, stage)
-    return resolved.engine.rank_memory(setting, weights_of(setting, weights))
+    engine = resolved.engine
+    if not weights.drafts or not engine.loads_drafts_late(resolved):
+        return engine.rank_memory(setting, weights_of(setting, weights))
+    memory = engine.rank_memory(setting, weights_of(setting, replace(weights, drafts=0)))
+    return replace(memory, after_pool=_with_more(memory.after_pool, weights.drafts))
 
 
 def rank_memories(
@@ -187,6 +191,13 @@ def total_of(accelerator: Accelerator) -> Quantity:
 def total_spread_bytes(accelerator: Accelerator) -> float:
     """Bytes that the total of a card may be off."""
     return ASSUMED_TOTAL_SPREAD * GIB if accelerator.memory_grade is Grade.ASSUMED else 0.0
+
+
+def _with_more(taken: Quantity, more: int) -> Quantity:
+    interval = None if taken.interval is None else (taken.interval[0] + more, taken.interval[1] + more)
+    return figure(
+        taken.name, int(taken.value) + more, grade=taken.grade, source=taken.source, interval=interval
+    )
 
 
 def weights_of(setting: Setting, weights: WeightBytes) -> Quantity:

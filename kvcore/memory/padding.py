@@ -78,6 +78,7 @@ def padding_bytes(
         if row.vendor == card.vendor
         and row.capability[0] <= card.number <= row.capability[1]
         and row.covers(resolved.version)
+        and (not row.variable or resolved.engine.reads_variable(row.variable))
         and scenario.env.get(row.variable) != "0"
     )
     if not rows:

@@ -276,6 +276,7 @@ def plan(scenario: Scenario, batch: Batch | None = None) -> Plan:
     resolved = layout.resolved
     if cache is not None and cache.max_model_len != resolved.max_model_len:
         resolved = replace(resolved, max_model_len=cache.max_model_len)
+    resolved = resolved.engine.with_pool(resolved, cache)
     available = tuple(int(memory.available_kv.value) for memory in memories)
     worst = cache.stage if cache is not None and cache.groups else available.index(min(available))
     memory = memories[worst].with_cache(
@@ -380,7 +381,9 @@ def config_in_force(scenario: Scenario) -> ModelConfig:
 
 def resolve_flags(scenario: Scenario, begun: Begun, card: CardView) -> Resolved:
     """Every flag filled in. Raises EngineRefusalError."""
-    return engine_of(scenario).resolve(scenario, begun.architecture, card)
+    engine = engine_of(scenario)
+    engine.check_names(scenario)
+    return engine.resolve(scenario, begun.architecture, card)
 
 
 def lay_out(scenario: Scenario, begun: Begun, resolved: Resolved) -> Layout:

@@ -118,6 +118,9 @@ class Measured(Struct, frozen=True, kw_only=True):
     carried: tuple[str, ...] = ()
     batched_tokens: int | None = None
     """`max_num_batched_tokens` of the start in which the activations were measured."""
+    free_before_weights_gib: float | None = None
+    """Memory that was free before the weights, as an engine prints it that takes its share of that."""
+    free_after_weights_gib: float | None = None
 
     def values(self) -> dict[str, float]:
         """The given parts in GiB, by their fields.
@@ -300,6 +303,8 @@ class Scenario(Struct, frozen=True, kw_only=True):
     """10^9 bytes a second that the link of each card to another pool of servers carries; None is unknown."""
     additional_config: str | None = None
     """JSON: settings that only a plug-in reads (`kvcore/engines/vllm/additional.py`)."""
+    server_args: str | None = None
+    """JSON: arguments of an engine that no field of a request means, under its own names."""
     env: Mapping[str, str] = field(default_factory=dict)
     skip_mm_profiling: bool = False
     mm_encoder_tp_mode: str = "weights"
@@ -352,7 +357,7 @@ def nested(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: own["count"] if own.keys() == {"count"} else own for name, own in parts.items()}
 
 
-KEPT_AS_JSON: Final = ("kv_transfer_config", "additional_config")
+KEPT_AS_JSON: Final = ("kv_transfer_config", "additional_config", "server_args")
 """Objects that a scenario has as JSON text."""
 PARALLEL: Final = tuple(name for name in Parallel.__struct_fields__ if name != "layer_partition")
 """Fields of a scenario's `parallel` that a request may set."""
@@ -365,7 +370,7 @@ _cut_in: Final = attrgetter(*PARALLEL)
 
 _OWN: Final = frozenset({*Scenario.__struct_fields__, *PARALLEL}) - {"parallel"}
 _RECORDS: Final[Mapping[str, frozenset[str]]] = {
-    "": _OWN | {"hf_quant_config", "headers"},
+    "": _OWN | {"hf_quant_config", "headers", "draft_config"},
     "checkpoint": frozenset(Checkpoint.__struct_fields__),
     "measured": frozenset(Measured.__struct_fields__),
     "speculative_config": frozenset(SpeculativeConfig.__struct_fields__),

@@ -20,7 +20,7 @@ from kvcore.base.untrusted import is_json, parse_json_object
 from kvcore.catalogue.accelerators import Accelerator, Interconnect
 from kvcore.catalogue.models import BY_NAME, Checkpoint, ModelEntry
 from kvcore.catalogue.names import Recognition, recognized
-from kvcore.engines.registry import engine_for, find_engine
+from kvcore.engines.registry import engine_for, find_engine, is_planned
 from kvcore.flags import ENVIRONMENT_NAME, FLAGS, Kind
 from kvcore.model.config import ModelConfig
 from kvcore.model.overrides import read_overrides
@@ -85,7 +85,8 @@ _MEASURED: Final = Measured.__struct_fields__
 _CHECKPOINT: Final = Checkpoint.__struct_fields__
 _READ_APART: Final = (
     "model", "config", "checkpoint", "accelerator", "engine", "engine_version", "parallel", "speculative_config",
-    "limit_mm_per_prompt", "mm_processor_kwargs", "hf_overrides", "kv_transfer_config", "additional_config", "env",
+    "limit_mm_per_prompt", "mm_processor_kwargs", "hf_overrides", "kv_transfer_config", "additional_config",
+    "server_args", "env",
     "surroundings", "measured",
 )  # fmt: skip
 _PLAIN: Final = tuple(name for name in Scenario.__struct_fields__ if name not in _READ_APART)
@@ -114,6 +115,9 @@ def scenario_from_request(
         >>> scenario.accelerator.id, scenario.parallel.tensor_parallel_size
         ('H100-80GB', 1)
     """
+    named = request.get("engine")
+    if named is None or (isinstance(named, str) and is_planned(named)):
+        request = find_engine(named or DEFAULT_ENGINE).adopted(request)
     asked = Fields(request)
     model, config, checkpoint = _model(asked, fetch, read_config)
     headers = asked.read("headers")
@@ -132,7 +136,7 @@ def scenario_from_request(
     if overrides is not None and overrides.others:
         config = overrides.applied(config)
         checkpoint = known_checkpoint(model, config, _checkpoint(asked))
-    return Scenario(
+    scenario = Scenario(
         model=model,
         config=config,
         checkpoint=checkpoint,
@@ -147,10 +151,14 @@ def scenario_from_request(
         mm_processor_kwargs=_processor(asked),
         kv_transfer_config=read_object(asked.read("kv_transfer_config") or {}, "kv_transfer_config"),
         additional_config=read_object(asked.read("additional_config") or {}, "additional_config"),
+        server_args=read_object(asked.read("server_args") or {}, "server_args"),
         surroundings=_surroundings(asked),
         measured=_measured(asked),
         **_with_enums(asked.given(_PLAIN)),
     )
+    if asked.read("draft_config"):  # an engine that has it took it into the draft's own fields
+        raise ScenarioError("field-of-another-engine", field="draft_config", engine=engine)
+    return scenario
 
 
 def _model(
@@ -234,7 +242,18 @@ def _accelerator(asked: Fields) -> Accelerator | None:
         card = catalogue.accelerator_from_facts(memory_gib, inner.read("vendor"), name)
     except CatalogueError:
         return None
-    return card if link is None else catalogue.with_interconnect(card, Interconnect(link))
+    card = card if link is None else catalogue.with_interconnect(card, Interconnect(link))
+    return _as_described(card, inner)
+
+
+def _as_described(card: Accelerator, inner: Fields) -> Accelerator:
+    """`card` with the capability and the driver's memory that are given."""
+    capability, total = inner.read("compute_capability"), inner.read("driver_total_mib")
+    if capability is not None:
+        major, _, minor = capability.partition(".")
+        if major.isdecimal() and minor.isdecimal() and len(capability) < 6:
+            card = dataclasses.replace(card, compute_capability=(int(major), int(minor)))
+    return card if total is None else dataclasses.replace(card, driver_total_mib=total)
 
 
 def _speculative(asked: Fields, fetch: FetchModel | None) -> SpeculativeConfig | None:

@@ -1,0 +1,185 @@
+"""SGLang as an engine: a budget of its own, in its own words, with its own arguments."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import kvcore
+from kvcore.base.errors import EngineRefusalError, KvPlannerError
+from kvcore.engines.registry import engine_names
+from kvcore.planning import Plan, plan
+from kvcore.wire.request import scenario_from_request
+
+KVCORE = Path(kvcore.__file__).parent
+QWEN = {
+    "architectures": ["Qwen3ForCausalLM"],
+    "model_type": "qwen3",
+    "hidden_size": 4096,
+    "intermediate_size": 12288,
+    "num_hidden_layers": 36,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "vocab_size": 151936,
+    "max_position_embeddings": 40960,
+    "torch_dtype": "bfloat16",
+}
+
+
+def planned(version: str = "0.5.18", card: object = "H100-80GB", **fields: Any) -> Plan:
+    asked = {"model": "own/dense", "config": QWEN, "engine": "sglang", "engine_version": version}
+    return plan(scenario_from_request(asked | {"accelerator": card} | fields))
+
+
+def own(found: Plan) -> dict[str, Any]:
+    """What the plan says of the start in the engine's own words."""
+    return dict(found.resolved.engine.own_result(found.resolved, found.cache)[0])
+
+
+def refusal(**fields: Any) -> KvPlannerError:
+    with pytest.raises(KvPlannerError) as caught:
+        planned(**fields)
+    return caught.value
+
+
+MEASURED = {"free_before_weights_gib": 78.0, "free_after_weights_gib": 62.5}
+
+
+@pytest.mark.parametrize(
+    ("version", "card", "ranks", "fraction"),
+    [
+        ("0.4.6.post5", "A100-80GB", 1, 0.88),
+        ("0.5.18", "RTX-4090-24GB", 1, 0.833),
+        ("0.5.18", "RTX-4090-24GB", 2, 0.828),
+        ("0.5.23", "RTX-4090-24GB", 1, 0.704),
+        ("0.5.9", "L40S-48GB", 1, 0.851),
+        ("0.5.23", "L40S-48GB", 1, 0.843),
+        ("0.5.18", "H100-80GB", 1, 0.83),
+    ],
+)
+def test_the_fraction_follows_card_and_release(version: str, card: str, ranks: int, fraction: float) -> None:
+    found = planned(version, card, tensor_parallel_size=ranks)
+    assert own(found)["mem_fraction_static"] == pytest.approx(fraction, abs=0.002)
+
+
+def test_the_pool_is_what_the_fraction_leaves_of_measured_memory() -> None:
+    """78 GiB free, of which 62.5 stay: at 0.8 the pool gets 62.5 - 78 x 0.2 = 46.9 GiB of 147,456-byte tokens."""
+    found = planned(gpu_memory_utilization=0.8, measured=MEASURED)
+    assert found.cache is not None
+    tokens = int(46.9 * (1 << 30)) // 147_456
+    assert found.cache.tokens == tokens
+    assert own(planned(gpu_memory_utilization=0.8, measured=MEASURED))["page_size"] == 1
+
+
+def test_both_engines_part_on_the_same_card() -> None:
+    vllm = plan(scenario_from_request({"model": "own/dense", "config": QWEN, "accelerator": "H100-80GB"}))
+    sglang = planned("0.5.23")
+    assert vllm.cache is not None
+    assert sglang.cache is not None
+    assert vllm.cache.tokens > sglang.cache.tokens > 0.8 * vllm.cache.tokens
+
+
+def test_the_context_may_be_longer_than_the_pool() -> None:
+    found = planned(card="RTX-4090-24GB", version="0.5.23")
+    assert found.cache is not None
+    assert found.cache.tokens < 40960
+    assert found.verdict.value == "tight"
+
+
+def test_a_share_below_the_weights_is_refused_in_its_words() -> None:
+    error = refusal(gpu_memory_utilization=0.15, measured=MEASURED)
+    assert isinstance(error, EngineRefusalError)
+    assert "Not enough memory" in str(error) or "leave no GPU memory" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("args", "code"),
+    [
+        ({"mem_fraction_static": -0.1}, "invalid-value"),
+        ({"mem_fraction_static": 1.5}, "invalid-value"),
+        ({"mem_fraction_static": float("nan")}, "invalid-value"),
+        ({"mem_fraction_static": "0.8"}, "invalid-value"),
+        ({"tp_size": 2.5}, "invalid-value"),
+        ({"context_length": True}, "invalid-value"),
+        ({"attention_backend": "x" * 401}, "invalid-value"),
+        ({"tp_size": 4, "dp_size": 3, "enable_dp_attention": True}, "invalid-value"),
+        ({"kv_cache_dtype": "int3"}, "unknown-kv-cache-dtype"),
+        ({"attention_backend": "trtllm_mla"}, "engine-refused"),
+    ],
+)
+def test_its_arguments_are_judged(args: dict[str, Any], code: str) -> None:
+    assert refusal(server_args=args).code == code
+
+
+def test_what_is_said_twice_must_agree() -> None:
+    fields = {"gpu_memory_utilization": 0.9, "server_args": {"mem_fraction_static": 0.8}}
+    assert refusal(**fields).code == "said-twice"
+    agreed = planned(gpu_memory_utilization=0.8, server_args={"mem-fraction-static": 0.8})
+    assert own(agreed)["mem_fraction_static"] == 0.8
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("num_gpu_blocks_override", 512),
+        ("kv_cache_memory_bytes", 1 << 30),
+        ("cudagraph_capture_sizes", [1, 2]),
+        ("decode_context_parallel_size", 2),
+        ("additional_config", {"enable_flashcomm1": True}),
+    ],
+)
+def test_flags_of_other_engines_are_refused(field: str, value: object) -> None:
+    assert refusal(**{field: value}).code == "flag-of-another-engine"
+
+
+@pytest.mark.parametrize("engine", [name for name in engine_names() if name != "sglang"])
+def test_no_other_engine_takes_its_arguments(engine: str) -> None:
+    card = {"vllm": "H100-80GB"}.get(engine, "Ascend-910B-64GB")
+    assert refusal(engine=engine, version="", card=card, server_args={"tp_size": 2}).code in {
+        "field-of-another-engine", "invalid-value", "unknown-accelerator",
+    }  # fmt: skip
+
+
+def test_a_release_between_read_ones_says_which_one_stands_for_it() -> None:
+    between = planned("0.5.12")
+    assert between.resolved.notices
+    assert own(between)["mem_fraction_static"] == own(planned("0.5.11"))["mem_fraction_static"]
+    assert refusal(version="0.3.6").code == "engine-version-too-old"
+
+
+def test_a_class_that_a_release_lacks_is_refused() -> None:
+    newer = QWEN | {"architectures": ["Qwen3_5ForConditionalGeneration"], "model_type": "qwen3_5"}
+    assert refusal(version="0.4.6.post5", config=newer).code != "internal-error"
+
+
+def test_no_other_room_names_it() -> None:
+    """An engine is its folder, a row of the registry, the values of flags, and how files and traffic are known."""
+    named = {
+        path.relative_to(KVCORE).as_posix()
+        for path in KVCORE.rglob("*")
+        if path.suffix in {".py", ".toml"}
+        and "sglang" in path.read_text("utf-8").lower()
+        and not path.relative_to(KVCORE)
+        .as_posix()
+        .startswith(("engines/sglang/", "manifests/", "catalogue/models/"))
+    }
+    assert named <= ALLOWED, named - ALLOWED
+
+
+ALLOWED = {
+    "engines/registry.py",
+    "flags/registry.toml",
+    "workload/streams.py",
+    "workload/requests.toml",
+    "replay/bench.py",
+    "flags/typed.py",
+}
+
+
+def test_results_are_plain_json() -> None:
+    found = planned("0.5.23")
+    json.dumps(found.resolved.engine.own_result(found.resolved, found.cache))
