@@ -45,8 +45,8 @@ BEGUN_SECONDS: Final = 8.0
 class Attack:
     """Somebody who takes all that can be had, and what is answered."""
 
-    def __init__(self, address: str) -> None:
-        self.address = address
+    def __init__(self, address: str, name: str = ATTACKER) -> None:
+        self.address, self.name = address, name
         self.answers: Counter[str] = Counter()
 
     async def run(self) -> None:
@@ -56,7 +56,7 @@ class Attack:
     def web(self) -> httpx2.AsyncClient:
         """A client with the attacker's name."""
         return httpx2.AsyncClient(
-            base_url=self.address, timeout=300, trust_env=False, headers={"X-Forwarded-For": ATTACKER}
+            base_url=self.address, timeout=300, trust_env=False, headers={"X-Forwarded-For": self.name}
         )
 
     def told(self, answer: httpx2.Response) -> None:
@@ -83,7 +83,7 @@ class Messages(Attack):
             await asyncio.sleep(0.2)
 
     async def _flood(self) -> None:
-        visitor = Visitor(self.address, client=ATTACKER)
+        visitor = Visitor(self.address, client=self.name)
         try:
             await visitor.visit(QUERY)
             socket = visitor.socket
@@ -115,7 +115,7 @@ class Uploads(Attack):
     size = 20 << 20
 
     async def run(self) -> None:
-        visitor = Visitor(self.address, client=ATTACKER)
+        visitor = Visitor(self.address, client=self.name)
         await visitor.visit(QUERY, page="workload")
         content = b"x" * self.size
 
@@ -136,7 +136,7 @@ class Aborted(Attack):
     """Uploads that are broken off."""
 
     async def run(self) -> None:
-        visitor = Visitor(self.address, client=ATTACKER)
+        visitor = Visitor(self.address, client=self.name)
         await visitor.visit(QUERY, page="workload")
 
         async def half() -> AsyncIterator[bytes]:
@@ -235,9 +235,9 @@ async def attacked(address: str, name: str | None, answers: Counter[str]) -> Asy
         await process.wait()
 
 
-async def attack(name: str, address: str) -> None:
+async def attack(name: str, address: str, client: str = ATTACKER) -> None:
     """Attacks until it is terminated, and says what was answered."""
-    found = ATTACKS[name](address)
+    found = ATTACKS[name](address, client)
 
     async def again() -> None:
         while True:
@@ -316,9 +316,10 @@ def main() -> int:
     parser.add_argument("--log", type=Path, default=None)
     parser.add_argument("--attack", help=argparse.SUPPRESS)
     parser.add_argument("--address", help=argparse.SUPPRESS)
+    parser.add_argument("--client", default=ATTACKER, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.attack:
-        asyncio.run(attack(options.attack, options.address))
+        asyncio.run(attack(options.attack, options.address, options.client))
         return 0
     with tempfile.TemporaryDirectory() as folder:
         log = options.log or Path(folder) / "server.log"

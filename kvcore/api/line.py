@@ -61,6 +61,8 @@ class Turn:
     ready: asyncio.Future[None]
     seconds: float = field(default=0.0)
     """Seconds of computing that its answer took, written by whoever works it out."""
+    used: float = field(default=0.0)
+    """Seconds that its client had used when its time came."""
 
 
 class Line:
@@ -109,6 +111,7 @@ class Line:
             self._free -= 1
             self._long_left -= turn.is_long
             self._busy[turn.client, turn.is_long] += 1
+            turn.used = self._used.seconds(turn.client)
             turn.ready.set_result(None)
 
     def _leave(self, turn: Turn) -> None:

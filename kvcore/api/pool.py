@@ -22,6 +22,8 @@ from kvcore.base.errors import ScenarioError
 
 GRACE_SECONDS: Final = 1.0
 """How long a question is still worked on whose client has gone: to end a worker and start another costs more."""
+MUCH_SECONDS: Final = 2.0
+"""A client that has used so much lately is served by the coldest worker."""
 LARGE_BODY_BYTES: Final = 4 * MIB
 START_SECONDS: Final = 1.0
 """What a worker's start counts for, for the client that made it necessary: about what it takes."""
@@ -81,7 +83,7 @@ class Pool:
 
     async def _worked_out(self, asked: Asked, turn: Turn) -> Answered:
         started = time.monotonic()
-        worker = await self._worker()
+        worker = await self._worker(is_first=turn.used < MUCH_SECONDS)
         try:
             async with asyncio.timeout(self.settings.answer_seconds):
                 found, turn.seconds = await _exchange(worker, asked, self.settings.cpu_seconds)
@@ -94,13 +96,16 @@ class Pool:
         if len(asked.body) > LARGE_BODY_BYTES:
             await self._replace(worker)  # it keeps the memory that a large log took
         else:
-            self._idle.append(worker)
+            self._idle.insert(0, worker)
         return found
 
-    async def _worker(self) -> Process:
-        """The worker that has waited longest: one that was just started still reads its tables."""
+    async def _worker(self, *, is_first: bool) -> Process:
+        """A worker: the last that answered, or for a client that has used much the last that was started.
+
+        That one may still read its tables; and a client whose questions end workers shall end no warm one.
+        """
         while self._idle:
-            worker = self._idle.pop(0)
+            worker = self._idle.pop(0 if is_first else -1)
             if worker.returncode is None:
                 break
             self._alive -= 1
