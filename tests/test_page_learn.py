@@ -65,7 +65,8 @@ class TestWay:
         assert params(app)["step"] == "4"
 
     @pytest.mark.parametrize(
-        ("asked", "nearest"), [("0", 1), ("99", 19), ("-3", 1), ("x", 1), ("٣", 1), ("9" * 5000, 19)]
+        ("asked", "nearest"),
+        [("0", 1), ("99", len(STEPS)), ("-3", 1), ("x", 1), ("٣", 1), ("9" * 5000, len(STEPS))],
     )
     def test_a_missing_step_is_named_and_the_nearest_is_shown(self, asked: str, nearest: int) -> None:
         app = open_step(asked)

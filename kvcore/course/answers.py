@@ -266,6 +266,13 @@ ANSWERS: Final[Mapping[str, Answer]] = {
         ("draft-slip-one", lambda q: q.example_batch),
     ),
     "draft-tokens": _answer(lambda q: q.example_size / q.example_slope),
+    "tier-tokens": _answer(lambda q: q.example_pool_size / q.example_slope),
+    "tier-machine": _answer(
+        lambda q: q.example_replicas * q.example_pool_size, ("tier-slip-once", lambda q: q.example_pool_size)
+    ),
+    "tier-process": _answer(
+        lambda q: q.example_ranks * q.example_pool_size, ("tier-slip-once", lambda q: q.example_pool_size)
+    ),
     "gain-two": _answer(
         lambda q: 1 + q.example_chance + q.example_chance * q.example_chance,
         ("gain-slip-each", lambda q: 1 + 2 * q.example_chance),

@@ -46,6 +46,7 @@ class StepName(StrEnum):
     DRAFT = "draft"
     GAIN = "gain"
     LOG = "log"
+    TIER = "tier"
     OWN = "own"
 
 
