@@ -324,6 +324,13 @@ def test_the_newest_lines_of_vllm() -> None:
     assert (report["max_tokens"], report["warnings"]) == (64, [])
 
 
+def test_an_id_that_comes_again_is_another_request() -> None:
+    """Two starts of a server in one log: both have the same ids."""
+    lines = [line for n in range(5) for line in engine(f"r{n}", 100 + n, 20 + n)]
+    log = read(*lines, *lines)
+    assert (log.traffic.requests, log.traffic.prompts.counts, log.unusable) == (10, (2,) * 5, 0)
+
+
 def test_ids_that_the_log_cut_are_named() -> None:
     lines = [line for n in range(20) for line in engine(f"r{n}", 30 + n, 9, cut=40)]
     (warning,) = workload_report(read(*lines))["warnings"]

@@ -238,6 +238,7 @@ class EngineLines:
     def __init__(self) -> None:
         # In a plain dictionary finding the first entry passes over every deleted one.
         self._pending: OrderedDict[str, _Said] = OrderedDict()
+        self._again: list[Request] = []
         self.without_length = 0
         """Requests without a length on any line."""
         self.spoke = False
@@ -271,7 +272,9 @@ class EngineLines:
         return True
 
     def overflow(self) -> Iterator[Request]:
-        """The oldest requests beyond MAX_PENDING."""
+        """The oldest requests beyond MAX_PENDING, and those whose id came again."""
+        again, self._again = self._again, []
+        yield from again
         while len(self._pending) > MAX_PENDING:
             yield from self._finish(next(iter(self._pending)))
 
@@ -281,7 +284,11 @@ class EngineLines:
             yield from self._finish(request_id)
 
     def _merge(self, request_id: str, found: _Said) -> None:
-        old = self._pending.get(request_id, (None, None, None, None))
+        says_more = found != _NOTHING and found[1] is None
+        if says_more and self._pending.get(request_id, _NOTHING)[1] is not None:
+            # It was answered: another request has its id, as after a restart of the server.
+            self._again += self._finish(request_id)
+        old = self._pending.get(request_id, _NOTHING)
         prompt, answer, wanted = (
             new if new is not None else past for new, past in zip(found[:3], old[:3], strict=True)
         )
@@ -303,6 +310,7 @@ class EngineLines:
 
 _Said = tuple[int | None, int | None, int | None, float | None]
 """What lines say of a request: prompt, answer, max_tokens, when it came."""
+_NOTHING: Final = (None, None, None, None)
 _SGLANG: Final = "sglang "
 """Before the number of a request whose one line has all that is known of it."""
 
