@@ -78,6 +78,8 @@ def _structure(key: str, node: Map, given: Input) -> Iterator[Found]:
         yield from charts.chart_image(node, given)
     elif "resourceProfile" in node and "engine" in node:
         yield from kubeai_model(key, node, given)
+    elif "algorithm" in node and "backend" not in node:
+        return  # a draft model of GPUStack's catalogue, which another one is served with
     elif "backend_parameters" in node or ("huggingface_repo_id" in node and "source" in node):
         yield from _gpustack(node, given)
 
@@ -293,6 +295,9 @@ def _commands(key: str, node: Map, given: Input, counts: tuple[int | None, str |
 
 def _listed(key: str, node: Map, given: Input, counts: tuple[int | None, str | None]) -> Iterator[Found]:
     """A model beside a list of an engine's arguments: cases of a test suite, entries of a fleet."""
+    if isinstance(node.get("vllm_args"), Map):
+        yield from _mapped(key, node, mapping(node["vllm_args"]), given)
+        return
     model = text_of(node.get("model"))
     lists = {
         name: [str(word) for word in value if isinstance(word, str)]
@@ -322,6 +327,26 @@ def _listed(key: str, node: Map, given: Input, counts: tuple[int | None, str | N
         engine=engine, words=filled, variables=variables, line=line_of(node[first], line_of(node))
     )
     yield built(launch, facts, given.scripts)
+
+
+def _mapped(key: str, node: Map, flags: Map, given: Input) -> Iterator[Found]:
+    """A model of a fleet with its arguments as a mapping, spelt with or without dashes.
+
+    Source: VectorInstitute/vector-inference, vec_inf/config/models.yaml.
+    """
+    given.taken.update((id(node), id(flags)))
+    own = next(
+        filter(None, (text_of(node.get(name)) for name in ("hf_model", "model", "model_name", "model_id"))),
+        None,
+    )
+    bare = Map({name.lstrip("-"): value for name, value in flags.items()})
+    bare.line = flags.line
+    facts = Facts(
+        name=key or None, kind="arguments", file=given.file, line=line_of(node), model=str(own or key) or None,
+        gpus=whole(text_of(node.get("gpus_per_node"))), nodes=whole(text_of(node.get("num_nodes"))) or 1,
+        before=pairs_given(bare),
+    )  # fmt: skip
+    yield built(Launch(engine="vllm", words=(), line=line_of(flags, line_of(node))), facts, given.scripts)
 
 
 def _is_own_name(key: str) -> bool:

@@ -14,7 +14,7 @@ from kvcore.manifests.images import image_of
 from kvcore.manifests.nodes import Map, Row, at, line_of, mapping, rows, text_of, walk
 from kvcore.manifests.programs import Launch, Scripts, container_launches
 from kvcore.manifests.shell import Run
-from kvcore.manifests.unknowns import mark
+from kvcore.manifests.unknowns import mark, placeholders_marked
 from kvcore.manifests.variables import of_kubernetes
 from kvcore.manifests.workload import Other, Place, Workload, size_gib
 
@@ -111,7 +111,9 @@ def command_of(container: Map, variables: Mapping[str, str]) -> list[str]:
     """The words of a container, its variables filled in; what a shell is to read is left as it is."""
     words = [*_words(container.get("command")), *_words(container.get("args"))]
     is_shell = bool(words) and words[0].rsplit("/", 1)[-1] in ("bash", "sh", "zsh", "ash")
-    return [of_kubernetes(word, variables, keeps=is_shell and " " in word.strip()) for word in words]
+    found = [of_kubernetes(word, variables, keeps=is_shell and " " in word.strip()) for word in words]
+    is_plain = not is_shell and not any(" " in word.strip() and "$" in word for word in found)
+    return [placeholders_marked(word) for word in found] if is_plain else found
 
 
 def _words(node: object) -> list[str]:

@@ -12,11 +12,11 @@ from typing import Final
 from kvcore.manifests.build import Facts, built, pairs_given
 from kvcore.manifests.cards import of_nodes, of_resources
 from kvcore.manifests.images import image_of
-from kvcore.manifests.nodes import Map, at, line_of, mapping, rows, text_of
+from kvcore.manifests.nodes import Map, Text, at, line_of, mapping, rows, text_of
 from kvcore.manifests.nodes import document as parsed
 from kvcore.manifests.pods import Found, Input, _shared_of, distinct, shared_memory_gib
 from kvcore.manifests.programs import Launch, script_launches
-from kvcore.manifests.unknowns import has_mark
+from kvcore.manifests.unknowns import has_mark, placeholders_marked
 from kvcore.manifests.workload import Workload, size_gib, whole
 
 _CONFIGS: Final = ("decode_config", "prefill_config", "llm_config")
@@ -56,7 +56,8 @@ def _loaded(one: object, given: Input) -> object:
 
 def _own(application: Map, args: Map, name: str, given: Input, facts: Facts) -> Iterator[Found]:
     """An application of somebody's own: arguments of an engine, or variables that its program reads."""
-    env = mapping(at(application, "runtime_env.env_vars"))
+    stated = mapping(at(application, "runtime_env.env_vars"))
+    env = Map({key: _open(value) for key, value in stated.items()})
     inner = next(
         (args[key] for key in ("engine_kwargs", "engine_args", "vllm") if isinstance(args.get(key), Map)),
         args,
@@ -84,6 +85,11 @@ def _own(application: Map, args: Map, name: str, given: Input, facts: Facts) -> 
         installs=" ".join((facts.installs, *(str(one) for one in packages if isinstance(one, str)))),
     )  # fmt: skip
     yield built(Launch(engine="vllm", words=(), line=line_of(application)), own, given.scripts)
+
+
+def _open(value: object) -> object:
+    """A value with what is to be filled in as marks."""
+    return Text(placeholders_marked(str(value)), line_of(value)) if isinstance(value, str) else value
 
 
 def llm_config(config: Map, given: Input, facts: Facts) -> Found:

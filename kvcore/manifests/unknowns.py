@@ -33,6 +33,19 @@ def mark(name: str) -> str:
     return f"{OPENING}{unmarked(' '.join(name.split()))[:LONGEST_NAME]}{CLOSING}"
 
 
+_PLACEHOLDER: Final = re.compile(r"\$(?:\{([A-Z][A-Z0-9_]{1,79})\}|([A-Z][A-Z0-9_]{1,79}))")
+
+
+def placeholders_marked(text: str) -> str:
+    """A text that no shell reads with its `$NAME` as marks: what a tool such as envsubst is to fill in first.
+
+    Example:
+        >>> names_in(placeholders_marked("--model=${MODEL_ID}"))
+        ('MODEL_ID',)
+    """
+    return _PLACEHOLDER.sub(lambda found: mark(found[1] or found[2]), text) if "$" in text else text
+
+
 def has_mark(text: str) -> bool:
     """Whether some variable in `text` is undefined."""
     return OPENING in text
