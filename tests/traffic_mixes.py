@@ -181,7 +181,7 @@ def cell(model: str, mix: str, max_model_len: int, *, with_seats: bool = True) -
     steady = steady_state(cells_of(mix), holding, max_model_len, shared_tokens=SYSTEM.get(mix, 0))
     assert steady is not None
     said, seats = steady.running(settings.max_num_seqs), steady.most_seats()
-    requests = 4000 if said < 100 else min(16_000, round(40 * said))
+    requests = min(16_000, max(2000, round(40 * said)))
     found = saturated(settings, mix, requests, apart=round(2.5 * said))
     preempted = None
     if with_seats:

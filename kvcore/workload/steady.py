@@ -62,6 +62,8 @@ class Steady(Struct, frozen=True, kw_only=True):
     """Mean share that must be free to admit a request."""
     last_share: float = 0.0
     """Mean share of a request when its answer ends."""
+    step_share: float = 0.0
+    """Share of the pool that one request may take in a step: a block of every group."""
     last_deviation: float = 0.0
     """Its standard deviation."""
     in_step: float = 0.0
@@ -106,7 +108,7 @@ class Steady(Struct, frozen=True, kw_only=True):
     def _scattered(self, seats: int) -> float:
         """Preemptions per request of requests that are anywhere within their answers.
 
-        P(sum > 1) × growth / (first + growth / 2): as long as `seats` requests would take more than the pool, it
+        P(sum > 1 - step) × growth / (first + growth / 2): as long as `seats` requests would take more than the pool, it
         stays full, and each growth by what the newest request takes costs one preemption. The probability is the
         saddlepoint approximation for a sum of `seats` independent requests.
 
@@ -116,13 +118,14 @@ class Steady(Struct, frozen=True, kw_only=True):
             >>> half.preemptions(5) < half.preemptions(8) < half.preemptions(10) < half.most_preemptions
             True
         """
-        if seats * max(self.shares) <= 1:
+        room = 1 - self.step_share
+        if seats * max(self.shares) <= room:
             return 0.0
-        if seats * min(self.shares) >= 1:
+        if seats * min(self.shares) >= room:
             return self.most_preemptions
-        theta = self._tilt(1 / seats)
+        theta = self._tilt(room / seats)
         log_mean, _, variance = self._tilted(theta)
-        level = math.exp(min(seats * log_mean - theta, 0.0))
+        level = math.exp(min(seats * log_mean - theta * room, 0.0))
         reach = min(abs(theta) * math.sqrt(seats * variance), 30.0)
         tail = min(0.5, level * math.exp(reach * reach / 2) * NormalDist().cdf(-reach))
         return (tail if theta > 0 else 1 - tail) * self.most_preemptions
@@ -265,6 +268,7 @@ def steady_state(
         batch_tokens=holding.usable_tokens(),
         admitted_share=sum(one.needed * end[2] for one, end in zip(moments, ends, strict=True)) / requests / pool,
         last_share=last_share,
+        step_share=min(0.5, len(holding.groups) / pool),
         last_deviation=last_deviation,
         in_step=_in_step(unlike / stay),
         spread=_spread(ends, requests),
