@@ -381,9 +381,10 @@ def goal_cards(found: GoalFigures, price: float | None, t: Words) -> tuple[Card,
         (t("GPUs"), count(found.gpus), cost),
         (t("Headroom"), f"{found.factor:g} ×", t("traffic up to which the goal holds")),
         (
-            t("P{percent} TTFT, TPOT", percent=f"{found.percent:g}"),
-            f"{found.ttft:.2f} s, {1e3 * found.tpot:.0f} ms",
-            t("KV cache {share} in use", share=share_text(found.kv_usage, t)),
+            t("P{percent} TTFT", percent=f"{found.percent:g}"),
+            f"{found.ttft:.2f} s",
+            t("TPOT {tpot} ms, KV cache {share} in use", tpot=f"{1e3 * found.tpot:.0f}",
+              share=share_text(found.kv_usage, t)),
         ),
     )  # fmt: skip
     return tuple(Card(label=label, value=value, note=note) for label, value, note in cards)

@@ -26,7 +26,8 @@ TTFT: Final = Limits(0.01, 3600, is_whole=False)
 TPOT: Final = Limits(0.1, 60_000, is_whole=False)
 PRICE: Final = Limits(0, LARGEST_PRICE, is_whole=False)
 DEFAULT_TTFT, DEFAULT_TPOT = 2.0, 50.0
-ROUTINGS: Final = (None, *Routing)
+EITHER: Final = "either"
+ROUTINGS: Final = (EITHER, *Routing)
 KEYS: Final = ("workload.goal.ttft", "workload.goal.tpot")
 
 
@@ -36,7 +37,8 @@ def asked() -> tuple[Goal, Routing | None]:
         numbers.held(key, limits, default)
         for key, limits, default in zip(KEYS, (TTFT, TPOT), (DEFAULT_TTFT, DEFAULT_TPOT), strict=True)
     )
-    return Goal(ttft=float(ttft), tpot=float(tpot) / 1e3), st.session_state.get("workload.goal.routing")
+    routing = st.session_state.get("workload.goal.routing", EITHER)
+    return Goal(ttft=float(ttft), tpot=float(tpot) / 1e3), None if routing == EITHER else Routing(routing)
 
 
 def controls(planned: Plan, clock: Clock, ask: Callable[[str], None], t: Words) -> None:
@@ -63,9 +65,9 @@ def controls(planned: Plan, clock: Clock, ask: Callable[[str], None], t: Words) 
     st.button(t("How many replicas?"), key="workload.goal.run", on_click=ask, args=(GOAL,))
 
 
-def _routing(one: Routing | None, t: Words) -> str:
+def _routing(one: str, t: Words) -> str:
     return {
-        None: t("in turn, or by load within one deployment"),
+        EITHER: t("whichever needs fewer"),
         Routing.ROUND_ROBIN: t("to replicas in turn"),
         Routing.LEAST_LOADED: t("to the least loaded"),
         Routing.PREFIX_AWARE: t("to who knows the prefix"),
@@ -126,7 +128,7 @@ def shown(found: Reached, planned: Plan, t: Words) -> None:
         )  # fmt: skip
     if found.best is not None:
         said += [
-            t("Scale out above {metric} {value}.", metric=name, value=f"{value:.2f}")
+            t("Scale out above {metric} {value}.", metric=name, value=f"{value:.2g}")
             for name, value in report["scale_out_above"].items()
         ]
     st.caption(" ".join(said))
