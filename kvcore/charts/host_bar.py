@@ -142,7 +142,7 @@ def engines_bar(plan: Plan, t: Words) -> Stack | None:
     pieces, position = [], 0.0
     for place, share in enumerate(plan.engines):
         size = gib(share.taken_bytes)
-        name = share.name.rpartition("/")[2]
+        name = t("Other processes") if share.name.endswith("GiB") else share.name.rpartition("/")[2]
         text = gib_text(share.taken_bytes) if size else t("does not start")
         look = f"kv-{LOOKS[place % len(LOOKS)]}"
         pieces.append(Piece(look=look, start=position, size=size, said=(name, text), title=f"{name} {text}"))
