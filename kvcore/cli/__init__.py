@@ -1,4 +1,4 @@
-"""python -m kvcore: the JSON contract on standard input and output, and readable tables for people."""
+"""The command `kvcore`: the JSON contract on standard input and output, and readable tables for people."""
 
 from __future__ import annotations
 
@@ -28,6 +28,10 @@ from kvcore.wire.request import from_hub, id_of, parse_request, scenario_from_re
 UNREADABLE_INPUT = 2
 HELP_COLUMNS = 100
 PROGRAM = "kvcore"
+ABOUT = (
+    "Plans the memory of each GPU or NPU that serves a large language model, as the engine itself would. "
+    "Begin with: kvcore plan Qwen/Qwen3-32B --accelerator H100-80GB -tp 2"
+)
 SWEPT_FLAGS = ("max_model_len", "gpu_memory_utilization", "kv_cache_dtype", "quantization", "engine_version")
 CURVE_LENGTHS = tuple(1 << power for power in range(9, 21))
 
@@ -78,7 +82,7 @@ def parser_of(
     asked: str, parsers: dict[str, argparse.ArgumentParser], *, with_flags: bool
 ) -> argparse.ArgumentParser:
     """The parser of the command `asked` alone, since each costs argparse time; of all for an unknown name."""
-    parser = argparse.ArgumentParser(prog=PROGRAM, description=__doc__, formatter_class=_help)
+    parser = argparse.ArgumentParser(prog=PROGRAM, description=ABOUT, formatter_class=_help)
     parser.add_argument("--version", action="version", version=f"%(prog)s {VERSION}")
     commands = parser.add_subparsers(required=True, metavar="command", prog=parser.prog)
     for name, (run, text, arguments) in COMMANDS.items():
