@@ -43,3 +43,12 @@ def test_a_shape_of_two_files_is_read_as_each_alone(name: str) -> None:
     alone = read_files([Source(name, text)]).workloads
     both = read_files([Source(name, text), other]).workloads
     assert both[:-1] == alone
+
+
+def test_files_of_a_folder_are_all_read_whatever_was_read_before() -> None:
+    compose = "services:\n  llm:\n    image: vllm/vllm-openai:v0.30.0\n    command: --model a/b --max-num-seqs {}\n"
+    values = (FOLDER / "07-llama-swap.yaml").read_text("utf-8")
+    for count in range(1, 40):
+        sources = [Source(f"{at}.yaml", compose.format(at + 1)) for at in range(count)]
+        found = read_files([*sources, Source("last.yaml", values)]).workloads
+        assert len(found) == count + 2

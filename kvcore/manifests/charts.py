@@ -23,11 +23,11 @@ _ROLES: Final = ("decode", "prefill")
 def production_stack(values: Map, given: Input) -> Iterator[Found]:
     """The engines of production-stack's `servingEngineSpec`."""
     engine = mapping(values.get("servingEngineSpec"))
-    given.taken.update((id(engine), id(values.get("routerSpec"))))
+    given.take(engine, values.get("routerSpec"))
     items = [one for one in rows(engine.get("modelSpec")) if isinstance(one, Map)]
     ends = [*map(line_of, items[1:]), line_of(values.get("routerSpec"), 1 << 30)]
     for one, end in zip(items, ends, strict=False):
-        given.taken.add(id(one))
+        given.take(one)
         yield _model_spec(one, engine, given, end)
     if isinstance(values.get("routerSpec"), Map):
         yield Other(name="router", role="router", place=Place(given.file, line_of(values["routerSpec"])))
@@ -83,7 +83,7 @@ def commented_card(text: str, begin: int, end: int) -> str | None:
 def model_service(values: Map, given: Input) -> Iterator[Found]:
     """The engines of llm-d's modelservice: `decode` and `prefill` of one model."""
     artifacts = mapping(values.get("modelArtifacts"))
-    given.taken.add(id(artifacts))
+    given.take(artifacts)
     uri = uri_model(text_of(artifacts.get("uri")))
     named = text_of(artifacts.get("name"))
     for role in _ROLES:
@@ -105,7 +105,7 @@ def model_service(values: Map, given: Input) -> Iterator[Found]:
         )  # fmt: skip
         containers = [one for one in rows(part.get("containers")) if isinstance(one, Map)]
         serving = [_served(one) for one in containers]
-        given.taken.update(id(one) for one in (part, *containers))
+        given.take(part, *containers)
         spec = Map(part)
         spec["containers"] = Row(serving)
         yield from pod(spec, facts, given)
@@ -160,7 +160,7 @@ def chart_image(values: Map, given: Input) -> Iterator[Found]:
             container["env" if key == "extraEnv" else key] = values[key]
     facts.model, flags = _chart_model(values)
     facts.before = tuple(flags)
-    given.taken.update((id(values), id(image)))
+    given.take(values, image)
     variables = environment(container, given)
     words = [str(word) for word in (*container["command"], *container["args"])]
     if not words and facts.model is None:

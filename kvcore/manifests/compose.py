@@ -30,12 +30,12 @@ _BY_IMAGE: Final = ("spark", "gb10", "3090", "4090", "5090")
 def services(document: Map, given: Input) -> Iterator[Found]:
     """What the services of a Compose file start."""
     held = mapping(document.get("services"))
-    given.taken.add(id(held))
+    given.take(held)
     for name, raw in held.items():
         if not isinstance(raw, Map):
             continue
         service = _interpolated(_extended(raw, held, given, 0), given.env, [_INTERPOLATED])
-        given.taken.add(id(raw))
+        given.take(raw)
         yield from _service(name, service, line_of(raw), given)
 
 

@@ -63,7 +63,7 @@ def llm_service(document: Map, given: Input) -> Iterator[Found]:
     for reference in rows(spec.get("baseRefs")):
         base = given.named.get(("LLMInferenceServiceConfig", str(at(reference, "name"))))
         if base is not None:
-            given.taken.add(id(base))
+            given.take(base)
             spec = merged(mapping(base.get("spec")), spec)
     name = str(text_of(at(document, "metadata.name")) or "llm")
     model = text_of(at(spec, "model.name")), text_of(at(spec, "model.uri"))
@@ -106,7 +106,7 @@ def _role(
     if not rows(template.get("containers")):
         yield built(Launch(engine="vllm", words=additional, line=facts.line), facts, given.scripts)
         return
-    given.taken.update(id(one) for one in rows(template.get("containers")))
+    given.take(*rows(template.get("containers")))
     after = arguments_of(additional, line=line_of(container)).given
     args = [str(one) for one in rows(at(container, "args")) if isinstance(one, str)]
     command = [str(one) for one in rows(at(container, "command")) if isinstance(one, str)]
@@ -185,7 +185,7 @@ def _of_runtime(model: Map, predictor: Map, facts: Facts, given: Input) -> Itera
     kind = str(text_of(at(model, "modelFormat.name")) or "").lower()
     args = Row(str(one) for one in rows(model.get("args")) if isinstance(one, str))
     if runtime is not None:
-        given.taken.update(id(node) for node in (runtime, *rows(at(runtime, "spec.containers"))))
+        given.take(runtime, *rows(at(runtime, "spec.containers")))
         given.used.add((str(runtime.get("kind")), wanted))
         base = mapping(runtime.get("spec"))
         containers = rows(base.get("containers"))

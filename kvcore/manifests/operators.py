@@ -36,7 +36,7 @@ def dynamo(document: Map, given: Input) -> Iterator[Found]:
         kind = str(text_of(service.get("componentType")) or text_of(service.get("type")) or "").lower()
         template = mapping(at(service, "podTemplate.spec")) or _extra_pod(service)
         if kind in ("frontend", "planner", "router", "epp"):
-            given.taken.update(id(one) for one in rows(template.get("containers")))
+            given.take(*rows(template.get("containers")))
             yield Other(
                 name=name,
                 role="router" if kind != "planner" else kind,

@@ -86,7 +86,7 @@ def _structure(key: str, node: Map, given: Input) -> Iterator[Found]:
 
 def _gpustack(node: Map, given: Input) -> Iterator[Found]:
     """A model of GPUStack."""
-    given.taken.add(id(node))
+    given.take(node)
     backend = str(text_of(node.get("backend")) or "vllm").lower()
     engine = (
         "vllm"
@@ -146,7 +146,7 @@ def engine_config(node: Map, given: Input, kind: str) -> Iterator[Found]:
         return
     if len(own) < _CONFIG_FLAGS or len(own) * 2 < len(plain):
         return
-    given.taken.add(id(node))
+    given.take(node)
     facts = Facts(kind=kind, file=given.file, line=line_of(node), model=str(model), before=pairs_given(plain))
     yield built(Launch(engine="vllm", words=(), line=line_of(model)), facts, given.scripts)
 
@@ -176,7 +176,7 @@ def anywhere(document: Map | Row, given: Input) -> Iterator[Found]:
 
 def _container(key: str, node: Map, image: str, given: Input, *, is_kubernetes: bool) -> Iterator[Found]:
     """A mapping with an image and a command: a container of a task definition, a play, a workflow."""
-    given.taken.add(id(node))
+    given.take(node)
     variables = environment(node, given)
     for pairs in _ENVIRONMENTS:
         variables |= _pairs(node.get(pairs))
@@ -313,7 +313,7 @@ def _listed(key: str, node: Map, given: Input, counts: tuple[int | None, str | N
     engine = engine_of_words(words)
     if not engine:
         return
-    given.taken.add(id(node))
+    given.take(node)
     variables: dict[str, str] = {}
     for name in _ENVIRONMENTS:
         variables |= _pairs(node.get(name))
@@ -334,7 +334,7 @@ def _mapped(key: str, node: Map, flags: Map, given: Input) -> Iterator[Found]:
 
     Source: VectorInstitute/vector-inference, vec_inf/config/models.yaml.
     """
-    given.taken.update((id(node), id(flags)))
+    given.take(node, flags)
     own = next(
         filter(None, (text_of(node.get(name)) for name in ("hf_model", "model", "model_name", "model_id"))),
         None,

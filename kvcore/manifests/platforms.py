@@ -45,10 +45,10 @@ def _ome_role(part: Map, name: str, document: Map, given: Input) -> Iterator[Fou
     workers = whole(text_of(at(part, "worker.size"))) or (1 if isinstance(part.get("worker"), Map) else 0)
     runner = leader.get("runner")
     for key in _NODES:
-        given.taken.add(id(at(part, f"{key}.runner")))
+        given.take(at(part, f"{key}.runner"))
     if not isinstance(runner, Map):
         return
-    given.taken.add(id(runner))
+    given.take(runner)
     template = merged(part, leader)
     template["containers"] = Row([runner, *rows(leader.get("containers"))])
     facts = Facts(

@@ -49,8 +49,12 @@ class Input:
     """The reader of containers and commands anywhere in a document."""
     used: set[tuple[str, str]] = field(default_factory=set)
     """Documents of Kubernetes that others were read with, by kind and name."""
-    taken: set[int] = field(default_factory=set)
-    """Nodes that a reader has read."""
+    taken: dict[int, object] = field(default_factory=dict)
+    """Nodes that a reader has read, by identity: kept, so that no later node has the identity of one that is gone."""
+
+    def take(self, *nodes: object) -> None:
+        """Notes that a reader has read these nodes."""
+        self.taken.update((id(node), node) for node in nodes)
 
     def add(self, document: Map) -> None:
         """Keeps a document under its name."""
@@ -139,7 +143,7 @@ def pod(
     others: list[Other] = []
     engines = 0
     for container in _containers(spec.get("containers")):
-        given.taken.add(id(container))
+        given.take(container)
         image = text_of(container.get("image"))
         gpus, resource = of_resources(container.get("resources"))
         claimed = _claimed(spec, container, given)
@@ -166,7 +170,7 @@ def pod(
                 others.append(found)
     for key in INSTALLERS:
         for one in _containers(spec.get(key)):
-            given.taken.add(id(one))
+            given.take(one)
             name = str(text_of(one.get("name")) or "?")
             others.append(Other(name=name, role="init container", place=Place(facts.file, line_of(one))))
     for other in others:

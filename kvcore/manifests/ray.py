@@ -95,7 +95,7 @@ def _open(value: object) -> object:
 def llm_config(config: Map, given: Input, facts: Facts) -> Found:
     """The engine of one LLMConfig."""
     loading = mapping(config.get("model_loading_config"))
-    given.taken.add(id(config))
+    given.take(config)
     own, source = text_of(loading.get("model_id")), loading.get("model_source")
     where = text_of(source) or text_of(at(source, "bucket_uri"))
     deployment = mapping(config.get("deployment_config"))
@@ -192,7 +192,7 @@ def worker_facts(cluster: Map, given: Input, facts: Facts) -> Facts:
     for group in (*groups, *((head,) if isinstance(head, Map) else ())):
         spec = mapping(at(group, "template.spec"))
         containers = [one for one in rows(spec.get("containers")) if isinstance(one, Map)]
-        given.taken.update(id(one) for one in containers)
+        given.take(*containers)
     for group in (*groups, *((head,) if isinstance(head, Map) else ())):
         spec = mapping(at(group, "template.spec"))
         for container in rows(spec.get("containers")):
