@@ -389,15 +389,16 @@ def field_name(name: str) -> str:
         ('usageprompttokens', 'podstatus')
     """
     whole = plain_name(name)
-    names, rest = tables().names, name[: 2 * LONGEST_NAME]
-    while "." in rest and plain_name(rest) not in _counts(names):
+    counts, rest = _counts(), name[: 2 * LONGEST_NAME]
+    while "." in rest and plain_name(rest) not in counts:
         rest = rest.partition(".")[2]
     found = plain_name(rest)
-    return found if found in _counts(names) else whole
+    return found if found in counts else whole
 
 
 @cache
-def _counts(names: Names) -> frozenset[str]:
+def _counts() -> frozenset[str]:
+    names = tables().names
     return frozenset((*names.prompt, *names.completion, *names.cached, *names.max_tokens))
 
 
