@@ -70,6 +70,7 @@ OWN_NAMES = {
     "kvcore.catalogue.siblings": {"_checkpoints", "_rows", "known_ids"},
     "kvcore.deploy.templates": {"templates"},
     "kvcore.engines.registry": {"_engine", "format_refusals"},
+    "kvcore.engines.sglang.tables": {"own_releases"},
     "kvcore.engines.vllm.backends": {"_forced_backends"},
     "kvcore.engines.vllm.versions": {"releases_of"},
     "kvcore.evidence.accuracy": {"load_accuracy"},
