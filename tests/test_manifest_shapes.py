@@ -46,7 +46,9 @@ def test_a_shape_of_two_files_is_read_as_each_alone(name: str) -> None:
 
 
 def test_files_of_a_folder_are_all_read_whatever_was_read_before() -> None:
-    compose = "services:\n  llm:\n    image: vllm/vllm-openai:v0.30.0\n    command: --model a/b --max-num-seqs {}\n"
+    compose = (
+        "services:\n  llm:\n    image: vllm/vllm-openai:v0.30.0\n    command: --model a/b --max-num-seqs {}\n"
+    )
     values = (FOLDER / "07-llama-swap.yaml").read_text("utf-8")
     for count in range(1, 40):
         sources = [Source(f"{at}.yaml", compose.format(at + 1)) for at in range(count)]
