@@ -11,6 +11,7 @@ import pytest
 import kvcore
 from kvcore.base.errors import EngineRefusalError, KvPlannerError
 from kvcore.engines.registry import engine_names
+from kvcore.evidence.log.reader import measured_from, read_log
 from kvcore.planning import Plan, plan
 from kvcore.wire.request import scenario_from_request
 
@@ -171,15 +172,49 @@ def test_no_other_room_names_it() -> None:
 
 
 ALLOWED = {
-    "engines/registry.py",
-    "flags/registry.toml",
-    "workload/streams.py",
-    "workload/requests.toml",
-    "replay/bench.py",
-    "flags/typed.py",
-}
+    "engines/registry.py", "flags/registry.toml", "flags/typed.py", "workload/streams.py", "workload/requests.toml",
+    "replay/bench.py", "evidence/log/failures.toml", "evidence/log/line_formats.toml",
+}  # fmt: skip
 
 
 def test_results_are_plain_json() -> None:
     found = planned("0.5.23")
     json.dumps(found.resolved.engine.own_result(found.resolved, found.cache))
+
+
+LOG = """
+[2026-08-22 10:00:00] server_args=ServerArgs(model_path='Qwen/Qwen3-8B', tokenizer_path='Qwen/Qwen3-8B', dtype='auto', kv_cache_dtype='auto', context_length=None, mem_fraction_static=0.83, max_running_requests=None, max_total_tokens=None, chunked_prefill_size=8192, tp_size=1, attention_backend='fa3')
+[2026-08-22 10:00:20] Load weight begin. avail mem=78.48 GB
+[2026-08-22 10:00:29] Load weight end. elapsed=8.86 s, type=Qwen3ForCausalLM, avail mem=63.21 GB, mem usage=15.27 GB.
+[2026-08-22 10:00:29] KV Cache is allocated. dtype: torch.bfloat16, #tokens: 363116, K size: 24.93 GB, V size: 24.93 GB
+[2026-08-22 10:00:29] Memory pool end. avail mem=12.60 GB
+[2026-08-22 10:00:40] Capture target decode CUDA graph end. elapsed=9.1 s, mem usage=0.61 GB, avail mem=11.80 GB.
+[2026-08-22 10:00:41] max_total_num_tokens=363116, chunked_prefill_size=8192, max_prefill_tokens=16384, max_running_requests=2269, context_len=40960, available_gpu_mem=11.80 GB
+"""  # noqa: E501
+
+
+def test_a_log_of_a_start_is_read() -> None:
+    log = read_log(LOG)
+    measured = measured_from(log)
+    assert (log.engine, log.model, log.missing) == ("sglang", "Qwen/Qwen3-8B", ())
+    assert (log.flags.gpu_memory_utilization, log.flags.max_num_batched_tokens) == (0.83, 8192)
+    assert (measured.weights_gib, measured.free_before_weights_gib, measured.cuda_graph_gib) == (
+        15.27,
+        78.48,
+        0.61,
+    )
+    figures = {reading.figure: reading.value for reading in log.readings}
+    assert (figures["kv_tokens"], figures["model_len"]) == (363116, 40960)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "RuntimeError: Not enough memory. Please try to increase --mem-fraction-static.",
+        "ValueError: Loaded weights leave no GPU memory for the KV cache under --mem-fraction-static=0.7. Raise it.",
+    ],
+)
+def test_a_failure_is_read_in_its_words(words: str) -> None:
+    log = read_log("\n".join([*LOG.splitlines()[:4], words]))
+    assert log.failure is not None
+    assert log.failure.code == "start-no-kv-memory"

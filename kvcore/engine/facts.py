@@ -14,7 +14,9 @@ ADDITIONAL: Final = "additional_config"
 """The field of a request whose keys a plug-in reads."""
 SWITCH: Final = "enabled"
 """A key of an object of them: without it nothing of the object counts."""
-WeightsLine = Literal["Model loading took {gib:.2f} GiB", "Loading model weights took {gib:.4f} GB"]
+WeightsLine = Literal[
+    "Model loading took {gib:.2f} GiB", "Loading model weights took {gib:.4f} GB", "mem usage={gib:.2f} GB"
+]
 
 
 class ChipTag(Record, frozen=True, kw_only=True):
@@ -99,6 +101,8 @@ class LogFormat(Record, frozen=True, kw_only=True):
     source: Source = ""
     marks: tuple[Annotated[str, Meta(pattern="^[!-~]+$")], ...] = ()
     """Texts without spaces that only this engine prints; a log without any engine's marks is vLLM's."""
+    arguments_line: Annotated[str, Meta(pattern="^[!-~]*$")] = ""
+    """What its arguments follow, up to the closing bracket; "" where they are written as vLLM's."""
     weights_line: WeightsLine = "Model loading took {gib:.2f} GiB"
     available_in_bytes_until: Version | None = None
     """The last release of vLLM on which it states available and total memory in bytes; None: never."""

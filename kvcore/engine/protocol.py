@@ -233,6 +233,10 @@ class Engine(ABC):
         """`request` with what it says under the engine's own names in the fields that mean the same."""
         return request
 
+    def field_of(self, name: str) -> str:
+        """The field of a request that an argument sets, which the engine's log names `name`; `name` where none does."""
+        return name
+
     def fields_of_command(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Arguments of a command, by the engine's own names, as fields of a request; those without are left out.
 

@@ -20,6 +20,8 @@ from kvcore.engine.rank_memory import RankMemory
 from kvcore.engine.records import Release
 from kvcore.engines.sglang.figures import PoolPlan, no_pool, pool_plan
 from kvcore.engines.sglang.flags import (
+    SHARED,
+    SHORT,
     adopted,
     check_names,
     fields_of_command,
@@ -83,6 +85,9 @@ class SglangEngine(VllmEngine):
 
     def check_names(self, scenario: Scenario) -> None:
         check_names(scenario)
+
+    def field_of(self, name: str) -> str:
+        return "model" if name == "model_path" else SHARED.get(SHORT.get(name, name), name)
 
     def fields_of_command(self, given: Mapping[str, Any]) -> dict[str, Any]:
         return fields_of_command(given)

@@ -15,7 +15,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from kvcore.base.errors import Notice, shorten
-from kvcore.engines.registry import memory_variable_names
+from kvcore.engines.registry import engines, memory_variable_names
 from kvcore.evidence.log.cleaned import LogText
 from kvcore.evidence.log.commands import SHOWN_VALUE_CHARACTERS, Command, find_commands
 from kvcore.flags import FLAGS, LogRule
@@ -170,6 +170,12 @@ def read_flags(log: LogText, start: int, end: int) -> LoggedArguments:
         for offset in islice(log.occurrences(anchor, start, end), MAX_ARGUMENT_LINES):
             keep(kind, offset)
             asked.take(_fields(log, offset + len(anchor), end, closing))
+    for engine in engines():
+        anchor = engine.facts.log.arguments_line
+        for offset in islice(log.occurrences(anchor, start, end), MAX_ARGUMENT_LINES) if anchor else ():
+            keep("namespace", offset)
+            fields = _fields(log, offset + len(anchor), end, ")")
+            asked.take((engine.field_of(name), value) for name, value in fields)
     for offset in islice(log.occurrences(_CONFIG, start, end), MAX_ARGUMENT_LINES):
         keep("config", offset)
         fields = list(_fields(log, offset + len(_CONFIG) - len("model="), end, ""))

@@ -332,6 +332,8 @@ def measured_from(log: StartupLog) -> Measured:
         cuda_graph_gib=gib.get("cuda_graph_gib", gib.get("cuda_graph_estimate_gib")),
         system_gib=_difference(gib.get("total_gib"), gib.get("free_gib")),
         available_kv_gib=gib.get("available_kv_gib"),
+        free_before_weights_gib=gib.get("free_before_weights_gib"),
+        free_after_weights_gib=gib.get("free_after_weights_gib"),
     )
 
 
