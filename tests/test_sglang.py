@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import kvcore
+from kvcore.advice.vary import Varied, variants
 from kvcore.base.errors import EngineRefusalError, KvPlannerError
 from kvcore.engines.registry import engine_names
 from kvcore.evidence.log.reader import measured_from, read_log
@@ -82,6 +83,14 @@ def test_both_engines_part_on_the_same_card() -> None:
     assert vllm.cache is not None
     assert sglang.cache is not None
     assert vllm.cache.tokens > sglang.cache.tokens > 0.8 * vllm.cache.tokens
+
+
+def test_compare_holds_both_engines_against_each_other() -> None:
+    base = scenario_from_request({"model": "own/dense", "config": QWEN, "accelerator": "H100-80GB"})
+    found = {one.value: one for one in variants(base, Varied.ENGINE)}
+    assert found["vllm"].is_now
+    assert found["sglang"].starts
+    assert "vllm-ascend" not in found
 
 
 def test_the_context_may_be_longer_than_the_pool() -> None:

@@ -16,7 +16,7 @@ from kvcore.advice.checkpoints import as_served
 from kvcore.base.errors import KvPlannerError
 from kvcore.cache.capacity import max_concurrency_at
 from kvcore.catalogue.accelerators import Accelerator
-from kvcore.engines.registry import find_engine, with_accelerator
+from kvcore.engines.registry import engines, find_engine, with_accelerator
 from kvcore.evidence.carry import carried_over
 from kvcore.flags import FLAGS
 from kvcore.model import architecture as arch
@@ -61,6 +61,7 @@ class Varied(StrEnum):
     EAGER = "enforce_eager"
     SPECULATIVE = "speculative_config"
     INSTANCES = "instances"
+    ENGINE = "engine"
 
 
 class Variant(Struct, frozen=True, kw_only=True):
@@ -190,11 +191,34 @@ def _positions(
         return [(one, replace(base, parallel=one)) for one in splits(parallel, architecture)]
     if varied is Varied.INSTANCES:
         return [(count, sharing(base, count)) for count in INSTANCES]
+    if varied is Varied.ENGINE:
+        return [(name, with_engine(base, name)) for name in _engines(base)]
     values = dict.fromkeys(_VALUES[varied](base, architecture))
     if varied in _PARALLEL_SIZES:
         sizes: list[Any] = sorted({*values, getattr(parallel, field)})
         return [(size, replace(base, parallel=replace(parallel, **{field: size}))) for size in sizes]
     return [(value, replace(base, **{field: value})) for value in values]
+
+
+def _engines(base: Scenario) -> Iterator[str]:
+    """The engines that have a platform for the card of `base`, its own among them."""
+    for engine in engines():
+        if engine.name == base.engine or base.accelerator is None or engine.runs_on(base.accelerator):
+            yield engine.name
+
+
+def with_engine(base: Scenario, name: str) -> Scenario:
+    """`base` on another engine, its newest release: arguments that only its own engine has do not follow.
+
+    Example:
+        >>> from kvcore.wire.request import scenario_from_request
+        >>> base = scenario_from_request({"model": "Qwen/Qwen3-8B", "engine_version": "0.30.0"})
+        >>> with_engine(base, "vllm-ascend").engine_version is None, with_engine(base, "vllm") == base
+        (True, True)
+    """
+    if name == base.engine:
+        return base
+    return replace(base, engine=name, engine_version=None, server_args=None, additional_config=None)
 
 
 def sharing(base: Scenario, instances: int) -> Scenario:

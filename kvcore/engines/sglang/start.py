@@ -62,11 +62,12 @@ def card_of(card: Accelerator) -> Card:
 
 
 class Start:
-    """One start of one release. Compared by identity."""
+    """One start of one release: the same where it is made of the same."""
 
     def __init__(self, scenario: Scenario, version: Version, accelerator: Accelerator, dtype: str) -> None:
         """Raises EngineRefusalError in the engine's words."""
         given = asked_of(scenario)
+        self._made_of = scenario, version, accelerator, dtype
         self.version = version
         self.shape: Shape = shape_of(scenario.config, version, given.get("enable_multimodal"))
         self.card = card_of(accelerator)
@@ -86,6 +87,12 @@ class Start:
         self.sizing = Sizing(
             self.arguments, self.shape, version, self.kv_dtype, backend or ("trtllm" if is_trtllm else "")
         )
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Start) and self._made_of == other._made_of
+
+    def __hash__(self) -> int:
+        return hash(self._made_of)
 
     @property
     def counts_drafts(self) -> bool:

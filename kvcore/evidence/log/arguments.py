@@ -174,8 +174,8 @@ def read_flags(log: LogText, start: int, end: int) -> LoggedArguments:
         anchor = engine.facts.log.arguments_line
         for offset in islice(log.occurrences(anchor, start, end), MAX_ARGUMENT_LINES) if anchor else ():
             keep("namespace", offset)
-            fields = _fields(log, offset + len(anchor), end, ")")
-            asked.take((engine.field_of(name), value) for name, value in fields)
+            logged = _fields(log, offset + len(anchor), end, ")")
+            asked.take((engine.field_of(name), value) for name, value in logged)
     for offset in islice(log.occurrences(_CONFIG, start, end), MAX_ARGUMENT_LINES):
         keep("config", offset)
         fields = list(_fields(log, offset + len(_CONFIG) - len("model="), end, ""))

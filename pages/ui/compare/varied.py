@@ -34,6 +34,14 @@ def show(t: Words) -> None:
                 "more requests."
             )
         )
+    if varied is Varied.ENGINE:
+        st.caption(
+            t(
+                "Engines take their fraction of different things: of the card's whole memory, with graphs and the "
+                "largest step inside it, or of what is free before the weights, with graphs and the largest step "
+                "beside it. The default fraction, the cache of a token and the limit of requests differ too."
+            )
+        )
     if varied is Varied.INSTANCES:
         st.caption(
             t(
