@@ -298,3 +298,16 @@ def test_lmcache_in_the_engine_s_processes_divides_the_size_by_the_ranks() -> No
 def test_a_tier_above_others_lies_in_shared_memory_earlier(version: str, is_region: bool) -> None:
     asked = offloading(cpu_bytes_to_use=50 * GIB, spec_name="TieringOffloadingSpec")
     assert (host(**asked, engine_version=version)["shm_bytes_per_engine"] > 0) is is_region
+
+
+@pytest.mark.parametrize(
+    ("said", "is_told"),
+    [
+        ({"kv_connector": "OffloadConnector"}, True),
+        ({"kv_connector": "OwnConnector", "kv_connector_module_path": "own.module"}, False),
+        ({"kv_connector": "NixlConnector"}, False),
+    ],
+)
+def test_a_connector_that_no_release_has_is_told(said: dict[str, Any], is_told: bool) -> None:
+    found = codes(model="Qwen/Qwen3-8B", kv_transfer_config={**said, "kv_role": "kv_both"})
+    assert ("connector-unknown" in found) is is_told

@@ -26,6 +26,8 @@ from kvcore.host.tier import NATIVE, TIERING, Tier, native_tier
 from kvcore.scenario import Scenario
 
 MULTI: Final = "MultiConnector"
+FORMER: Final = frozenset({"SharedStorageConnector", "PyNcclConnector", "LMCacheConnector"})
+"""Connectors of older releases. Source: vllm/distributed/kv_transfer/kv_connector/factory.py (0.8.5, 0.11.0)."""
 SETTINGS: Final = "kv_transfer_config.kv_connector_extra_config"
 OWN_SPECS: Final = (None, "CPUOffloadingSpec", TIERING)
 """Values of `spec_name` whose settings are known here."""
@@ -50,6 +52,8 @@ class Connector:
         self.name = found if isinstance(found, str) else ""
         self.settings: Mapping[str, Any] = settings if isinstance(settings, dict) else {}
         self.buffer_device = said.get("kv_buffer_device")
+        self.is_elsewhere = bool(said.get("kv_connector_module_path"))
+        """Whether a module of another package is named for it."""
 
 
 def connectors_of(scenario: Scenario, resolved: Resolved) -> tuple[Connector, ...]:
@@ -157,6 +161,7 @@ def tier_notices(scenario: Scenario, resolved: Resolved, tiers: tuple[Tier, ...]
             yield notice(
                 "offloading-replaces-connector", "kv_transfer_config", connector=_named(scenario, resolved)
             )
+    yield from _unknown_connectors(scenario, resolved)
     for tier in tiers:
         taken = tier.taken.value
         if tier.asked_bytes and taken > NOTABLE * tier.asked_bytes:
@@ -166,6 +171,23 @@ def tier_notices(scenario: Scenario, resolved: Resolved, tiers: tuple[Tier, ...]
             yield notice("tier-holds-nothing", field, value=f"{tier.asked_bytes:,}")
         if tier.copies > 1 and rules.shared_copies is not SharedCopies.LATENT:
             yield notice("tier-keeps-copies", field, copies=tier.copies)
+
+
+def _unknown_connectors(scenario: Scenario, resolved: Resolved) -> Iterator[Notice]:
+    """`connector-unknown` for a name that no release of the engine has and no module is named for.
+
+    Source: vllm/distributed/kv_transfer/kv_connector/factory.py:KVConnectorFactory.get_connector_class (0.33.0).
+    """
+    facts = resolved.engine.facts
+    known = {
+        name
+        for row in (*facts.connectors_with_groups, *facts.connectors_without_groups)
+        for name in row.names
+    }
+    # A plug-in's own list has none of the connectors that it shares with vLLM.
+    for one in connectors_of(scenario, resolved) if NATIVE in known else ():
+        if one.name not in known | FORMER and not one.is_elsewhere:
+            yield notice("connector-unknown", "kv_transfer_config", connector=shorten(one.name))
 
 
 def _named(scenario: Scenario, resolved: Resolved) -> str:
