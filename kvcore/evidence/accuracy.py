@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from kvcore.base import parts
 from kvcore.base.errors import CatalogueError
+from kvcore.base.typed import ONE_AT_A_TIME
 from kvcore.engine.rank_memory import PRINTED_HALF_GIB
 from kvcore.engines.registry import find_engine
 
@@ -227,7 +228,8 @@ def read_accuracy(text: str) -> Accuracy:
 
 def _decoded(line: str, kind: type[T], number: int) -> T:
     try:
-        return msgspec.json.decode(line, type=kind)
+        with ONE_AT_A_TIME:
+            return msgspec.json.decode(line, type=kind)
     except msgspec.DecodeError as error:
         raise CatalogueError(
             "invalid-catalogue-entry", field=f"{FILE}: line {number}", reason=str(error)
