@@ -16,6 +16,7 @@ from kvcore.advice.checkpoints import as_served
 from kvcore.base.errors import KvPlannerError
 from kvcore.cache.capacity import max_concurrency_at
 from kvcore.catalogue.accelerators import Accelerator
+from kvcore.engine.protocol import Engine
 from kvcore.engines.registry import engines, find_engine, with_accelerator
 from kvcore.evidence.carry import carried_over
 from kvcore.flags import FLAGS
@@ -192,7 +193,7 @@ def _positions(
     if varied is Varied.INSTANCES:
         return [(count, sharing(base, count)) for count in INSTANCES]
     if varied is Varied.ENGINE:
-        return [(name, with_engine(base, name)) for name in _engines(base)]
+        return [(engine.name, with_engine(base, engine)) for engine in _engines(base)]
     values = dict.fromkeys(_VALUES[varied](base, architecture))
     if varied in _PARALLEL_SIZES:
         sizes: list[Any] = sorted({*values, getattr(parallel, field)})
@@ -200,25 +201,28 @@ def _positions(
     return [(value, replace(base, **{field: value})) for value in values]
 
 
-def _engines(base: Scenario) -> Iterator[str]:
+def _engines(base: Scenario) -> Iterator[Engine]:
     """The engines that have a platform for the card of `base`, its own among them."""
+    own = find_engine(base.engine)
     for engine in engines():
-        if engine.name == base.engine or base.accelerator is None or engine.runs_on(base.accelerator):
-            yield engine.name
+        if engine is own or base.accelerator is None or engine.runs_on(base.accelerator):
+            yield engine
 
 
-def with_engine(base: Scenario, name: str) -> Scenario:
+def with_engine(base: Scenario, engine: Engine) -> Scenario:
     """`base` on another engine, its newest release: arguments that only its own engine has do not follow.
 
     Example:
         >>> from kvcore.wire.request import scenario_from_request
         >>> base = scenario_from_request({"model": "Qwen/Qwen3-8B", "engine_version": "0.30.0"})
-        >>> with_engine(base, "vllm-ascend").engine_version is None, with_engine(base, "vllm") == base
-        (True, True)
+        >>> with_engine(base, find_engine("vllm-ascend")).engine_version is None
+        True
+        >>> with_engine(base, find_engine("vllm")) == base
+        True
     """
-    if name == base.engine:
+    if engine is find_engine(base.engine):
         return base
-    return replace(base, engine=name, engine_version=None, server_args=None, additional_config=None)
+    return replace(base, engine=engine.name, engine_version=None, server_args=None, additional_config=None)
 
 
 def sharing(base: Scenario, instances: int) -> Scenario:

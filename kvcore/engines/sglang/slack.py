@@ -16,7 +16,7 @@ CONTEXT_GIB: Final = (0.7, 0.5, 1.0)
 JOINED_GIB: Final = (1.1, 0.4, 1.9)
 """The same where ranks join: the communicator's buffers come with it. QwQ-32B on four L4: 0.4;
 DeepSeek-V4-Flash on eight H20: 1.4."""
-JOINED_ROCM_GIB: Final = (4.6, 2.0, 9.0)
+JOINED_ROCM_GIB: Final = (4.6, 1.0, 10.0)
 """The same on ROCm. Kimi-K2.5 and GLM-5 on eight MI355X: 4.4 and 4.5; Qwen3.8-27B on two: 8.7."""
 CONTEXT_SOURCE: Final = "free memory that published starts print before their weights (Load weight begin)"
 GRAPH_SOURCE: Final = "Capture cuda graph end of published starts"
