@@ -47,17 +47,20 @@ def visiting(server: Server, client: str, act: Callable[[Visitor], Awaitable[Non
     asyncio.run(run())
 
 
-async def put(visitor: Visitor, size: int) -> tuple[int, str]:
-    """The status and code of an upload."""
-    (place,) = await visitor.places(1)
-    answer = await visitor.put(place.upload_url, "log", b"x" * size)
-    return answer.status_code, "" if answer.status_code == 204 else answer.json()["code"]
+async def put(visitor: Visitor, size: int, *, is_patient: bool = True) -> tuple[int, str]:
+    """The status and code of an upload; sessions of tests before may still have room that they give back."""
+    while True:
+        (place,) = await visitor.places(1)
+        answer = await visitor.put(place.upload_url, "log", b"x" * size)
+        if answer.status_code == 204 or not (is_patient and answer.json()["code"] == "uploads-full"):
+            return answer.status_code, "" if answer.status_code == 204 else answer.json()["code"]
+        await asyncio.sleep(0.5)
 
 
 def test_a_session_has_room_for_two_of_the_largest_files_and_is_told_of_the_third(server: Server) -> None:
     async def act(visitor: Visitor) -> None:
         assert [await put(visitor, LARGEST) for _ in range(2)] == [(204, "")] * 2
-        assert await put(visitor, LARGEST) == (429, "uploads-full")
+        assert await put(visitor, LARGEST, is_patient=False) == (429, "uploads-full")
         await visitor.again()
         assert any("104 MiB of uploads" in text for text in visitor.texts())
         assert any("uploads-full" in text for text in visitor.texts())
@@ -67,9 +70,10 @@ def test_a_session_has_room_for_two_of_the_largest_files_and_is_told_of_the_thir
 
 def test_room_is_free_again_when_a_file_is_removed(server: Server) -> None:
     async def act(visitor: Visitor) -> None:
-        (place,) = await visitor.places(1)
-        assert (await visitor.put(place.upload_url, "log", b"x" * LARGEST)).status_code == 204
         assert await put(visitor, LARGEST) == (204, "")
+        (place,) = await visitor.places(1)
+        while (await visitor.put(place.upload_url, "log", b"x" * LARGEST)).status_code != 204:
+            await asyncio.sleep(0.5)
         assert (await visitor.web.delete(place.delete_url, headers=visitor.token())).status_code == 204
         assert await put(visitor, LARGEST) == (204, "")
 
@@ -83,10 +87,7 @@ def test_room_is_free_again_when_a_session_has_ended(server: Server) -> None:
         assert [await put(visitor, LARGEST) for _ in range(2)] == [(204, "")] * 2
 
     async def wait(visitor: Visitor) -> None:
-        while await put(visitor, LARGEST) != (204, ""):
-            await asyncio.sleep(0.5)
-        while await put(visitor, LARGEST) != (204, ""):
-            await asyncio.sleep(0.5)
+        assert [await put(visitor, LARGEST) for _ in range(2)] == [(204, "")] * 2
 
     visiting(server, "203.0.113.3", fill, "workload")
     visiting(server, "203.0.113.3", wait, "workload")
