@@ -12,7 +12,7 @@ from kvcore.base.numbers import gib_text
 from kvcore.base.units import GIB, MIB
 from kvcore.engine.protocol import Resolved
 from kvcore.engine.rank_memory import RankMemory
-from kvcore.host.pinned import ALLOCATOR, BOUNDED_SINCE, THRESHOLD
+from kvcore.host.pinned import ALLOCATOR, THRESHOLD
 from kvcore.host.processes import largest_queue_bytes
 from kvcore.host.rules import tier_rules
 from kvcore.host.taken import NOT_PINNED, HostMemory
@@ -136,7 +136,7 @@ def saving_variable(scenario: Scenario, resolved: Resolved, host: HostMemory) ->
     is_pinned = (scenario.cpu_offload_gb or has_tables) and scenario.env.get(NOT_PINNED) != "1"
     has_tensors = any(not tier.shm_bytes and tier.asked_bytes and tier.blocks for tier in host.tiers)
     is_native = any(tier.taken.value > (tier.asked_bytes or tier.taken.value) for tier in host.tiers)
-    if resolved.version < BOUNDED_SINCE or any(name in scenario.env for name in ALLOCATOR):
+    if not tier_rules(resolved.version).bounds_rounding or any(name in scenario.env for name in ALLOCATOR):
         return None
     return f"{ALLOCATOR[0]}={THRESHOLD}:1" if is_pinned or (has_tensors and is_native) else None
 

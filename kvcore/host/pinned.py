@@ -10,6 +10,7 @@ from packaging.version import Version
 
 from kvcore.base.quantity import Grade, Quantity, Scope, Unit, explained, given
 from kvcore.base.units import MIB
+from kvcore.host.rules import tier_rules
 from kvcore.scenario import Scenario
 
 ALLOCATOR: Final = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
@@ -17,8 +18,6 @@ ALLOCATOR: Final = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 THRESHOLD: Final = "pinned_max_round_threshold_mb"
 """Above so many MiB a tensor is not rounded. Source: c10/core/AllocatorConfig.h (torch 2.13);
 github.com/pytorch/pytorch/pull/171662."""
-BOUNDED_SINCE: Final = Version("0.27.0")
-"""The first release whose torch is 2.13. Source: vllm's requirements/cuda.txt (0.26.0: 2.11, 0.27.0: 2.13)."""
 _SAID: Final = re.compile(rf"(?:^|,)\s*{THRESHOLD}:(\d{{1,9}})\s*(?:,|$)")
 
 
@@ -57,7 +56,7 @@ def rounding_threshold(scenario: Scenario, version: Version) -> int | None:
     """
     text = next((scenario.env[name] for name in ALLOCATOR if name in scenario.env), "")
     found = _SAID.search(text)
-    return None if found is None or version < BOUNDED_SINCE else int(found[1]) * MIB
+    return None if found is None or not tier_rules(version).bounds_rounding else int(found[1]) * MIB
 
 
 def pinned_bytes(ranks: int, tensors: Sequence[tuple[int, int]]) -> int:

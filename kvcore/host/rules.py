@@ -77,6 +77,8 @@ class TierRules(Record, frozen=True, kw_only=True):
     """The queues between the processes of an engine are refused too."""
     names_allocation: bool
     """The refusal says what for."""
+    bounds_rounding: bool
+    """torch can be told above which size a pinned tensor is not rounded."""
     lmcache_server: bool
     """`--kv-offloading-backend lmcache` leaves the tier to a server of its own."""
 

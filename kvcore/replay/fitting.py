@@ -10,14 +10,13 @@ from typing import Any, Final
 
 from msgspec import Struct
 from msgspec.structs import replace
-from packaging.version import Version
 
 from kvcore.base.errors import WorkloadError
 from kvcore.replay.bench import BenchRequest, StepSample, answer_samples, bench_requests, step_samples
 from kvcore.replay.clock import FEWEST_SAMPLES, FittedClock, HeldOut, Sample, least_squares
 from kvcore.replay.hybrid import scheduler_of
 from kvcore.replay.series import Latency
-from kvcore.replay.settings import Settings, rules_of
+from kvcore.replay.settings import TABLE, Settings, rules_of
 from kvcore.replay.trace import TraceRequest
 
 FEWEST_REQUESTS: Final = 20
@@ -90,7 +89,7 @@ def _without_limits() -> Settings:
     """An engine in whose cache everything fits, with vLLM's own number of tokens a step."""
     return Settings(
         num_blocks=_MANY, max_num_seqs=1024, max_num_batched_tokens=8192, max_model_len=1 << 24,
-        rules=rules_of(Version("0.32.0")), enable_prefix_caching=False,
+        rules=rules_of(TABLE.load().reviewed), enable_prefix_caching=False,
     )  # fmt: skip
 
 
