@@ -73,7 +73,7 @@ def test_every_release_is_there_newest_first() -> None:
     by_version = {row.version: row for row in rows}
     assert (by_version["0.7.3"].generation, by_version["0.8.5"].generation) == ("V0", "V1")
     assert (by_version["0.19.1"].utilization, by_version["0.20.0"].utilization) == (0.9, 0.92)
-    assert {row.engine for row in version_rows()} == {"vllm", "vllm-ascend", "vllm-mindspore"}
+    assert {row.engine for row in version_rows()} == {"vllm", "vllm-ascend", "vllm-mindspore", "sglang"}
 
 
 T = words(Language.ENGLISH)

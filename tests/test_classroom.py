@@ -75,15 +75,18 @@ def test_the_drawings_say_what_they_show(language: Language) -> None:
     pool, steps = pool_drawing(room, 1, t), timeline_drawing(room, 1, t)
     assert pool.html.count("kv-token kv-of-several") == 8
     assert "8" in pool.alternative
-    assert steps.html.count('class="kv-step kv-state-') == len(LOAD) * len(room.frames)
+    # The steps up to this one; what comes later is empty.
+    assert steps.html.count('class="kv-step kv-state-') == len(LOAD) * 2
+    assert steps.html.count("kv-later") == len(LOAD) * (len(room.frames) - 2)
     assert steps.html.count("kv-present") == len(LOAD) + 1
     assert all(request.id in steps.alternative for request in LOAD)
 
 
 def test_the_timeline_says_where_a_request_computes_less_than_its_tokens() -> None:
-    said = timeline_drawing(classroom(NEWEST), 0, words(Language.ENGLISH)).html
+    said = timeline_drawing(classroom(NEWEST), 99, words(Language.ENGLISH)).html
     assert "Step 1: the first 8 tokens of B are in the cache already, so it computes only 3." in said
     assert "Step 8: C is back, and the blocks of its first 20 tokens are still in the cache" in said
     assert "preempted: waits, then recomputes what the cache lost" in said
-    nobody = timeline_drawing(classroom(NEWEST, chunk=32), 0, words(Language.ENGLISH)).html
+    assert "C is back" not in timeline_drawing(classroom(NEWEST), 7, words(Language.ENGLISH)).html
+    nobody = timeline_drawing(classroom(NEWEST, chunk=32), 99, words(Language.ENGLISH)).html
     assert "is back" not in nobody

@@ -55,7 +55,16 @@ def tokens(**fields: Any) -> int:
         ("0.23.0", LMCACHE, None, True),
         ("0.23.0", MULTI, None, False),
         ("0.23.0", {**MULTI, "kv_connector_extra_config": {"connectors": [NIXL, LMCACHE]}}, None, True),
-        ("0.23.0", {**NIXL, "kv_connector": "OffloadingConnector"}, None, False),
+        (
+            "0.23.0",
+            {
+                **NIXL,
+                "kv_connector": "OffloadingConnector",
+                "kv_connector_extra_config": {"cpu_bytes_to_use": 1 << 30},
+            },
+            None,
+            False,
+        ),
         ("0.23.0", {**NIXL, "kv_connector": "MoRIIOConnector"}, None, True),
         ("0.30.0", {**NIXL, "kv_connector": "MoRIIOConnector"}, None, False),
         ("0.32.0", {**NIXL, "kv_connector": "UMBPStoreConnector"}, None, True),

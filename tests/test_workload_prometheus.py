@@ -136,9 +136,7 @@ def test_an_unreachable_server_or_a_bad_window(address: str, window: str, code: 
 def test_the_command_reads_a_pasted_text(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    class Pasted:
-        buffer = io.BytesIO("\n".join((PROMPT, ANSWER)).encode())
-
-    monkeypatch.setattr("sys.stdin", Pasted())
+    pasted = io.TextIOWrapper(io.BytesIO("\n".join((PROMPT, ANSWER)).encode()))
+    monkeypatch.setattr("sys.stdin", pasted)
     assert main(["metrics", "-"]) == 0
     assert "--max-model-len from 101 to 300" in capsys.readouterr().out

@@ -325,7 +325,7 @@ def fields_of(parent: str = "") -> Mapping[str, Flag]:
 
     Example:
         >>> tuple(fields_of("accelerator"))
-        ('memory_gib', 'vendor', 'name', 'interconnect')
+        ('memory_gib', 'vendor', 'name', 'compute_capability', 'driver_total_mib', 'interconnect')
     """
     return _FIELDS[parent]
 

@@ -24,7 +24,7 @@ def unfolded(document: Map) -> Map:
 
     Example:
         >>> from kvcore.manifests.nodes import document as parsed
-        >>> text = "macros: {run: vllm serve ${name}, name: a/b}\\nmodels: {x: {cmd: '${run} --port ${PORT}'}}"
+        >>> text = "macros: {run: 'vllm serve ${name}', name: a/b}\\nmodels: {x: {cmd: '${run} --port ${PORT}'}}"
         >>> unfolded(parsed(text))["models"]["x"]["cmd"]
         'vllm serve a/b --port 5800'
     """

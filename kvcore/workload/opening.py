@@ -234,6 +234,12 @@ def parquet_batches(
         raise _damaged(error) from None
 
 
+def parquet_columns(source: BinaryIO) -> tuple[str, ...]:
+    """The columns of a Parquet file that was just read."""
+    source.seek(0)
+    return tuple(needed("pyarrow.parquet", "Parquet").ParquetFile(source).schema_arrow.names)
+
+
 def batch_rows(batch: Any) -> Iterator[Mapping[str, Any]]:
     """The rows of a record batch, a few of them Python objects at a time."""
     for at in range(0, batch.num_rows, TAKEN_ROWS):

@@ -34,7 +34,15 @@ from kvcore.workload.histogram import MAX_TOKENS
 from kvcore.workload.layers import READING, field_names, missing_of
 from kvcore.workload.layouts import JsonForm, Layouts, RowForm
 from kvcore.workload.meter import Meter, Progress, too_many
-from kvcore.workload.opening import MAX_LINE_BYTES, Lines, batch_rows, is_parquet, parquet_batches, slices_of
+from kvcore.workload.opening import (
+    MAX_LINE_BYTES,
+    Lines,
+    batch_rows,
+    is_parquet,
+    parquet_batches,
+    parquet_columns,
+    slices_of,
+)
 from kvcore.workload.requests import Reading, Request, Rows, Unusable, UnusableLineError, tables
 from kvcore.workload.streams import EngineLines, Records, Streams, json_at, json_within, pairs_in
 from kvcore.workload.timeline import Timeline
@@ -220,7 +228,7 @@ class _Tally:
                 fields=", ".join(self.fields),
                 missing=missing_of(self.fields),
             )
-        if self.reasons[Unusable.NO_LENGTH] * 2 > lines:
+        if self.reasons[Unusable.NO_LENGTH] * 2 > lines and not self.columns:
             return WorkloadError("request-log-no-length", lines=lines, limit=f"{MAX_TOKENS:,}")
         if self.columns:
             return WorkloadError("request-log-columns", columns=", ".join(self.columns[:SHOWN_COLUMNS]))
@@ -316,6 +324,8 @@ def _read_parquet(source: Any, tally: _Tally) -> None:
                 tally.lose(error, number + at + 1)
         number += batch.num_rows
     columns.finish()
+    if not tally.collector.requests and not tally.columns:
+        tally.columns = parquet_columns(source)
 
 
 class _Table:

@@ -124,7 +124,7 @@ def nearest_lesson(text: str) -> str:
 
     Example:
         >>> nearest_lesson("E"), nearest_lesson("z"), nearest_lesson("é")
-        ('e', 'j', '')
+        ('e', 'k', '')
     """
     letter = text[:1].lower()
     if not ("a" <= letter <= "z"):
@@ -237,7 +237,7 @@ def decode_page(params: Mapping[str, str]) -> PageValues:
     Example:
         >>> found = decode_page({"load_requests": "50", "step": "99", "gpus": "8"})
         >>> dict(found.values), [(repair.field, repair.used) for repair in found.repairs]
-        ({'load_requests': 50, 'step': 19}, [('step', '19')])
+        ({'load_requests': 50, 'step': 20}, [('step', '20')])
     """
     values, repairs = {}, []
     for name, parameter in PARAMETERS.items():
