@@ -16,7 +16,7 @@ from tests.traffic_mixes import MIXES, MODELS, cell
 
 HOPEFUL = 0.02
 TOO_LOW = 0.15
-"""Of agents: steps that are full of tokens compute less than they carry, as the histories of agents are in the cache."""
+"""Of agents: their histories are in the cache, so that steps full of tokens carry more of them than is counted."""
 REPRESENTATIVE = (
     ("gpt-oss-120b", "lognormal"),
     ("Nemotron-Nano-9B-v2", "exponential"),
