@@ -387,14 +387,20 @@ def rough_requests(value: float) -> str:
     return concurrency_text(value) if math.isinf(value) or value < 10 else count(math.floor(value + 1e-9))
 
 
+NEARLY_ONE: Final = 0.95
+"""Rounding to whole blocks takes no more of one request."""
+
+
 def whole_requests(value: float) -> int:
-    """Requests that run at the same time: the concurrency rounded down, and at least the one that starts.
+    """Requests that run at the same time: the concurrency rounded down; one where only rounding is between.
+
+    An engine that starts although no request of full length fits runs none.
 
     Example:
-        >>> whole_requests(3.749), whole_requests(6.998), whole_requests(7.0), whole_requests(0.998)
-        (3, 6, 7, 1)
+        >>> [whole_requests(value) for value in (3.749, 6.998, 7.0, 0.998, 0.71)]
+        [3, 6, 7, 1, 0]
     """
-    return max(1, math.floor(value + 1e-9))
+    return math.floor(value + 1e-9) or int(value > NEARLY_ONE)
 
 
 def short_tokens(tokens: int) -> str:
