@@ -190,7 +190,7 @@ class TestSlides:
         assert not stacks(app)
         press(app, "Reveal")
         press(app, "Next")
-        assert "What one token leaves behind in one layer" in html(app)
+        assert "What one token leaves behind in one layer, all heads together" in html(app)
         press(app, "Next")
         assert len(app.latex) == 2
 

@@ -6,13 +6,12 @@ import re
 
 import pytest
 
-from kvcore.base.numbers import concurrency_text, count, format_bytes
+from kvcore.base.numbers import count, format_bytes, whole_requests
 from kvcore.base.words import Language, words
 from kvcore.charts.drawings import layers_picture, reuse_picture, sharing_picture
 from kvcore.charts.drawings.layers_picture import layer_rows
 from kvcore.charts.drawings.reuse_picture import computed_with_cache, computed_without_cache
 from kvcore.charts.drawings.sharing_picture import seats
-from kvcore.explain.numbers import bytes_per_token_in_all
 from tests.derivation_plans import KINDS, planned
 
 T = words(Language.ENGLISH)
@@ -48,8 +47,8 @@ def test_the_last_scenes_say_the_numbers_of_the_plan() -> None:
     first, _, third = (
         picture(base, T).scenes for picture in (layers_picture, reuse_picture, sharing_picture)
     )
-    assert format_bytes(bytes_per_token_in_all(base).value) in first[-1].caption
-    assert concurrency_text(base.cache.max_concurrency) in third[-1].caption
+    assert format_bytes(base.cache.bytes_per_token) in first[-1].caption
+    assert count(whole_requests(base.cache.max_concurrency)) in third[-1].caption
     assert count(base.cache.tokens) in third[0].caption
 
 

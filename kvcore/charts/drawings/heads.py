@@ -86,7 +86,7 @@ def heads_drawing(plan: Plan, t: Words) -> Drawing | None:
         return None
     most = max(panel.bytes_per_token for panel in panels)
     return Drawing(
-        title=t("What one token leaves behind in one layer"),
+        title=t("What one token leaves behind in one layer, all heads together"),
         html=box("kv-panels", "".join(_panel(panel, most, t) for panel in panels)) + _width(plan, t),
         alternative=listed(t, _said(panels, t)),
     )

@@ -12,7 +12,7 @@ from kvcore.base.numbers import count, format_bytes
 from kvcore.base.words import Words, msg, sentences
 from kvcore.charts.drawings.drawing import Drawing, box, words_box
 from kvcore.charts.drawings.scenes import Picture, Scene
-from kvcore.explain.numbers import any_cache, bytes_per_token_in_all, needed_bytes_in_all
+from kvcore.explain.numbers import any_cache
 from kvcore.model.caches import ChunkedLocal, Mla, RecurrentState, SlidingWindow
 from kvcore.planning import Plan
 
@@ -135,7 +135,7 @@ def _first_layer(plan: Plan, rows: Sequence[LayerRow], prompt: Sequence[str], t:
     else:
         left = t(
             "The layer makes a key and a value of it, for {heads} {heads:head|heads} of {size} numbers each, and keeps "
-            "them.",
+            "them: by the key later tokens find it, the value is what they read.",
             heads=count(at.num_kv_heads),
             size=count(at.head_dim),
         )
@@ -154,14 +154,14 @@ def _all_layers(plan: Plan, rows: Sequence[LayerRow], t: Words) -> str:
 
 def _reads(rows: Sequence[LayerRow], tokens: Sequence[str], t: Words) -> str:
     said = t(
-        "The model now writes “{token}”. In each layer the new token looks at what the earlier ones left: nothing "
-        "of them is computed again. Then it leaves its own.",
+        "The model writes “{token}”, which goes through the layers in the next step. In each it looks at what the "
+        "earlier ones left: nothing of them is computed again. Then it leaves its own.",
         token=tokens[-1],
     )
     if all(row.keeps in ("state", "nothing") for row in rows):
         said = t(
-            "The model now writes “{token}”. Each layer’s state stands for all that came before, and the new token "
-            "changes it.",
+            "The model writes “{token}”, which goes through the layers in the next step. Each layer’s state stands "
+            "for all that came before, and the new token changes it.",
             token=tokens[-1],
         )
     return said
@@ -187,15 +187,15 @@ def _sum(plan: Plan, t: Words) -> str:
         return t("This model keeps nothing of a token.")
     length = count(plan.resolved.max_model_len)
     whole = t(
-        "A request of {tokens} tokens: {size}, on all its GPUs together.",
+        "A request of {tokens} tokens takes {size} of each GPU.",
         tokens=length,
-        size=format_bytes(needed_bytes_in_all(plan)),
+        size=format_bytes(cache.needed_bytes),
     )
-    per_token = bytes_per_token_in_all(plan).value
+    per_token = cache.bytes_per_token
     if not per_token:
         return sentences(t, (t("However long a request is, it keeps the same."), whole))
     each = t(
-        "In {layers} layers one token leaves {size}.",
+        "In {layers} layers one token leaves {size} on each GPU.",
         layers=count(plan.architecture.num_layers),
         size=format_bytes(per_token),
     )

@@ -9,7 +9,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from kvcore.base.numbers import concurrency_text, count, format_bytes
+from kvcore.base.numbers import count, format_bytes, whole_requests
 from kvcore.base.words import Words, listed, sentences
 from kvcore.charts.drawings.drawing import Drawing, box, words_box
 from kvcore.charts.drawings.scenes import Picture, Scene
@@ -17,6 +17,7 @@ from kvcore.planning import Plan
 
 MOST_SEATS: Final = 4
 """Requests drawn next to each other; where more fit, one piece stands for several."""
+LEAST_SEATS: Final = 3
 NAMES: Final = "ABCDE"
 HALF: Final = 0.5
 
@@ -53,9 +54,12 @@ def seats(concurrency: float) -> Seats:
 
     Example:
         >>> seats(37.17), seats(3.64), seats(0.73)
-        (Seats(room=4.64, requests=8), Seats(room=3.64, requests=1), Seats(room=0.73, requests=1))
+        (Seats(room=3.09, requests=12), Seats(room=3.64, requests=1), Seats(room=0.73, requests=1))
     """
-    requests = math.floor(concurrency / (MOST_SEATS + 1)) + 1
+    fewest = math.floor(concurrency / (MOST_SEATS + 1)) + 1
+    # Of the ways to draw it the one that leaves least beside whole pieces.
+    ways = range(fewest, max(fewest, math.floor(concurrency / LEAST_SEATS)) + 1)
+    requests = min(ways, key=lambda each: concurrency / each % 1)
     return Seats(room=math.floor(100 * concurrency / requests) / 100, requests=requests)
 
 
@@ -113,10 +117,14 @@ def _of_several(plan: Plan, pool: Seats, t: Words) -> Iterator[tuple[str, Bar]]:
         t("Now each has its full {tokens} tokens.", tokens=count(plan.resolved.max_model_len)),
         Bar(running=full, is_grown=True),
     )
-    yield (
-        t("{name} comes and finds no room for its prompt: it waits.", name=late),
-        Bar(running=full, waiting=late),
-    )
+    waits = t("{name} comes and finds no room for its prompt: it waits.", name=late)
+    if pool.requests > 1:
+        waits = t(
+            "{name} comes, {count} requests again. Not all of their prompts fit into what is left: they wait.",
+            name=late,
+            count=count(pool.requests),
+        )
+    yield waits, Bar(running=full, waiting=late)
     yield (
         t("A is done: its blocks are free again at once."),
         Bar(running=full[1:], waiting=late),
@@ -141,10 +149,10 @@ def _sum(plan: Plan, t: Words) -> str:
     half = max(1, length // 2)
     return t(
         "{count} requests of {tokens} tokens fit at once; of {half} tokens, {more}.",
-        count=concurrency_text(plan.cache.max_concurrency),
+        count=count(whole_requests(plan.cache.max_concurrency)),
         tokens=count(length),
         half=count(half),
-        more=concurrency_text(plan.cache.concurrency_at(half).value),
+        more=count(whole_requests(plan.cache.concurrency_at(half).value)),
     )
 
 
