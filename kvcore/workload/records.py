@@ -137,6 +137,8 @@ class _Tally:
     collector: Collector = field(default_factory=Collector)
     reasons: Counter[Unusable] = field(default_factory=Counter)
     bad_lines: list[int] = field(default_factory=list)
+    is_parquet: bool = False
+    """Whether a Parquet file has given no length: its columns are named then."""
     columns: tuple[str, ...] = ()
     fields: tuple[str, ...] = ()
     """Of the first record that was lost."""
@@ -228,7 +230,7 @@ class _Tally:
                 fields=", ".join(self.fields),
                 missing=missing_of(self.fields),
             )
-        if self.reasons[Unusable.NO_LENGTH] * 2 > lines and not self.columns:
+        if self.reasons[Unusable.NO_LENGTH] * 2 > lines and not self.is_parquet:
             return WorkloadError("request-log-no-length", lines=lines, limit=f"{MAX_TOKENS:,}")
         if self.columns:
             return WorkloadError("request-log-columns", columns=", ".join(self.columns[:SHOWN_COLUMNS]))
@@ -324,8 +326,8 @@ def _read_parquet(source: Any, tally: _Tally) -> None:
                 tally.lose(error, number + at + 1)
         number += batch.num_rows
     columns.finish()
-    if not tally.collector.requests and not tally.columns:
-        tally.columns = parquet_columns(source)
+    if not tally.collector.requests:
+        tally.columns, tally.is_parquet = parquet_columns(source), True
 
 
 class _Table:

@@ -93,7 +93,9 @@ def test_on_a_phone_the_answer_does_not_scroll_sideways(
     page = open_page(f"{server}/?{link}", wait=at_rest, width=390, height=844, locale="zh-CN", scheme=scheme)
     page.get_by_test_id("stMain").get_by_role("link", name="选型", exact=True).click()
     at_rest(page)
-    expect(page.get_by_role("heading", name="专家分摊到各副本时")).to_be_visible()
+    page.get_by_text("专家分摊到各副本时").click()
+    page.get_by_text("数据并行副本把专家分摊到所有卡上").wait_for()
+    at_rest(page)
     assert not page.evaluate("document.documentElement.scrollWidth > document.documentElement.clientWidth")
 
 
