@@ -105,3 +105,10 @@ def test_other_models_by_their_published_counts(model: str, published: int):
     """With the prediction layer of those that have one."""
     built = read(model)
     assert total_elements(built) + draft_of(built) == published
+
+
+def test_a_router_of_an_unknown_dtype_is_refused_by_its_field() -> None:
+    config = find_model("XiaomiMiMo/MiMo-V2.5").config.raw
+    with pytest.raises(ModelError) as caught:
+        read_architecture(ModelConfig.from_mapping({**config, "moe_router_dtype": "attention"}))
+    assert (caught.value.code, caught.value.field) == ("invalid-config-value", "config.moe_router_dtype")

@@ -13,6 +13,15 @@ from kvcore.model.families.decoder import DECODERS, by_row, experts_of, read_dec
 from kvcore.model.parts import blocks, image_encoders
 from kvcore.model.parts import encoder as enc
 
+ROUTER_DTYPES: Final = {
+    "float32": "float32",
+    "float": "float32",
+    "bfloat16": "bfloat16",
+    "float16": "float16",
+    "half": "float16",
+}
+"""Names of a router's dtype. Source: vllm/utils/torch_utils.py:STR_DTYPE_TO_TORCH_DTYPE (0.33.0)."""
+
 Pieces = tuple[arch.Module, ...]
 
 IMAGE_TOKENS: Final = 8192
@@ -173,7 +182,9 @@ def read_mimo_v2(config: ModelConfig) -> arch.Architecture:
         value_dim=section.integer("swa_v_head_dim", size),
     )
     kinds = {False: mimo_attention(section, heads), True: mimo_attention(section, local, is_sliding=True)}
-    router_dtype = section.string("moe_router_dtype", "float32")
+    named = section.string("moe_router_dtype", "float32")
+    if (router_dtype := ROUTER_DTYPES.get(named)) is None:
+        raise section.invalid("moe_router_dtype", named, f"expected one of {', '.join(ROUTER_DTYPES)}")
     experts = replace(experts_of("mimo_v2"), router_dtype=router_dtype)
     width = section.integer("intermediate_size")
     positions = section.integer("max_position_embeddings")
