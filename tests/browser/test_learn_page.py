@@ -213,3 +213,12 @@ def test_a_student_answers_and_a_teacher_prints(server: str, browser: Browser) -
     ]
     page.context.close()
     again.context.close()
+
+
+def test_the_largest_formula_fits_a_projector(server: str, browser: Browser) -> None:
+    """The sum of the framework step, in Chinese, with all its letters."""
+    shown = "&path=90&step=5&slide=4&lang=zh&present=true&answers=true"
+    page = opened(browser, f"{server}/learn?{MODELS['20']}{shown}", viewport={"width": 1280, "height": 720})
+    page.locator(".katex-display").first.wait_for()
+    until(page, FITS)
+    page.context.close()
