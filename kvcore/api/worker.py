@@ -64,8 +64,12 @@ def main() -> None:
         found = answered(Asked(body=body, **head))
         _limit_cpu(0)
         facts = {"status": found.status, "media": found.media, "seconds": time.process_time() - started}
-        answers.write(frame(facts, found.body))
-        answers.flush()
+        try:
+            answers.write(frame(facts, found.body))
+            answers.flush()
+        except BrokenPipeError:
+            # The server is gone: nobody waits for the answer, and what is still buffered may not be written at exit.
+            os._exit(0)
 
 
 if __name__ == "__main__":
