@@ -6,7 +6,7 @@ from html import escape
 from typing import Final
 
 from kvcore.base.numbers import count, factor_text
-from kvcore.base.words import Words, sentences
+from kvcore.base.words import Words
 from kvcore.charts.drawings.drawing import Drawing, box, words_box
 from kvcore.charts.drawings.layers_picture import NEXT, PROMPT
 from kvcore.charts.drawings.scenes import Picture, Scene
@@ -56,10 +56,8 @@ def reuse_picture(plan: Plan, t: Words) -> Picture:
         t("After {steps} tokens: {without} computed on the left, {within} on the right.", steps=str(STEPS),
           without=count(computed_without_cache(prompt, STEPS)), within=count(computed_with_cache(prompt, STEPS))),
     ]  # fmt: skip
-    rows = [0, 1, 2, 3, 4, 5]
     scenes = [
-        Scene(caption=caption, drawing=_drawing(prompt, steps, t))
-        for caption, steps in zip(captions, rows, strict=True)
+        Scene(caption=caption, drawing=_drawing(prompt, steps, t)) for steps, caption in enumerate(captions)
     ]
     scenes.append(Scene(caption=_at_scale(plan, t), drawing=_drawing(prompt, STEPS, t, is_new=False)))
     return Picture(
@@ -75,7 +73,7 @@ def _at_scale(plan: Plan, t: Words) -> str:
     answer = max(1, length // ANSWER_SHARE)
     prompt = max(1, length - answer)
     without, within = computed_without_cache(prompt, answer), computed_with_cache(prompt, answer)
-    said = t(
+    return t(
         "With this scenario’s {length} tokens, {prompt} of prompt and {answer} of answer: {without} tokens go through "
         "the layers without a cache, {within} with one, {factor} times fewer.",
         length=count(length),
@@ -85,7 +83,6 @@ def _at_scale(plan: Plan, t: Words) -> str:
         within=count(within),
         factor=factor_text(without / within),
     )
-    return sentences(t, (said,))
 
 
 def _drawing(prompt: int, steps: int, t: Words, *, is_new: bool = True) -> Drawing:

@@ -21,7 +21,7 @@ from kvcore.explain.reference import POST_MORTEM, RULE_OF_THUMB
 from kvcore.planning import Plan, plan
 from kvcore.texts import LESSONS, SYLLABUS
 from kvcore.wire import link
-from pages.ui.learn import check, guess, look, slides
+from pages.ui.learn import check, guess, look, pictures, slides
 from pages.ui.shared import elements, net, notes, numbers, share_link, shell, state, undo
 from pages.ui.shared.parameters import LARGEST_SEED
 
@@ -111,13 +111,9 @@ def _after(on: Route, number: int, inner: Inner) -> dict[str, Any] | None:
 
 
 def _step(on: Route, number: int) -> dict[str, Any]:
-    """A step from its first slide or scene on; the small engine of two steps stays where it is."""
-    is_picture = on.at(number) in PICTURES
-    return {
-        PARAMETER: number,
-        slides.PARAMETER: None,
-        **({"frame": None} if is_picture or on.lesson in ("0", "a") else {}),
-    }
+    """A step from its first slide or scene on; the small engine stays where it is from one step with it to the next."""
+    kept = {} if on.at(number) in look.OF_LOAD else {pictures.SCENE: None}
+    return {PARAMETER: number, slides.PARAMETER: None, **kept}
 
 
 def _place(on: Route, number: int, inner: Inner, t: Words) -> str:
