@@ -23,7 +23,7 @@ from tests.derivation_plans import KINDS, planned, steps
 from tests.present_plans import renamed, request
 
 T = words(Language.ENGLISH)
-UNITS = {"GiB": GIB, "MiB": MIB, "KiB": KIB, "B": 1}
+UNITS = {"byte": 1, "bytes": 1, "GB": 10**9, "GiB": GIB, "MiB": MIB, "KiB": KIB, "B": 1}
 
 
 def step(kind: str, name: StepName) -> Step:

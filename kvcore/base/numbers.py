@@ -334,10 +334,10 @@ def latex(number: str) -> str:
     """A formatted number and its unit in LaTeX, where a comma alone would be followed by a space.
 
     Example:
-        >>> latex("1,536.00 MiB"), latex("163,840")
-        ('1{,}536.00\\\\,\\\\text{MiB}', '163{,}840')
+        >>> latex("1,536.00 MiB"), latex("163,840"), latex("32.76 × 10⁹")
+        ('1{,}536.00\\\\,\\\\text{MiB}', '163{,}840', '32.76\\\\times 10^{9}')
     """
-    digits, _, unit = number.replace(",", "{,}").partition(" ")
+    digits, _, unit = number.replace(",", "{,}").replace(" × 10⁹", r"\times 10^{9}").partition(" ")
     return rf"{digits}\,\text{{{unit}}}" if unit else digits
 
 

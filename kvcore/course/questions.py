@@ -15,7 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from kvcore.base.errors import KvPlannerError
-from kvcore.base.numbers import answer_text, count, exact_gib_text, format_bytes, in_billions, plain
+from kvcore.base.numbers import answer_text, count, exact_gib_text, format_bytes, in_billions, latex, plain
 from kvcore.base.quantity import Grade, Quantity, Scope, Unit, explained, given
 from kvcore.base.units import GB, GIB, KIB, MIB
 from kvcore.base.words import Words
@@ -172,9 +172,14 @@ def _asked(lesson: Lesson, key: str, known: Mapping[str, Quantity], values: Mapp
     return Asked(
         name=key,
         prediction=replace(prediction, slips=_apart(slips, solved.value / scale)),
-        solution=equation(solved, lesson.t),
+        solution=replace(equation(solved, lesson.t), substituted=_substituted(solved, answer)),
         worked=f"{numbers} = {answer_text(prediction.answer or 0)} {prediction.unit}",
     )
+
+
+def _substituted(solved: Quantity, by: Answer) -> str:
+    """The formula with its numbers in LaTeX, to the digit as the question and the sheets state them."""
+    return by.term.latex({part.name: latex(_text(part)) for part in solved.inputs})
 
 
 def _everywhere(lesson: Lesson, one: Question, by: Answer, answer: float) -> Iterator[Slip]:
