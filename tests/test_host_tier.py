@@ -169,6 +169,10 @@ def test_the_size_of_lmcache_is_of_each_rank() -> None:
         ({"LMCACHE_SAVE_ONLY_FIRST_RANK": False}, None, 400),
         ({"LMCACHE_USE_LAYERWISE": True}, None, 400),
         ({"LMCACHE_FIRST_RANK_MAX_LOCAL_CPU_SIZE": 400}, None, 400),
+        ({"LMCACHE_EXTRA_CONFIG": '{"first_rank_max_local_cpu_size": 300}'}, None, 300),
+        ({"LMCACHE_EXTRA_CONFIG": '{"save_only_first_rank": false}'}, None, 400),
+        ({"LMCACHE_EXTRA_CONFIG": "{"}, None, 50),
+        ({"LMCACHE_EXTRA_CONFIG": "[1]"}, None, 50),
     ],
 )
 def test_the_ranks_of_lmcache_that_save(more: dict[str, Any], version: str | None, taken_gib: int) -> None:
@@ -178,6 +182,19 @@ def test_the_ranks_of_lmcache_that_save(more: dict[str, Any], version: str | Non
         env={"LMCACHE_MAX_LOCAL_CPU_SIZE": 50, **more},
     )  # fmt: skip
     assert found["bytes_per_engine"] == taken_gib * GIB
+
+
+def test_the_rank_that_saves_alone_takes_no_more_than_the_machine_has() -> None:
+    """lmcache/v1/storage_backend/local_cpu_backend.py:_calculate_effective_cpu_size: of latent vectors alone."""
+    asked: dict[str, Any] = {
+        "kv_transfer_config": {"kv_connector": "LMCacheConnectorV1", "kv_role": "kv_both"},
+        "env": {"LMCACHE_MAX_LOCAL_CPU_SIZE": 512, "LMCACHE_RESERVE_LOCAL_CPU_SIZE": 20},
+        "tensor_parallel_size": 8, "node_memory_gib": 300,
+    }  # fmt: skip
+    found = host(**asked, model="deepseek-ai/DeepSeek-V3")
+    assert (found["bytes_per_engine"], found["tokens"]) == (280 * GIB, 280 * GIB // 70_272 // 256 * 256)
+    with pytest.raises(ScenarioError, match="4,096"):
+        host(**asked, model="Qwen/Qwen3-32B")
 
 
 def test_a_server_of_lmcache_reads_no_size() -> None:

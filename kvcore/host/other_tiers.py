@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -26,10 +27,12 @@ MOONCAKE_DEFAULT_BYTES: Final = 4 * GIB
 """Of a segment, and of a buffer. Source: vllm/distributed/mooncake_store.py: DEFAULT_GLOBAL_SEGMENT_SIZE,
 DEFAULT_LOCAL_BUFFER_SIZE (0.33.0); the JSON file that MOONCAKE_CONFIG_PATH names may say others."""
 LMCACHE_SIZE: Final = "LMCACHE_MAX_LOCAL_CPU_SIZE"
+LMCACHE_RESERVE: Final = "LMCACHE_RESERVE_LOCAL_CPU_SIZE"
+LMCACHE_MORE: Final = "LMCACHE_EXTRA_CONFIG"
 LMCACHE_CHUNK: Final = "LMCACHE_CHUNK_SIZE"
 LMCACHE_DEFAULT_GIB: Final = 5.0
 LMCACHE_DEFAULT_CHUNK: Final = 256
-"""Source: lmcache/v1/config.py: max_local_cpu_size, chunk_size (0.3.15, 0.5.6)."""
+"""Source: lmcache/v1/config.py: max_local_cpu_size, reserve_local_cpu_size, chunk_size, extra_config (0.3.15, 0.5.6)."""
 
 
 def simple_tier(scenario: Scenario, settings: Mapping[str, Any], cache: CachePlan) -> Tier:
@@ -73,13 +76,19 @@ def lmcache_tier(scenario: Scenario, cache: CachePlan) -> Tier | None:
     if len(grouping.whole) > 1:
         return None
     is_latent = all(spec.kind is CacheKind.MLA_ATTENTION for spec in grouping.whole[0].members)
-    first_alone = is_latent and not _is_on(env, "LMCACHE_USE_LAYERWISE", default=False)
-    first_alone = first_alone and _is_on(env, "LMCACHE_SAVE_ONLY_FIRST_RANK", default=True)
+    more = _more_settings(env)
+    first_alone = is_latent and not _is_on(env.get("LMCACHE_USE_LAYERWISE"), default=False)
+    first_alone = first_alone and _is_on(more.get("save_only_first_rank"), default=True)
     size_gib = _number(env.get(LMCACHE_SIZE), LMCACHE_DEFAULT_GIB)
     if first_alone:
-        size_gib = _number(env.get("LMCACHE_FIRST_RANK_MAX_LOCAL_CPU_SIZE"), size_gib)
+        size_gib = _number(more.get("first_rank_max_local_cpu_size"), size_gib)
     if scenario.kv_offloading_size is not None:
         size_gib = scenario.kv_offloading_size / ranks
+    if first_alone and scenario.node_memory_gib is not None:
+        # The rank that saves takes no more than is available; the others' sizes are taken as they stand.
+        size_gib = min(
+            size_gib, max(0.0, scenario.node_memory_gib - _number(env.get(LMCACHE_RESERVE), 0.0))
+        )
     size = int(size_gib * GIB)
     chunk = int(_number(env.get(LMCACHE_CHUNK), LMCACHE_DEFAULT_CHUNK)) or LMCACHE_DEFAULT_CHUNK
     block = cache.groups[0].block_tokens
@@ -110,14 +119,26 @@ def _rounds_up(scenario: Scenario) -> bool:
         return False
 
 
-def _is_on(env: Mapping[str, str], name: str, *, default: bool) -> bool:
-    """A variable of LMCache that is true or false."""
-    text = env.get(name)
+def _more_settings(env: Mapping[str, str]) -> dict[str, str]:
+    """Settings of LMCache without a variable of their own, by name: as `LMCACHE_EXTRA_CONFIG` has them, or each in its
+    own variable."""
+    names = ("save_only_first_rank", "first_rank_max_local_cpu_size")
+    said = {name: env[own] for name in names if (own := f"LMCACHE_{name.upper()}") in env}
+    try:
+        listed = json.loads(env.get(LMCACHE_MORE, "null"))
+    except (ValueError, RecursionError):
+        return said
+    found = listed if isinstance(listed, dict) else {}
+    return said | {name: str(found[name]) for name in names if name in found}
+
+
+def _is_on(text: str | None, *, default: bool) -> bool:
+    """A setting of LMCache that is true or false."""
     return default if text is None else text.strip().lower() in ("1", "true", "yes", "on")
 
 
 def _number(text: str | None, default: float) -> float:
-    """A variable that is a plain number of up to twelve digits."""
+    """A setting that is a plain number of up to twelve digits."""
     if text is None or len(text) > 12:
         return default
     try:
