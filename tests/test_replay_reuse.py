@@ -128,10 +128,10 @@ def test_the_chart_and_the_sentence() -> None:
     engine = Settings(num_blocks=101, max_num_seqs=4, max_num_batched_tokens=8192, max_model_len=2048,
                       rules=rules_of(Version("0.32.0")))  # fmt: skip
     english = words(Language.ENGLISH)
-    said = reuse_sentence(found, engine, 0.01, english)
+    assert "--kv-offloading-size" not in reuse_sentence(found, engine, 0.01, english)
+    assert "--kv-offloading-size 93:" in reuse_sentence(found, engine, 0.01, english, 93.0)
     knee = found.knee_blocks()
     assert knee > 100
-    assert f"{(knee - 100) * 0.01:.3g} GiB that the GPUs lack: --kv-offloading-size" in said
     chart = reuse_chart(found, engine, 0.01, english)
     assert chart["data"][1]["x"] == [knee * 0.01]
     report = reuse_report(found, engine, 0.01)

@@ -388,8 +388,10 @@ def reuse_chart(found: Reuse, settings: Settings, gib: float, t: Words) -> draw.
     )
 
 
-def reuse_sentence(found: Reuse, settings: Settings, gib: float, t: Words) -> str:
-    """How much the cache finds now, at the knee and at most, and the memory beyond the GPU's that the knee takes."""
+def reuse_sentence(
+    found: Reuse, settings: Settings, gib: float, t: Words, knee_tier_gib: float | None = None
+) -> str:
+    """How much the cache finds now, at the knee and at most, and the tier in CPU memory that the knee takes."""
     knee, now = found.knee_blocks(), settings.usable_blocks
     said = t(
         "The {size} GiB of now find {rate} of the prompt tokens; {knee} GiB find {knee_rate}, and more buys less; a "
@@ -397,7 +399,7 @@ def reuse_sentence(found: Reuse, settings: Settings, gib: float, t: Words) -> st
         size=short_number(now * gib), rate=share_text(found.hit_rate(now), t), knee=short_number(knee * gib),
         knee_rate=share_text(found.hit_rate(knee), t), most=share_text(found.most, t),
     )  # fmt: skip
-    if knee > now:
-        said += " " + t("CPU memory can give the {size} GiB that the GPUs lack: {flag}.", flag="--kv-offloading-size",
-                        size=short_number((knee - now) * gib))  # fmt: skip
+    if knee_tier_gib is not None:
+        said += " " + t("A tier in CPU memory reaches it with {flag}: it keeps what the GPUs have too.",
+                        flag=f"--kv-offloading-size {knee_tier_gib:g}")  # fmt: skip
     return said

@@ -240,6 +240,7 @@ def run_replay(arguments: argparse.Namespace) -> int:
         reuse_report,
         reuse_table,
     )
+    from kvcore.charts.tier_rows import tier_rows, tiers_report, tiers_table
     from kvcore.replay.clock import FittedClock
     from kvcore.replay.reuse import reuse_of
     from kvcore.replay.series import replayed, sped_up
@@ -254,9 +255,11 @@ def run_replay(arguments: argparse.Namespace) -> int:
         trace, left_out = read_whole_trace(source, _asked(arguments))
     settings = settings_of(planned)
     found = replayed(sped_up(trace, arguments.rate), settings, clock)
-    reuse = None  # known only for one group of full attention
+    reuse, tiers = None, ()  # known only for one group of full attention
     if not settings.groups:
-        reuse = reuse_report(reuse_of(trace, settings.block_size), settings, block_gib(planned))
+        hits = reuse_of(trace, settings.block_size)
+        tiers = tier_rows(planned, hits, settings.usable_blocks)
+        reuse = reuse_report(hits, settings, block_gib(planned)) | {"tiers": tiers_report(tiers)}
     fit = clock if isinstance(clock, FittedClock) else None
     if arguments.json:
         more = {"left_out": left_out.named, "fit": fit and fit_report(fit), "reuse": reuse}
@@ -268,7 +271,8 @@ def run_replay(arguments: argparse.Namespace) -> int:
                 f"{number:,} {name.replace('_', ' ')}" for name, number in left_out.named.items()
             )
             fitted.insert(0, f"{'left out of the log':<24}{said}")
-        print("\n".join((replay_table(found), *fitted, *([reuse_table(reuse)] if reuse else ()))))
+        print("\n".join((replay_table(found), *fitted, *([reuse_table(reuse)] if reuse else ()),
+                         *([tiers_table(tiers)] if tiers else ()))))  # fmt: skip
     return 0
 
 

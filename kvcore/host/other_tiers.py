@@ -32,7 +32,7 @@ LMCACHE_MORE: Final = "LMCACHE_EXTRA_CONFIG"
 LMCACHE_CHUNK: Final = "LMCACHE_CHUNK_SIZE"
 LMCACHE_DEFAULT_GIB: Final = 5.0
 LMCACHE_DEFAULT_CHUNK: Final = 256
-"""Source: lmcache/v1/config.py: max_local_cpu_size, reserve_local_cpu_size, chunk_size, extra_config (0.3.15, 0.5.6)."""
+"""Source: lmcache/v1/config.py: max_local_cpu_size, chunk_size, extra_config, reserve_local_cpu_size (0.3.15)."""
 
 
 def simple_tier(scenario: Scenario, settings: Mapping[str, Any], cache: CachePlan) -> Tier:
@@ -86,9 +86,7 @@ def lmcache_tier(scenario: Scenario, cache: CachePlan) -> Tier | None:
         size_gib = scenario.kv_offloading_size / ranks
     if first_alone and scenario.node_memory_gib is not None:
         # The rank that saves takes no more than is available; the others' sizes are taken as they stand.
-        size_gib = min(
-            size_gib, max(0.0, scenario.node_memory_gib - _number(env.get(LMCACHE_RESERVE), 0.0))
-        )
+        size_gib = min(size_gib, max(0.0, scenario.node_memory_gib - _number(env.get(LMCACHE_RESERVE), 0.0)))
     size = int(size_gib * GIB)
     chunk = int(_number(env.get(LMCACHE_CHUNK), LMCACHE_DEFAULT_CHUNK)) or LMCACHE_DEFAULT_CHUNK
     block = cache.groups[0].block_tokens

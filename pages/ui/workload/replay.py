@@ -31,6 +31,7 @@ from kvcore.charts.replay_figures import (
     reuse_sentence,
     time_unit,
 )
+from kvcore.charts.tier_rows import TierRow, knee_gib, tier_rows
 from kvcore.planning import Plan
 from kvcore.replay.clock import Clock
 from kvcore.replay.reuse import reuse_of
@@ -335,9 +336,35 @@ def _reuse(planned: Plan, trace: tuple[TraceRequest, ...], t: Words) -> None:
     if not found.distances:
         return
     st.markdown(f"**{t('Prefix hits by cache size')}**")
-    said = reuse_sentence(found, engine, gib, t)
+    rows = tier_rows(planned, found, engine.usable_blocks)
+    said = reuse_sentence(found, engine, gib, t, knee_gib(rows))
     elements.chart(reuse_chart(found, engine, gib, t), "workload_reuse", said)
     st.text(said)
+    if rows:
+        _tiers(rows, t)
+
+
+def _tiers(rows: tuple[TierRow, ...], t: Words) -> None:
+    """What a tier of each size buys, the one at the knee marked."""
+    names = (
+        "--kv-offloading-size",
+        t("Tokens it holds"),
+        t("Prefix hit rate"),
+        t("Prompt tokens spared"),
+        t("Prefill spared, at least"),
+    )
+    body = "".join(
+        f"<tr><td>{elements.two_lines(f'{row.asked_gib:g}', t('knee') if row.is_knee else '')}</td>"
+        + elements.figure_cells(
+            count(row.tokens),
+            share_text(row.hit_rate, t),
+            count(row.spared_tokens),
+            DASH if row.spared_seconds is None else f"{short_number(row.spared_seconds)} s",
+        )
+        + "</tr>"
+        for row in rows
+    )
+    elements.table(names, body, "kv-lengths")
 
 
 def _rate(found: float | None, trace: tuple[TraceRequest, ...], t: Words) -> None:
