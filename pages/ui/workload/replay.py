@@ -354,7 +354,7 @@ def _tiers(rows: tuple[TierRow, ...], t: Words) -> None:
         t("Prefill spared, at least"),
     )
     body = "".join(
-        f"<tr><td>{elements.two_lines(f'{row.asked_gib:g}', t('knee') if row.is_knee else '')}</td>"
+        f"<tr><td>{elements.two_lines(f'{row.asked_gib:g} GiB', t('knee') if row.is_knee else '')}</td>"
         + elements.figure_cells(
             count(row.tokens),
             share_text(row.hit_rate, t),
