@@ -255,11 +255,12 @@ def run_replay(arguments: argparse.Namespace) -> int:
         trace, left_out = read_whole_trace(source, _asked(arguments))
     settings = settings_of(planned)
     found = replayed(sped_up(trace, arguments.rate), settings, clock)
-    reuse, tiers = None, ()  # known only for one group of full attention
+    reuse, tables = None, []  # known only for one group of full attention
     if not settings.groups:
         hits = reuse_of(trace, settings.block_size)
         tiers = tier_rows(planned, hits, settings.usable_blocks)
         reuse = reuse_report(hits, settings, block_gib(planned)) | {"tiers": tiers_report(tiers)}
+        tables = [reuse_table(reuse)] + ([tiers_table(tiers)] if tiers else [])
     fit = clock if isinstance(clock, FittedClock) else None
     if arguments.json:
         more = {"left_out": left_out.named, "fit": fit and fit_report(fit), "reuse": reuse}
@@ -271,8 +272,7 @@ def run_replay(arguments: argparse.Namespace) -> int:
                 f"{number:,} {name.replace('_', ' ')}" for name, number in left_out.named.items()
             )
             fitted.insert(0, f"{'left out of the log':<24}{said}")
-        print("\n".join((replay_table(found), *fitted, *([reuse_table(reuse)] if reuse else ()),
-                         *([tiers_table(tiers)] if tiers else ()))))  # fmt: skip
+        print("\n".join((replay_table(found), *fitted, *tables)))
     return 0
 
 
