@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from kvcore.workload import columnar
+from kvcore.workload.histogram import MAX_TOKENS
 from kvcore.workload.records import RequestLog, read_logs_here
 
 pa = pytest.importorskip("pyarrow", reason="the app has it")
@@ -57,11 +58,34 @@ def test_columns_and_rows_say_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-def test_many_different_lengths_are_binned_alike(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("collector", "columnar"):
-        monkeypatch.setattr(f"kvcore.workload.{module}.MAX_CELLS", 300)
+@pytest.mark.parametrize("few", [1, 1000])
+def test_many_different_lengths_are_binned_alike(monkeypatch: pytest.MonkeyPatch, few: int) -> None:
+    monkeypatch.setattr("kvcore.workload.collector.MAX_CELLS", 300)
+    monkeypatch.setattr(columnar, "FEW", few)
     table = mixed(2000).drop_columns(["status", "call_type", "max_tokens"])
     assert read(table).traffic == by_rows(table, monkeypatch).traffic
+
+
+def test_sessions_and_times_beyond_the_limits_are_left_out_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kvcore.workload.collector.MAX_SESSIONS", 20)
+    monkeypatch.setattr("kvcore.workload.timeline.MAX_ARRIVALS", 300)
+    table = pa.table({
+        "prompt_tokens": [*range(1, 1001)],
+        "session_id": [None if at % 9 == 0 else f"s{at // 4 % 200}" for at in range(1000)],
+        "timestamp": [1.7e9 + at for at in range(1000)],
+        "model": [f"m{at % 3}" for at in range(1000)],
+    })  # fmt: skip
+    found = read(table)
+    assert found == by_rows(table, monkeypatch)
+    assert len(found.traffic.turns.counts) > 0
+    assert len(found.timeline) == 300
+
+
+def test_truth_values_and_numbers_for_arrow_are_apart() -> None:
+    found = [columnar._scalar(value).as_py() for value in (True, 1, False, 0, MAX_TOKENS)]
+    assert [(type(one), one) for one in found] == [
+        (bool, True), (int, 1), (bool, False), (int, 0), (int, MAX_TOKENS),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -131,8 +131,8 @@ class Collector:
         """Takes sessions, models and times of so many requests, whose lengths come with `add_counted`; `rows` has those
         of the first ones."""
         self._cached += rows.cached_tokens
-        for session in rows.sessions or ():
-            self._follow(session)
+        for session, turns in Counter(rows.sessions or ()).items():
+            self._follow(session, turns)
         if rows.seconds is not None:
             self._first, self._last = min(self._first, rows.seconds[0]), max(self._last, rows.seconds[1])
         if rows.models is not None:
@@ -143,21 +143,21 @@ class Collector:
         keeper = self._times
         times = () if rows.times is None else rows.times(keeper.room)
         unknown = [None] * len(times)
-        answers, asked, blocks = (
-            rows.answers or unknown,
-            rows.asked or unknown,
-            rows.blocks or [()] * len(times),
-        )
-        for at, seconds in enumerate(times):
-            answer = answers[at]
-            longest = answer if answer is not None else asked[at] or 0
-            keeper.add(seconds, rows.prompts[at], longest, blocks[at])
+        answers, asked = rows.answers or unknown, rows.asked or unknown
+        longest = [
+            answer if answer is not None else most or 0 for answer, most in zip(answers, asked, strict=False)
+        ]
+        if rows.blocks is None:
+            keeper.extend(times, rows.prompts, longest)
+        else:
+            for at, seconds in enumerate(times):
+                keeper.add(seconds, rows.prompts[at], longest[at], rows.blocks[at])
         if rows.times is None:
             keeper.untimed += number
         else:
             keeper.left_out += number - len(times)
 
-    def _name(self, models: Sequence[str]) -> None:
+    def _name(self, models: Sequence[str] | Mapping[str, int]) -> None:
         known = self.models
         for model, number in Counter(models).items():
             name = model[:MAX_MODEL_CHARACTERS]
@@ -230,13 +230,13 @@ class Collector:
         self._cells.add(self._fresh)
         self._fresh.clear()
 
-    def _follow(self, session: str) -> None:
+    def _follow(self, session: str, turns: int = 1) -> None:
         number = int.from_bytes(blake2b(session.encode("utf-8", "replace"), digest_size=8).digest())
         if number % self._followed == 0:
-            self._sessions[number] += 1
+            self._sessions[number] += turns
             if len(self._sessions) > MAX_SESSIONS:
                 self._followed *= 2
-                kept = {one: turns for one, turns in self._sessions.items() if one % self._followed == 0}
+                kept = {one: each for one, each in self._sessions.items() if one % self._followed == 0}
                 self._sessions = Counter(kept)
 
     def _share(self, prompt_tokens: int, blocks: Sequence[str]) -> None:

@@ -6,19 +6,22 @@ Rows whose columns say plainly what a request took are counted here; all others 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from itertools import product
 from typing import Any, Final
 
 from kvcore.workload.collector import Collector
 from kvcore.workload.fields import MAX_SESSION_CHARACTERS, record_requests
-from kvcore.workload.histogram import CELL, MAX_TOKENS, most_bits, packed_sum, rounded_up
+from kvcore.workload.histogram import CELL, EXACT_BITS, MAX_TOKENS, most_bits, packed_sum
 from kvcore.workload.layers import seconds_of
 from kvcore.workload.requests import Reading, Request, Rows, Unusable, UnusableLineError, field_name, tables
-from kvcore.workload.traffic import MAX_CELLS
 
 MAX_STATES: Final = 64
 """Combinations of status, error and kind that are told apart; a column with more values is read row by row."""
+FEW: Final = 4
+"""Pairs looked at first, for each bin that there may be."""
 HELD_ROWS: Final = 1 << 21
 """Rows that are counted together."""
 Dropped = tuple[Unusable, int, int]
@@ -54,25 +57,24 @@ class ColumnReader:
             if reason is Unusable.NOT_A_RECORD:
                 continue  # the general reader says why
             plain.left = pc.and_(plain.left, pc.invert(mask))
-            dropped.append((reason, pc.index(mask, True).as_py(), number))
+            dropped.append((reason, pc.index(mask, _scalar(True)).as_py(), number))
         self._hold(plain, good)
-        rest = pc.and_(plain.left, pc.invert(good))
-        return batch.filter(rest), pc.indices_nonzero(rest).to_pylist(), dropped
+        rest = pc.indices_nonzero(pc.and_(plain.left, pc.invert(good)))
+        return batch.take(rest), rest.to_pylist(), dropped
 
     def _states(self, plain: _Plain) -> list[tuple[tuple[Any, ...], Any]] | None:
         """The combinations of values that decide, each with its rows; None for too many."""
-        import pyarrow as pa
         import pyarrow.compute as pc
 
         choices = [column.unique() for _, column in plain.states]
         if any(len(one) > MAX_STATES for one in choices):
             return None
         found = []
-        for values in product(*(one.to_pylist() for one in choices)):
-            mask = pa.array([True] * plain.rows)
-            for value, (_, column) in zip(values, plain.states, strict=True):
-                same = pc.is_null(column) if value is None else pc.fill_null(pc.equal(column, value), False)
-                mask = pc.and_(mask, same)
+        for chosen in product(*choices):
+            values, mask = tuple(value.as_py() for value in chosen), plain.left
+            for value, (_, column) in zip(chosen, plain.states, strict=True):
+                same = pc.fill_null(pc.equal(column, value), _scalar(False))
+                mask = pc.and_(mask, same if value.is_valid else pc.is_null(column))
             if values not in self._known:
                 names = (name for name, _ in plain.states)
                 self._known[values] = self._reason(dict(zip(names, values, strict=True)))
@@ -115,24 +117,37 @@ class ColumnReader:
 
         prompts, answers, asked = (pa.chunked_array(column) for column in zip(*self._held, strict=True))
         self._held, self._rows = [], 0
-        longest = pc.coalesce(answers, asked, 0)
+        longest = pc.coalesce(answers, asked, _scalar(0))
         columns = {
             "prompts": prompts,
             "answers": answers,
             "max_tokens": asked,
             "taken": pc.add(prompts, longest),
             "needed": pc.add(
-                prompts, pc.max_element_wise(pc.coalesce(asked, answers, 0), pc.coalesce(answers, 0), 1)
+                prompts,
+                pc.max_element_wise(
+                    pc.coalesce(asked, answers, _scalar(1)), pc.coalesce(answers, _scalar(1))
+                ),
             ),
         }
-        counts = {name: _counts(column) for name, column in columns.items()}
-        cells = _ArrowCells(prompts, longest)
+        counts = {name: dict(_counted(column.drop_null())) for name, column in columns.items()}
+        cells = _ColumnCells(prompts, longest)
         self._collector.add_counted(len(prompts), counts, cells, cells.different)
 
 
-def _counts(column: Any) -> dict[int, int]:
-    found = column.drop_null().value_counts()
-    return dict(zip(found.field("values").to_pylist(), found.field("counts").to_pylist(), strict=True))
+def _counted(column: Any) -> Iterable[tuple[Any, int]]:
+    """Each value of a column with its number of rows."""
+    found = column.value_counts()
+    return zip(found.field("values").to_pylist(), found.field("counts").to_pylist(), strict=True)
+
+
+@lru_cache(typed=True)
+def _scalar(value: int) -> Any:
+    """A truth value or a whole number for Arrow, whose own `scalar` imports pandas: a third of a second."""
+    import pyarrow as pa
+
+    kind = pa.bool_() if isinstance(value, bool) else pa.int64()
+    return pa.Array.from_buffers(kind, 1, [None, pa.py_buffer(value.to_bytes(8, "little", signed=True))])[0]
 
 
 class _Plain:
@@ -154,19 +169,21 @@ class _Plain:
         self.prompts, self.answers, asked, cached = (
             nothing if one is None else one.cast(pa.int64()) for one in columns
         )
-        self.asked = pc.if_else(pc.fill_null(pc.greater(asked, 0), False), asked, None)
+        self.asked = pc.if_else(pc.greater(asked, _scalar(0)), asked, nothing)
         self._cached = cached
         self._sessions, self._seconds, self._models = of(known.session), of(known.seconds), of(known.model)
         deciding = {*known.error, *known.status, *known.sums, *known.kind, *known.path}
         self.states = [(column, batch.column(column)) for name, column in names.items() if name in deciding]
-        self.left = pa.array([True] * self.rows)
+        self.left = pc.is_valid(pa.nulls(self.rows).is_null())
 
         def between(column: Any, least: int) -> Any:
-            return pc.and_(pc.greater_equal(column, least), pc.less_equal(column, MAX_TOKENS))
+            return pc.and_(
+                pc.greater_equal(column, _scalar(least)), pc.less_equal(column, _scalar(MAX_TOKENS))
+            )
 
-        usable = pc.fill_null(between(self.prompts, 1), False)
+        usable = pc.fill_null(between(self.prompts, 1), _scalar(False))
         for column, least in ((self.answers, 0), (self.asked, 1), (self._cached, 0)):
-            usable = pc.and_(usable, pc.fill_null(between(column, least), True))
+            usable = pc.and_(usable, pc.fill_null(between(column, least), _scalar(True)))
         self.usable = usable
 
     @classmethod
@@ -199,20 +216,20 @@ class _Plain:
         return cls(batch, names, reading)
 
     def said(self, good: Any, room: int) -> Rows:
-        """Sessions, models and times of the rows that count; the lengths of the first `room` of them."""
+        """Sessions, models and times of the rows that count; the times and lengths of the first `room` of them."""
         import pyarrow.compute as pc
 
-        def texts(column: Any) -> list[str]:
-            return [
-                str(one)[:MAX_SESSION_CHARACTERS]
-                for one in column.filter(good).to_pylist()
-                if one not in (None, "")
-            ]
+        def numbers(column: Any) -> Counter[str]:
+            """How often each text is there, in the order in which they come."""
+            found: Counter[str] = Counter()
+            for one, times in _counted(column.filter(good)):
+                if one not in (None, ""):
+                    found[str(one)[:MAX_SESSION_CHARACTERS]] += times
+            return found
 
-        times = None if self._seconds is None else _seconds(self._seconds.filter(good))
-        known = [one for one in times or () if one is not None]
-        lengths = [
-            column.filter(good).slice(0, room).to_pylist()
+        seconds = None if self._seconds is None else _seconds(self._seconds.filter(good), room)
+        lengths: list[list[int]] = [
+            [] if seconds is None else column.filter(good).slice(0, room).to_pylist()
             for column in (self.prompts, self.answers, self.asked)
         ]
         return Rows(
@@ -220,80 +237,93 @@ class _Plain:
             answers=lengths[1],
             asked=lengths[2],
             cached_tokens=pc.sum(self._cached.filter(good)).as_py() or 0,
-            sessions=None if self._sessions is None else texts(self._sessions),
-            seconds=(min(known), max(known)) if known else None,
+            sessions=None if self._sessions is None else numbers(self._sessions),
+            seconds=None if seconds is None else seconds[0],
             blocks=None,
-            times=None if times is None else lambda most: times[:most],
-            models=None
-            if self._models is None
-            else [one for one in self._models.filter(good).to_pylist() if one],
+            times=None if seconds is None else lambda most: seconds[1][:most],
+            models=None if self._models is None else numbers(self._models),
         )
 
 
-def _seconds(column: Any) -> list[float | None]:
-    """Times in seconds, as the general reader reads them."""
+def _seconds(column: Any, room: int) -> tuple[tuple[float, float] | None, list[float | None]]:
+    """The first and the last time in seconds, and those of the first `room` rows, as the general reader reads them."""
     import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.types as types
 
     if types.is_timestamp(column.type):
-        whole = pc.cast(column.cast(pa.timestamp("us", tz=column.type.tz)), pa.int64()).to_pylist()
-        return [None if one is None else one / 1e6 for one in whole]
-    return list(map(seconds_of, column.to_pylist()))
+        whole = pc.cast(column.cast(pa.timestamp("us", tz=column.type.tz)), pa.int64())
+        ends = pc.min_max(whole).as_py()
+        first = [None if one is None else one / 1e6 for one in whole.slice(0, room).to_pylist()]
+        return None if ends["min"] is None else (ends["min"] / 1e6, ends["max"] / 1e6), first
+    every = list(map(seconds_of, column.to_pylist()))
+    known = [one for one in every if one is not None]
+    return ((min(known), max(known)) if known else None), every[:room]
 
 
-class _ArrowCells:
-    """Pairs of a prompt and an answer, put into bins by Arrow."""
+class _ColumnCells:
+    """Pairs of a prompt and an answer, put into bins by NumPy."""
 
     def __init__(self, prompts: Any, answers: Any) -> None:
-        self._tokens = prompts.combine_chunks(), answers.combine_chunks()
-        self._longest = max(max(column.unique().to_pylist()) for column in self._tokens)
+        import numpy
+
+        pair = (numpy.from_dlpack(column.combine_chunks()) for column in (prompts, answers))
+        found, self._numbers = numpy.unique(_groups((*pair,), EXACT_BITS), return_counts=True)
+        self._tokens = found // CELL, found % CELL
+        self._longest = max(int(column.max()) for column in self._tokens)
         self._known = {self._longest.bit_length(): self._tokens}
         """Different pairs by their leading bits: those of fewer bits are found among those of more."""
 
     @property
     def different(self) -> int:
-        """Different pairs, or all requests where those are few."""
-        few = len(self._tokens[0])
-        return few if few <= MAX_CELLS else self._distinct(self._longest.bit_length())
+        """Different pairs."""
+        return len(self._numbers)
 
     def most_bits(self, most: int, below: int) -> int:
         """The most leading bits below `below` at which the pairs are in at most `most` bins."""
-        return most_bits(lambda bits: self._distinct(bits) <= most, min(self._longest.bit_length(), below))
+        few = max(1, len(self._numbers) // (FEW * most))
+
+        def fits(bits: int) -> bool:
+            # Bins of some of the pairs are enough to say no.
+            sample = _different(_groups([tokens[::few] for tokens in self._tokens], bits))
+            return len(sample) <= most and (few == 1 or self._distinct(bits) <= most)
+
+        return most_bits(fits, min(self._longest.bit_length(), below))
 
     def packed(self, bits: int) -> Iterable[tuple[int, int]]:
         """Bins of so many leading bits, each with its sums."""
-        import pyarrow as pa
+        import numpy
 
-        groups = _groups(self._tokens, bits)
-        table = pa.table({"bin": groups, "prompts": self._tokens[0], "answers": self._tokens[1]})
-        found = table.group_by("bin", use_threads=False).aggregate(
-            [("prompts", "sum"), ("answers", "sum"), ("prompts", "count")]
-        )
-        columns = (found[name].to_pylist() for name in ("bin", "prompts_count", "prompts_sum", "answers_sum"))
-        return ((group, packed_sum(*sums)) for group, *sums in zip(*columns, strict=True))
+        groups, places = numpy.unique(_groups(self._tokens, bits), return_inverse=True)
+        # All sums are below 2^53, by HELD_ROWS: exact as floating-point numbers.
+        columns = (self._numbers, *(tokens * self._numbers for tokens in self._tokens))
+        sums = (numpy.bincount(places, weights=column).astype(numpy.int64).tolist() for column in columns)
+        return zip(groups.tolist(), map(packed_sum, *sums), strict=True)
 
     def _distinct(self, bits: int) -> int:
         """Different pairs of so many leading bits."""
-        import pyarrow.compute as pc
-
         finer = min(one for one in self._known if one >= bits)
-        found = _groups(self._known[finer], bits).unique()
-        prompts = pc.divide(found, CELL)
-        self._known[bits] = prompts, pc.subtract(found, pc.multiply(prompts, CELL))
+        found = _different(_groups(self._known[finer], bits))
+        self._known[bits] = found // CELL, found % CELL
         return len(found)
 
 
-def _groups(pairs: tuple[Any, Any], bits: int) -> Any:
-    """The bin of each pair."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
+def _different(bins: Any) -> Any:
+    import numpy
 
-    encoded = (column.dictionary_encode() for column in pairs)
-    prompts, answers = (
-        pa.array([rounded_up(one, bits) for one in column.dictionary.to_pylist()], pa.int64()).take(
-            column.indices
-        )
-        for column in encoded
-    )
-    return pc.add(pc.multiply(prompts, CELL), answers)
+    found = numpy.sort(bins)
+    return found[numpy.concatenate(([True], found[1:] != found[:-1]))]
+
+
+def _groups(pairs: Iterable[Any], bits: int) -> Any:
+    """The bin of each pair: `cell_of` both lengths, each `rounded_up`."""
+    prompts, answers = (_rounded_up(column, bits) for column in pairs)
+    return prompts * CELL + answers
+
+
+def _rounded_up(column: Any, bits: int) -> Any:
+    """`rounded_up` of each: an exponent is the number of bits."""
+    import numpy
+
+    shift = numpy.maximum(numpy.frexp(column.astype(numpy.float64))[1] - bits, 0).astype(numpy.int64)
+    return -(-column >> shift) << shift

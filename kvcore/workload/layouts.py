@@ -268,10 +268,10 @@ def _request_of(rows: Rows) -> Request:
         rows.answers[0] if rows.answers is not None else None,
         rows.asked[0] if rows.asked is not None else None,
         cached_tokens=rows.cached_tokens,
-        session=rows.sessions[0] if rows.sessions is not None else None,
+        session=next(iter(rows.sessions)) if rows.sessions is not None else None,
         seconds=rows.seconds[0] if rows.seconds is not None else None,
         blocks=tuple(rows.blocks[0]) if rows.blocks is not None else (),
-        model=rows.models[0] if rows.models is not None else "",
+        model=next(iter(rows.models)) if rows.models is not None else "",
     )
 
 

@@ -254,13 +254,15 @@ class Rows(NamedTuple):
     asked: Sequence[int] | None
     cached_tokens: int
     """The sum over all requests."""
-    sessions: Sequence[str] | None
+    sessions: Sequence[str] | Mapping[str, int] | None
+    """The session of each request that has one, or the number of requests of each."""
     seconds: tuple[float, float] | None
     """The first and the last time."""
     blocks: Sequence[Sequence[str]] | None
     times: Callable[[int], Sequence[float | None]] | None = None
     """The times of the first so many, worked out when asked for."""
-    models: Sequence[str] | None = None
+    models: Sequence[str] | Mapping[str, int] | None = None
+    """As `sessions`."""
 
 
 def checked_tokens(value: object, least: int = 0) -> int:

@@ -179,6 +179,17 @@ class Timekeeper:
         else:
             self.left_out += 1
 
+    def extend(self, seconds: Sequence[float | None], prompts: Sequence[int], answers: Sequence[int]) -> None:
+        """Keeps requests without hashes, as `add` would one after the other."""
+        timed = [at for at, one in enumerate(seconds) if one is not None]
+        kept = timed[: self.room]
+        self._seconds.extend([seconds[at] or 0.0 for at in kept])
+        self._prompts.extend([prompts[at] for at in kept])
+        self._answers.extend([answers[at] for at in kept])
+        self._hashed.extend([0] * len(kept))
+        self.untimed += len(seconds) - len(timed)
+        self.left_out += len(timed) - len(kept)
+
     def timeline(self) -> Timeline:
         """The arrivals so far, without those whose time is years from the middle one."""
         times, odd = self._seconds, 0
