@@ -15,6 +15,7 @@ from kvcore.engines.registry import engine_names
 from kvcore.evidence.log.reader import measured_from, read_log
 from kvcore.planning import Plan, plan
 from kvcore.wire.request import scenario_from_request
+from tests.special_models import fact_of
 
 KVCORE = Path(kvcore.__file__).parent
 QWEN = {
@@ -164,6 +165,20 @@ def test_a_release_between_read_ones_says_which_one_stands_for_it() -> None:
 def test_a_class_that_a_release_lacks_is_refused() -> None:
     newer = QWEN | {"architectures": ["Qwen3_5ForConditionalGeneration"], "model_type": "qwen3_5"}
     assert refusal(version="0.4.6.post5", config=newer).code != "internal-error"
+
+
+def test_llama_vision_counts_every_layer_and_cuts_no_prompt() -> None:
+    """40 layers of 8 heads with 128 + 128 elements of 2 bytes: those that look at images have the pool's row too."""
+    config = fact_of("meta-llama/Llama-3.2-11B-Vision-Instruct")["config"]
+    found = planned("0.5.23", "A100-80GB", config=config, measured=MEASURED, gpu_memory_utilization=0.8)
+    shown, figures = found.resolved.engine.own_result(found.resolved, found.cache)
+    assert figures["bytes_per_token"] == 163_840
+    assert shown["chunked_prefill_size"] == -1
+    assert own(planned("0.5.13", "A100-80GB", config=config))["chunked_prefill_size"] == 8192
+    request = {"model": "own/vision", "config": config, "accelerator": "A100-80GB"}
+    with pytest.raises(EngineRefusalError) as gone:
+        plan(scenario_from_request(request | {"engine_version": "0.25.0"}))
+    assert gone.value.code == "architecture-gone-from-release"
 
 
 def test_no_other_room_names_it() -> None:

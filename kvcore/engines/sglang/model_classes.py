@@ -35,6 +35,8 @@ class Classed(Backed):
         and arg_groups/model_overrides (0.5.18, 0.5.23).
         """
         name, card = self.shape.name, self.card
+        if self.shape.is_multimodal and CLASSES.load().whole_prompts.has(name, self.version):
+            self.chunk = -1
         is_open = not (self.backend or self.prefill_backend or self.decode_backend)
         if self.shape.compressed is not None:
             self._fill_compressed()

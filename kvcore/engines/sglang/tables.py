@@ -42,6 +42,8 @@ class Classes(Reviewed, frozen=True, kw_only=True):
     keeps_prefixes: Listed
     """Classes with recurrent states whose prefixes are kept."""
     extra_buffer: Listed
+    whole_prompts: Listed
+    """Multimodal classes whose prompts are never cut."""
     own_draft: Listed
     """Classes whose draft is the model's own checkpoint where none is named."""
 

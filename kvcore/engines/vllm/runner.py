@@ -198,6 +198,10 @@ def scheduling_runner(scenario: Scenario, runner: Runner) -> Runner:
     return next((found for found in by_name if found is not None), Runner.GENERATE) if is_label else runner
 
 
+FIRST_ENGINE_ALONE: Final = frozenset({"MllamaForConditionalGeneration"})
+"""Classes of `SupportsV0Only` that are planned. Source: vllm/model_executor/models/mllama.py (0.9.2, 0.10.1.1)."""
+
+
 def runs_v0(scenario: Scenario, card: CardView, switches: Switches, scheduling: Runner) -> bool:
     """Whether the first engine runs: by default before 0.8, by VLLM_USE_V1=0, and for what V1 could not do yet.
 
@@ -219,7 +223,8 @@ def runs_v0(scenario: Scenario, card: CardView, switches: Switches, scheduling: 
             assert_never(other)
     is_fp8_off_hopper = scenario.kv_cache_dtype.startswith("fp8") and card.number != 90
     cannot_pool = scheduling is Runner.POOLING and not switches.v1_pooling
-    return card.predates_ampere or is_fp8_off_hopper or cannot_pool
+    is_first_alone = not FIRST_ENGINE_ALONE.isdisjoint(scenario.config.architectures)
+    return card.predates_ampere or is_fp8_off_hopper or cannot_pool or is_first_alone
 
 
 def runner_flag(scenario: Scenario, runner: Runner, version: Version) -> tuple[str, str]:
