@@ -14,7 +14,7 @@ from kvcore.base.numbers import answer_text, count
 from kvcore.base.parts import PARTS
 from kvcore.base.words import Words
 from kvcore.charts import summary
-from kvcore.charts.plan_report import document, empty_bar_svg, memory_svg, qr_svg
+from kvcore.charts.plan_report import document, empty_bar_svg, legend, memory_svg, qr_svg
 from kvcore.course import Step, step_of
 from kvcore.course.lesson import PICTURES, Prediction, Route, prose
 from kvcore.course.questions import Asked, questions, variant
@@ -40,15 +40,22 @@ def handout_html(plan: Plan, route: Route, seed: int, links: Links, t: Words, *,
     title = t("Teacher’s sheet") if solved else t("Handout")
     varied = variant(plan, seed)
     parts = [
-        f"<h1>{escape(title)}: {escape(route.title(t))}</h1>",
+        f"<h1>{escape(t('{label}: {value}', label=title, value=route.title(t)))}</h1>",
         "" if solved else _name_line(t),
         _line(plan.scenario.model, *summary.scenario_line(plan, t)),
         _links(links, t, solved=solved),
-        memory_svg(plan, t) if solved else _to_draw(plan, t),
+        memory_svg(plan, t) + legend(plan, t) if solved else _to_draw(plan, t),
     ]
     if seed:
         parts.append(
-            _line(t("Questions: variant {seed}", seed=count(seed)), *summary.scenario_line(varied, t))
+            _line(
+                t(
+                    "The first question of each step is about the deployment above, the others about variant {seed} "
+                    "of it: {line}",
+                    seed=count(seed),
+                    line=" · ".join(summary.scenario_line(varied, t)),
+                )
+            )
         )
     steps = [step_of(plan, name, t) for name in route.steps if name not in PICTURES]
     asked = [questions(varied, step.name, seed, t) for step in steps]
@@ -101,13 +108,17 @@ def _links(links: Links, t: Words, *, solved: bool) -> str:
     if not solved:
         # The code stands for the link; where it is too long for one, the link is printed.
         code = qr_svg(links.students)
-        shown = f'<span class="qr">{code}</span>' if code else f"<code>{escape(links.students)}</code>"
+        shown = f'<span class="qr">{code}</span>' if code else _link(links.students)
         return f"<p>{escape(t('To follow along:'))} {shown}</p>"
     return (
         f"<p>{escape(t('For the students (a number after seed= for each of them):'))} "
-        f"<code>{escape(links.students)}</code></p>"
-        f"<p>{escape(t('With all solutions:'))} <code>{escape(links.solutions)}</code></p>"
+        f"{_link(links.students)}</p>"
+        f"<p>{escape(t('With all solutions:'))} {_link(links.solutions)}</p>"
     )
+
+
+def _link(address: str) -> str:
+    return f'<code class="link">{escape(address)}</code>'
 
 
 def _step(number: int, step: Step, asked: Sequence[Asked], t: Words, *, solved: bool) -> str:
@@ -117,23 +128,24 @@ def _step(number: int, step: Step, asked: Sequence[Asked], t: Words, *, solved: 
         body.append(f"<ul>{''.join(f'<li>{prose(text, t)}</li>' for text in content.points)}</ul>")
     body += [f"<p>{escape(content.missing)}</p>"] if content.missing else []
     guess = _solution_of(content.prediction) if solved else ""
-    items = [_question(content.prediction, guess, solved=solved)]
+    items = [_question(content.prediction, guess, t, solved=solved)]
     for one in asked:
-        items.append(_question(one.prediction, one.worked if solved else "", solved=solved))
+        items.append(_question(one.prediction, one.worked if solved else "", t, solved=solved))
         if solved:
-            items[-1] += _slips(one)
+            items[-1] += _slips(one, t)
     body.append(f"<ol>{''.join(f'<li>{item}</li>' for item in items)}</ol>")
     if solved:
         body += [f"<p>{prose(text, t)}</p>" for text in content.remarks]
-    return f"<section><h2>{number} · {escape(content.question)}</h2>{''.join(body)}</section>"
+    title = f"{number} · {escape(content.question)}"
+    return f'<section class="step"><h2>{title}</h2>{"".join(body)}</section>'
 
 
-def _question(prediction: Prediction, solution: str, *, solved: bool) -> str:
-    text = f"<b>{escape(prediction.question)}</b>"
+def _question(prediction: Prediction, solution: str, t: Words, *, solved: bool) -> str:
+    text = f"<b>{prose(prediction.question, t)}</b>"
     if solved:
-        return f"{text}<br>{escape(solution)}" if solution else text
+        return f"{text}<br>{prose(solution, t)}" if solution else text
     if prediction.options:
-        return text + "".join(f"<br>☐ {escape(option.label)}" for option in prediction.options)
+        return text + "".join(f"<br>☐ {prose(option.label, t)}" for option in prediction.options)
     return f'{text}<div class="room"></div><span class="blank"></span> {escape(prediction.unit)}'
 
 
@@ -143,9 +155,12 @@ def _solution_of(prediction: Prediction) -> str:
     return "" if prediction.answer is None else f"{answer_text(prediction.answer)} {prediction.unit}"
 
 
-def _slips(one: Asked) -> str:
+def _slips(one: Asked, t: Words) -> str:
     """The typical wrong answers with their explanation, each reason once."""
     reasons = {slip.reason: slip for slip in reversed(one.prediction.slips)}
     unit = one.prediction.unit
-    said = [f"{answer_text(slip.value)} {unit}: {slip.reason}" for slip in reversed(reasons.values())]
-    return f'<div class="soft">{"<br>".join(map(escape, said[:SLIPS]))}</div>' if said else ""
+    said = [
+        t("{label}: {value}", label=f"{answer_text(slip.value)} {unit}", value=slip.reason)
+        for slip in reversed(reasons.values())
+    ]
+    return f'<div class="soft">{"<br>".join(prose(one, t) for one in said[:SLIPS])}</div>' if said else ""

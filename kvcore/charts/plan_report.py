@@ -75,7 +75,7 @@ def report_html(plan: Plan, link: str, t: Words) -> str:
         f'<p class="soft">{escape(" · ".join(summary.scenario_line(plan, t)))}</p>',
         *(f'<p class="soft">{escape(said)}</p>' for said in (assumed_text(plan, t),) if said),
         f'<p class="verdict {outcome}">{SIGNS[outcome]} {escape(sentence.text)}</p>',
-        _titled(memory_bar.memory_title(plan, t), memory_svg(plan, t) + _legend(plan, t)),
+        _titled(memory_bar.memory_title(plan, t), memory_svg(plan, t) + legend(plan, t)),
         '<div class="cards">',
         *(
             f"<div>{escape(card.label)}<b>{escape(card.value)}</b>"
@@ -111,7 +111,8 @@ def _titled(title: str, body: str) -> str:
     return f"<section><h2>{escape(title.rstrip(':：'))}</h2>{body}</section>" if body else ""
 
 
-def _legend(plan: Plan, t: Words) -> str:
+def legend(plan: Plan, t: Words) -> str:
+    """Colour, pattern, name and size of each part of the bar, as a list; "" without a card."""
     items = "".join(
         f"<li>{swatch_svg(color, pattern)}{escape(name)} <b>{escape(size)}</b></li>"
         for color, pattern, name, size in _legend_rows(plan, t)
@@ -434,7 +435,7 @@ def empty_bar_svg(plan: Plan, t: Words) -> str:
     step = next(size for size in (1, 2, 5, 10, 20, 50) if total / size <= MOST_TICKS)
     ticks = (
         _line(x, BAR_TOP + BAR_SIZE, x, BAR_TOP + BAR_SIZE + 5, INK, "", 1)
-        + _text(x, BAR_TOP + BAR_SIZE + 18, str(at), "middle", INK)
+        + _text(x, BAR_TOP + BAR_SIZE + 18, str(at), "middle" if at else "start", INK)
         for at in range(0, int(total) + 1, step)
         for x in (1 + at / total * (WIDTH - 2),)
     )

@@ -61,10 +61,10 @@ def ask(step: Step, t: Words) -> None:
             return
         if _shows_all():
             st.html(
-                f'<div class="kv-lesson"><b>{escape(prediction.question)}</b> {_solution(prediction, t)}</div>'
+                f'<div class="kv-lesson"><b>{prose(prediction.question, t)}</b> {_solution(prediction, t)}</div>'
             )
             return
-        st.html(f'<div class="kv-lesson"><b>{escape(prediction.question)}</b></div>')
+        st.html(f'<div class="kv-lesson"><b>{prose(prediction.question, t)}</b></div>')
         with st.form(f"learn.form.{step.name}", border=False):
             key = f"learn.field.{step.name}"
             if prediction.options:
@@ -95,7 +95,7 @@ def ask(step: Step, t: Words) -> None:
 
 def _judged(step: Step, guess: Guess, t: Words) -> None:
     prediction = step.content.prediction
-    lines = [f"<b>{escape(prediction.question)}</b>"]
+    lines = [f"<b>{prose(prediction.question, t)}</b>"]
     if guess.option is not None:
         right = guess.option == guess.answer_option
         said = t("Your guess: {guess}.", guess=_label(prediction, guess.option))
@@ -104,7 +104,7 @@ def _judged(step: Step, guess: Guess, t: Words) -> None:
         then = replace(prediction, answer=guess.answer)
         now = prediction if guess.answer == prediction.answer else replace(then, slips=())
         said = t("Your guess: {guess}.", guess=f"{answer_text(guess.number)} {prediction.unit}")
-        lines.append(f"{escape(said)} <b>{escape(judgement(now, guess.number, t))}</b>")
+        lines.append(f"{escape(said)} <b>{prose(judgement(now, guess.number, t), t)}</b>")
     lines.append(_solution(prediction, t))
     st.html(f'<div class="kv-lesson">{"<br>".join(lines)}</div>')
     st.button(t("Guess again"), key=f"learn.again.{step.name}", type="tertiary", icon=":material/replay:",
