@@ -215,6 +215,7 @@ def test_the_command_says_what_runs_at_once(
     low, high = report["capacity"]["interval"]
     assert low < report["capacity"]["running"] < high
     assert report["capacity"]["max_num_seqs"] >= 1
+    assert report["capacity"]["found_tokens"] == 0
     assert report["against"]["ratios"]["prompt"]["p50"] == 1
 
 

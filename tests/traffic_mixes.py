@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from random import Random
 
 from msgspec.structs import replace
@@ -13,10 +14,11 @@ from msgspec.structs import replace
 from kvcore import plan
 from kvcore.replay.hybrid import scheduler_of
 from kvcore.replay.settings import Settings, settings_of
-from kvcore.replay.trace import Piece, TraceRequest
+from kvcore.replay.trace import Contents, Piece, TraceRequest
 from kvcore.workload.held import holding_of
 from kvcore.workload.histogram import JointHistogram
 from kvcore.workload.mix import STEADY_CELLS
+from kvcore.workload.recall import recall_of
 from kvcore.workload.steady import steady_state
 
 MIXES = (
@@ -31,6 +33,7 @@ MIXES = (
 )
 SYSTEM = {"chat": 512, "agents": 2048}
 """Tokens that all prompts of a mix begin with."""
+HASH_TOKENS = 16
 
 
 def lengths_of(mix: str, random: Random) -> tuple[int, int]:
@@ -98,6 +101,14 @@ def interleaved(mix: str, requests: int, apart: int) -> list[TraceRequest]:
     return [request for _, request in sorted(placed, key=lambda one: one[0])]
 
 
+def blocks_of(trace: list[TraceRequest]) -> Iterator[tuple[list[int], list[int]]]:
+    """Hashes of the prompt of each request, and of all that it leaves in the cache."""
+    contents = Contents(trace, HASH_TOKENS)
+    for one in trace:
+        left = contents.of(one, (one.prompt_tokens + one.answer_tokens - 1) // HASH_TOKENS)
+        yield left[: (one.prompt_tokens - 1) // HASH_TOKENS], left
+
+
 @cache
 def cells_of(mix: str) -> tuple[tuple[int, int, int], ...]:
     """Prompt, answer and number of requests, binned as those of a log."""
@@ -117,6 +128,15 @@ class Saturated:
 
 def saturated(settings: Settings, mix: str, requests: int, apart: int) -> Saturated:
     """The mix through the scheduler, somebody always waiting."""
+    longest = max(one.prompt_tokens + one.answer_tokens for one in interleaved(mix, requests, apart))
+    # A limit that no request reaches changes nothing.
+    return _saturated(
+        replace(settings, max_model_len=min(settings.max_model_len, 2 * longest)), mix, requests, apart
+    )
+
+
+@lru_cache(maxsize=4)
+def _saturated(settings: Settings, mix: str, requests: int, apart: int) -> Saturated:
     trace = interleaved(mix, requests, apart)
     scheduler = scheduler_of(settings, trace)
     at = done = steps = running = used = warm_done = warm_preempted = 0
@@ -180,14 +200,19 @@ def cell(model: str, mix: str, max_model_len: int, *, with_seats: bool = True) -
     assert holding is not None
     steady = steady_state(cells_of(mix), holding, max_model_len, shared_tokens=SYSTEM.get(mix, 0))
     assert steady is not None
-    said, seats = steady.running(settings.max_num_seqs), steady.most_seats()
-    requests = min(16_000, max(2000, round(40 * said)))
-    found = saturated(settings, mix, requests, apart=round(2.5 * said))
+    cold, seats = steady.running(settings.max_num_seqs), steady.most_seats()
+    requests, apart = min(16_000, max(2000, round(40 * cold))), round(2.5 * cold)
+    if mix in SYSTEM:
+        recall = recall_of(blocks_of(interleaved(mix, requests, apart)), HASH_TOKENS)
+        steady = steady_state(cells_of(mix), holding, max_model_len, shared_tokens=SYSTEM[mix], recall=recall)
+        assert steady is not None
+    said = steady.running(settings.max_num_seqs)
+    found = saturated(settings, mix, requests, apart)
     preempted = None
     if with_seats:
         seated = found
         if seats is not None:
             limited = replace(settings, max_num_seqs=seats)
-            seated = saturated(limited, mix, requests, apart=round(2.5 * said))
+            seated = saturated(limited, mix, requests, apart)
         preempted = seated.preempted
     return Cell(said=said, running=found.running, seats=seats, preempted=preempted)

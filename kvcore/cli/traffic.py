@@ -101,7 +101,7 @@ def _for_plan(
 ) -> None:
     """What a plan holds of these requests at once, and what it needs for a goal of latency."""
     from kvcore.replay.settings import check_replayed
-    from kvcore.workload.capacity import capacity_report, capacity_table, shared_prefix_tokens
+    from kvcore.workload.capacity import capacity_report, capacity_table, recalled, shared_prefix_tokens
     from kvcore.workload.mix import Mix
 
     planned = _planned(arguments.request)
@@ -109,7 +109,7 @@ def _for_plan(
     shared = arguments.shared_tokens
     if shared is None:
         shared = shared_prefix_tokens(log.timeline)
-    found = capacity_report(planned, Mix(traffic=log.traffic), shared)
+    found = capacity_report(planned, Mix(traffic=log.traffic), shared, recalled(log.timeline))
     report["capacity"] = found
     lines.append(capacity_table(found))
     if arguments.goal is not None:

@@ -10,6 +10,7 @@ from kvcore.base.units import rounded
 from kvcore.planning import Plan
 from kvcore.workload.limits import requests_at, steady_of
 from kvcore.workload.mix import Mix
+from kvcore.workload.recall import Recall, recall_of
 from kvcore.workload.steady import PREEMPTED
 from kvcore.workload.timeline import Timeline
 
@@ -41,14 +42,34 @@ def shared_prefix_tokens(timeline: Timeline) -> int:
         blocks += 1
 
 
-def capacity_report(planned: Plan, mix: Mix, shared_tokens: int = 0) -> dict[str, Any] | None:
+def recalled(timeline: Timeline) -> Recall | None:
+    """What prompts of a log begin with that earlier ones had; None where it has no hashes.
+
+    Example:
+        >>> from kvcore.workload.timeline import Timekeeper
+        >>> taken = Timekeeper()
+        >>> for second, blocks in enumerate([(1, 2), (5, 6), (1, 2, 3)]):
+        ...     taken.add(float(second), 512 * len(blocks), 7, blocks)
+        >>> recalled(taken.timeline()).prompts
+        ((), (), ((2, 1024),))
+    """
+    size = timeline.block_tokens
+    return (
+        None if size is None else recall_of(((one.hashes, one.hashes) for one in timeline.arrivals()), size)
+    )
+
+
+def capacity_report(
+    planned: Plan, mix: Mix, shared_tokens: int = 0, recall: Recall | None = None
+) -> dict[str, Any] | None:
     """How many requests of a mix run at once while others wait, with the 80 % interval; None without a pool.
 
     `max_num_seqs` is the largest with at most 0.05 preemptions a request; where any number is, that of the plan.
     `at_admission` is the engine's own count: requests of the mean length, each with the most that it may take.
+    `found_tokens` of a prompt are those of single earlier ones that the pool still has when so many run.
     """
     caches = planned.resolved.enable_prefix_caching
-    steady = steady_of(planned, mix, shared_tokens if caches else 0)
+    steady = steady_of(planned, mix, shared_tokens if caches else 0, recall if caches else None)
     if steady is None:
         return None
     resolved = planned.resolved
@@ -64,6 +85,7 @@ def capacity_report(planned: Plan, mix: Mix, shared_tokens: int = 0) -> dict[str
         "at_admission": None if math.isinf(at_mean) else rounded(at_mean),
         "admission_binds": steady.admission_binds,
         "shared_tokens": shared_tokens if caches else 0,
+        "found_tokens": rounded(steady.found_tokens(running)),
     }
 
 
@@ -83,4 +105,6 @@ def capacity_table(found: dict[str, Any] | None) -> str:
         )
     if found["shared_tokens"]:
         lines.append(f"{found['shared_tokens']:,} tokens at the start of all prompts are stored once")
+    if found["found_tokens"] >= 1:
+        lines.append(f"{found['found_tokens']:,.0f} more tokens of a prompt are found of single earlier ones")
     return "\n".join(lines)

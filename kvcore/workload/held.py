@@ -138,6 +138,21 @@ class Holding(Struct, frozen=True, kw_only=True):
         sizes = (group.block_tokens for group in self.groups if group.kind is CacheKind.MAMBA)
         return sum(end // size - start // size for size in sizes) if self.aligns_states else 0
 
+    def taken(self, prompt: int, end: int, shared_tokens: int = 0) -> int:
+        """Blocks that a request leaves to be found: what is not registered is used again before all others."""
+        found = self.found(min(shared_tokens, prompt - 1))
+        states = self._steps(prompt, found) - 1 + self.renewed(prompt, end)
+        return sum(
+            (states if self.aligns_states else 0)
+            if group.kind is CacheKind.MAMBA
+            else (end - found) // self._block_tokens(group)
+            for group in self.groups
+        )
+
+    def token_blocks(self) -> float:
+        """Blocks that one more token takes in the mean, without states."""
+        return sum(1 / self._block_tokens(one) for one in self.groups if one.kind is not CacheKind.MAMBA)
+
     def _shared(self, group: CacheGroup, found: int, tokens: int) -> int:
         """Blocks of what was found that a request of so many tokens still attends to."""
         if group.kind not in FULL_KINDS and not group.window_tokens:

@@ -28,6 +28,7 @@ from kvcore.planning import Plan, Verdict, plan, stage_kv_bytes
 from kvcore.scenario import Scenario
 from kvcore.workload.held import holding_of
 from kvcore.workload.mix import ROUND_TO, Mix
+from kvcore.workload.recall import Recall
 from kvcore.workload.steady import Steady, steady_state
 
 ALLOW_LONG: Final = "VLLM_ALLOW_LONG_MAX_MODEL_LEN"
@@ -136,16 +137,17 @@ def requests_at(planned: Plan, lengths: tuple[int, ...]) -> tuple[float, ...]:
     return max_concurrency_at(planned.specs, available, planned.resolved, planned.scenario.parallel, lengths)
 
 
-def steady_of(planned: Plan, mix: Mix, shared_tokens: int = 0) -> Steady | None:
+def steady_of(planned: Plan, mix: Mix, shared_tokens: int = 0, recall: Recall | None = None) -> Steady | None:
     """The mix in the pool of `planned`; None without a pool, or where requests take nothing of it.
 
     With `shared_tokens` at the start of every prompt the pool stores their blocks once: of N blocks and s shared ones
-    a request of b blocks takes (b − s) / (N − s).
+    a request of b blocks takes (b − s) / (N − s). `recall` is what the log's prompts share with earlier ones.
     """
     holding = holding_of(planned)
     if holding is None or (planned.available_kv_bytes or 0) <= 0:
         return None
-    return steady_state(mix.joint_cells, holding, planned.resolved.max_model_len, shared_tokens=shared_tokens)
+    limit = planned.resolved.max_model_len
+    return steady_state(mix.joint_cells, holding, limit, shared_tokens=shared_tokens, recall=recall)
 
 
 def _context_ranks(planned: Plan) -> int:

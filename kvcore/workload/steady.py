@@ -12,15 +12,20 @@ holds while it decodes (`held.py`); what it must find free to be admitted decide
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
+from operator import itemgetter
 from random import Random
 from statistics import NormalDist
 from typing import Final
 
 from msgspec import Struct
 
+from kvcore.cache.spec import CacheKind
 from kvcore.workload.held import Holding, Moment
+from kvcore.workload.recall import Recall
 
 PARTS: Final = 16
 """Evenly spread moments of an answer that are evaluated."""
@@ -37,6 +42,8 @@ MAX_SEATS: Final = 1 << 20
 _Z80: Final = NormalDist().inv_cdf(0.9)
 HEADS: Final = 1000
 """Requests that one after another wait at the head of the queue, of which the free share is the mean."""
+SEARCHES: Final = 30
+"""Times that requests that run and what they find are worked out from each other."""
 ROUNDS: Final = 4
 """Times that prompts under way, and the requests that run beside them, are worked out from each other."""
 
@@ -71,6 +78,18 @@ class Steady(Struct, frozen=True, kw_only=True):
     length, 0 where they are not alike."""
     spread: float
     """Relative standard error of the mean share, by the number of requests counted."""
+    found: tuple[tuple[int, float], ...] = ()
+    """Numbers of requests, with the mean tokens of a prompt that one of the last so many had too, beyond those that all
+    share."""
+    entering: float = 0.0
+    """Requests that enter in a step, for each that runs."""
+    taken_share: float = 0.0
+    """Mean share of the pool that a request leaves to be found, if it finds nothing itself."""
+    token_share: float = 0.0
+    """Share of the pool that a token takes which is not found."""
+    stays: tuple[tuple[float, float], ...] = ((1.0, 1.0),)
+    """Times from admission until a request gives back what is found again, as multiples of the mean stay, with their
+    probabilities."""
 
     @property
     def mean_share(self) -> float:
@@ -185,10 +204,33 @@ class Steady(Struct, frozen=True, kw_only=True):
     def running(self, seats: int) -> float:
         """Requests that run on average while others always wait: bounded by seats, tokens of a step, and the pool.
 
-        The pool has room for (1 - free) / m.
+        The pool has room for (1 - free) / m. What it has free beside requests that are bounded otherwise keeps the
+        blocks of those that have ended, which prompts find: then steps compute less of each, and more of them run.
         """
         pool = max(1.0, (1 - self.free_share) / self.mean_share)
-        return min(float(seats), self.batch_tokens / self.step_tokens, pool)
+        most = min(float(seats), pool)
+        low, high = min(most, self.batch_tokens / self.step_tokens), most
+        for _ in range(SEARCHES if self.found and low < high else 0):
+            middle = (low + high) / 2
+            left = max(1.0, self.step_tokens - self.entering * self.found_tokens(middle))
+            low, high = (middle, high) if self.batch_tokens / left > middle else (low, middle)
+        return low
+
+    def found_tokens(self, running: float) -> float:
+        """Mean tokens that a prompt finds of an earlier one while so many requests run.
+
+        Since that one entered, as many came in between as run for its stay, and after it ended as many as take the
+        rest of the pool.
+        """
+        room, tokens = max(0.0, 1 - running * self.mean_share), 0.0
+        for _ in range(ROUNDS):
+            kept = room / max(self.step_share, self.taken_share - self.token_share * tokens)
+            tokens = sum(weight * self._within(running * stay + kept) for stay, weight in self.stays)
+        return tokens
+
+    def _within(self, ago: float) -> float:
+        at = bisect_right(self.found, ago, key=itemgetter(0))
+        return self.found[at - 1][1] if at else 0.0
 
     def reach(self) -> float:
         """Half of the 80 % interval of these figures, as a share: what was earned, and the sample of the log."""
@@ -196,12 +238,17 @@ class Steady(Struct, frozen=True, kw_only=True):
 
 
 def steady_state(
-    cells: Iterable[tuple[int, int, int]], holding: Holding, limit_tokens: int, *, shared_tokens: int = 0
+    cells: Iterable[tuple[int, int, int]],
+    holding: Holding,
+    limit_tokens: int,
+    *,
+    shared_tokens: int = 0,
+    recall: Recall | None = None,
 ) -> Steady | None:
     """The steady state of requests as (prompt, answer, how many), none longer than `limit_tokens`.
 
     With async scheduling a request stays a step longer: its last token is on the way. `shared_tokens` of every prompt
-    are stored once, and found.
+    are stored once, and found; `recall` says what prompts share with single ones before them.
 
     None where nothing is kept of a request, there is none with an answer, or what is shared fills the pool.
 
@@ -272,7 +319,34 @@ def steady_state(
         last_deviation=last_deviation,
         in_step=_in_step(unlike / stay),
         spread=_spread(ends, requests),
+        found=_beyond(recall, holding, shared_tokens),
+        entering=requests / total,
+        taken_share=sum(holding.taken(p, end, shared_tokens) * count for p, end, count in ends) / requests / pool,
+        stays=_stays(moments, ends, holding),
+        token_share=holding.token_blocks() / pool,
     )  # fmt: skip
+
+
+def _stays(
+    moments: Sequence[Moment], ends: Sequence[tuple[int, int, int]], holding: Holding
+) -> tuple[tuple[float, float], ...]:
+    """Times until blocks are given back that are found again: at the end; states as soon as the prompt is computed."""
+    steps = [
+        (one.steps + end - p, one.steps, count) for one, (p, end, count) in zip(moments, ends, strict=True)
+    ]
+    requests = sum(count for *_, count in steps)
+    mean = sum(whole * count for whole, _, count in steps) / requests
+    has_states = any(group.kind is CacheKind.MAMBA for group in holding.groups)
+    found: Counter[int] = Counter()
+    for whole, of_prompt, count in steps:
+        found[round(PARTS * (of_prompt if has_states else whole) / mean)] += count
+    return tuple((part / PARTS, count / requests) for part, count in found.items())
+
+
+def _beyond(recall: Recall | None, holding: Holding, shared_tokens: int) -> tuple[tuple[int, float], ...]:
+    """What the cache of a plan gives of a recall, beyond the tokens that all prompts share."""
+    shared = holding.found(shared_tokens)
+    return () if recall is None else recall.found(lambda tokens: max(0, holding.found(tokens) - shared))
 
 
 def _mean_and_deviation(values: Sequence[float], counts: Sequence[int]) -> tuple[float, float]:
