@@ -113,3 +113,23 @@ def test_shared_memory_of_a_tier_as_a_platform_gives_it() -> None:
     )
     assert few["limits"]["shm_bytes"] == 41 * GIB
     assert many["limits"]["shm_bytes"] == 48 * GIB
+
+
+def test_states_that_a_tier_keeps_seldom_leave_room_for_more_tokens() -> None:
+    """A hybrid of 27B on one card of 32 GB: 1.1 million tokens were told of 44 GB
+    (github.com/MirkoCovizzi/ninfer-rtx5090-mobile/issues/3)."""
+    found = host(
+        model="nvidia/Qwen3.8-27B-NVFP4", accelerator="RTX-5090-32GB", kv_cache_dtype="fp8", max_model_len=32_768,
+        kv_offloading_size=44e9 / GIB, engine_version="0.28.0", max_num_seqs=8,
+    )  # fmt: skip
+    assert found["tokens"] < 1_100_000 < found["most_tokens"]
+    plain = host(model="Qwen/Qwen3-8B", kv_offloading_size=44)
+    assert plain["tokens"] == plain["most_tokens"]
+
+
+def test_tables_of_n_grams_pass_through_the_page_cache() -> None:
+    """github.com/vllm-project/vllm/issues/57469: a checkpoint of 510 GB, 189 GiB of it tables."""
+    found = host(
+        model="deepseek-ai/DeepSeek-V4.1-Flash", tensor_parallel_size=4, max_model_len=32_768, accelerator="H20-96GB"
+    )  # fmt: skip
+    assert found["reclaimable"]["bytes"] == pytest.approx(510e9, rel=0.02)

@@ -97,13 +97,17 @@ def host_sentences(plan: Plan, t: Words) -> tuple[str, ...]:
     said = []
     tier, ranks = host.tier, plan.scenario.parallel.ranks_per_replica
     if tier is not None and tier.tokens and cache is not None:
+        held = {"tokens": count(tier.tokens), "size": size_text(tier.bytes_per_token)}
         said.append(
-            t(
-                "The tier holds {tokens} tokens of each engine, {size} a token over all ranks.",
-                tokens=count(tier.tokens),
-                size=size_text(tier.bytes_per_token),
-            )
+            t("The tier holds {tokens} tokens of each engine, {size} a token over all ranks.", **held)
         )
+        if tier.most_tokens > tier.tokens:
+            said.append(
+                t(
+                    "That is with states and windows of every block; up to {tokens} tokens where it keeps few of them.",
+                    tokens=count(tier.most_tokens),
+                )
+            )
         lanes = pcie_bytes_per_second(plan.accelerator)
         fill = moved_seconds(tier.taken.value / ranks, lanes)
         read = moved_seconds(cache.needed_bytes, lanes)

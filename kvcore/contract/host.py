@@ -34,6 +34,7 @@ def host_part(plan: Plan) -> dict[str, Any] | None:
         "shm_bytes_per_engine": found.shm_bytes_per_engine,
         "blocks": None if tier is None or not tier.blocks else tier.blocks,
         "tokens": None if tier is None or not tier.tokens else tier.tokens,
+        "most_tokens": None if tier is None or not tier.tokens else tier.most_tokens,
         "bytes_per_token": None if tier is None or not tier.tokens else tier.bytes_per_token,
         "parts": [_part(part) for part in found.parts],
         "processes": [_part(part) for part in found.processes],

@@ -14,7 +14,16 @@ from kvcore.cache.capacity import CachePlan
 from kvcore.cache.spec import CacheKind
 from kvcore.host.pinned import of_the_host, pinned_bytes, power_of_two
 from kvcore.host.rules import lmcache_rounds_up
-from kvcore.host.tier import HOST_PAGE, Tier, asked_bytes, block_tokens, held_tokens, region_bytes, whole
+from kvcore.host.tier import (
+    HOST_PAGE,
+    Tier,
+    asked_bytes,
+    block_tokens,
+    held_tokens,
+    most_tokens,
+    region_bytes,
+    whole,
+)
 from kvcore.scenario import Scenario
 
 SIMPLE: Final = "SimpleCPUOffloadConnector"
@@ -59,6 +68,7 @@ def simple_tier(scenario: Scenario, settings: Mapping[str, Any], cache: CachePla
         asked_bytes=each * ranks,
         blocks=blocks[0],
         tokens=held_tokens(blocks[0], 1, cache),
+        most_tokens=most_tokens(blocks[0], 1, cache),
         bytes_per_token=ranks * rows[0] / block_tokens(cache),
     )
 
@@ -103,7 +113,8 @@ def lmcache_tier(scenario: Scenario, cache: CachePlan) -> Tier | None:
         connector=LMCACHE,
         taken=taken,
         asked_bytes=size * saving,
-        tokens=size // chunk_bytes * chunk,
+        tokens=(held := size // chunk_bytes * chunk),
+        most_tokens=held,
         bytes_per_token=saving * chunk_bytes / chunk,
     )
 

@@ -125,18 +125,19 @@ def host_memory(
         machines=ceil_div(ranks, on_machine),
         processes=process_parts(scenario, architecture, weights_bytes, here, replicas),
         queues=queues_of(scenario),
-        cached=_cached(scenario, weights_bytes),
+        cached=_cached(scenario, architecture, weights_bytes),
         shm_floor_bytes=shm_floor_bytes(here),
     )
 
 
-def _cached(scenario: Scenario, weights_bytes: float) -> Quantity:
-    """The files of the checkpoint, mapped while they are read.
+def _cached(scenario: Scenario, architecture: Architecture, weights_bytes: float) -> Quantity:
+    """The files of the checkpoint, mapped while they are read; tables of n-grams lie in them too.
 
     Source: vllm/model_executor/model_loader/weight_utils.py:safetensors_weights_iterator (0.33.0).
     """
     known = scenario.checkpoint.total_size
-    size = known or weights_bytes * scenario.parallel.ranks_per_replica
+    tables = sum(one.rows * (one.row_bytes + one.scale_bytes) for one in architecture.host_tables)
+    size = known or weights_bytes * scenario.parallel.ranks_per_replica + tables
     source = "vllm/model_executor/model_loader/weight_utils.py:safetensors_weights_iterator (0.33.0)"
     grade = Grade.EXACT if known else Grade.DERIVED
     return figure("host_cached", int(size), grade=grade, source=source)

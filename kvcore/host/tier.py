@@ -11,7 +11,7 @@ from kvcore.base.quantity import Quantity, Unit, given
 from kvcore.base.units import GIB, KIB, ceil_div, round_up
 from kvcore.cache.capacity import CachePlan
 from kvcore.cache.groups import Grouping
-from kvcore.cache.spec import CacheKind
+from kvcore.cache.spec import FULL_KINDS, CacheKind
 from kvcore.catalogue.accelerators import Accelerator, Vendor
 from kvcore.engine.protocol import Resolved
 from kvcore.host.pinned import of_the_host, pinned_bytes, pinned_size, rounding_threshold
@@ -40,6 +40,8 @@ class Tier(Struct, frozen=True, kw_only=True):
     """Blocks, or chunks, as the scheduler counts them; 0 where it does not."""
     tokens: int = 0
     """Tokens that it holds if every group of layers keeps its blocks; 0 of a buffer that keeps none."""
+    most_tokens: int = 0
+    """Those that it holds if groups with states and windows keep no blocks; as `tokens` where there are none."""
     bytes_per_token: float = 0.0
     """The same of one token, over all ranks that keep a copy, before rows or tensors are rounded up."""
     copies: int = 1
@@ -98,6 +100,7 @@ def native_tier(
         shm_bytes=int(taken.value) if place is Place.REGION else 0,
         blocks=scheduled,
         tokens=held_tokens(scheduled, factor, cache),
+        most_tokens=most_tokens(scheduled, factor, cache),
         bytes_per_token=copies * rows[0] / block_tokens(cache),
         copies=copies if is_alike(grouping) else 1,
     )
@@ -252,6 +255,15 @@ def held_tokens(blocks: int, factor: int, cache: CachePlan) -> int:
     """Tokens of a request that lie in so many blocks, where each group keeps its own."""
     groups = cache.groups
     return blocks // len(groups) * factor * min(group.block_tokens for group in groups)
+
+
+def most_tokens(blocks: int, factor: int, cache: CachePlan) -> int:
+    """The same where groups of full attention alone keep their blocks: of states and windows the last ones are enough.
+
+    Source: vllm/distributed/kv_transfer/kv_connector/v1/offloading/scheduler.py:_reachable_store_block_mask (0.33.0).
+    """
+    full = sum(group.kind in FULL_KINDS for group in cache.groups) or len(cache.groups)
+    return blocks // full * factor * min(group.block_tokens for group in cache.groups)
 
 
 def block_tokens(cache: CachePlan) -> float:
