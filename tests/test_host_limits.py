@@ -9,7 +9,9 @@ import pytest
 from kvcore.advice.fixes import refusal_fixes
 from kvcore.base.errors import EngineRefusalError, ScenarioError
 from kvcore.base.units import GIB
+from kvcore.base.words import Language, words
 from kvcore.contract.host import host_part
+from kvcore.explain.numbers import number_rows
 from kvcore.host.limits import container_findings
 from kvcore.planning import Plan, plan
 from kvcore.wire.request import scenario_from_request
@@ -147,3 +149,27 @@ def test_a_flag_that_its_release_reads_too_late_is_fixed_by_leaving_the_groups()
     fixes = [(one.field, one.value) for one in refusal_fixes(asked, refused.value)]
     assert fixes[0] == ("disable_hybrid_kv_cache_manager", True)
     assert ("engine_version", "0.21.0") in fixes
+
+
+def test_every_part_of_the_host_stands_among_all_numbers() -> None:
+    """With its formula, and the page cache of a checkpoint whole, whatever of it is left to the host."""
+    asked = {
+        "model": "Qwen/Qwen3-32B",
+        "accelerator": "H200-141GB",
+        "tensor_parallel_size": 2,
+        "max_model_len": 8192,
+    }
+    rows = {
+        row.label: row
+        for row in number_rows(
+            plan(scenario_from_request({**asked, "cpu_offload_gb": 8, "kv_offloading_size": 200})),
+            words(Language.ENGLISH),
+        )
+    }
+    assert rows["Host: Tier"].formula == "blocks × row_bytes"
+    assert rows["Host: Workers"].interval
+    whole = float(rows["Host: page cache while weights are read"].value.split()[0])
+    plain = plan(scenario_from_request({**asked, "kv_offloading_size": 200})).host
+    assert plain is not None
+    assert whole == pytest.approx(plain.cached.value / GIB, rel=0.01)
+    assert {"Host: Weights left to the host", "Host: queues in /dev/shm, at the most"} <= rows.keys()

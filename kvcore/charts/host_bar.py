@@ -12,20 +12,21 @@ from kvcore.base.units import GIB, gib
 from kvcore.base.words import Words, msg
 from kvcore.charts.memory_bar import MARGIN
 from kvcore.charts.stack import CAPACITY, Bar, Note, Piece, Stack
+from kvcore.explain.numbers import HOST_LABELS
 from kvcore.host.moved import moved_seconds, pcie_bytes_per_second
 from kvcore.planning import Plan
 
-LABELS: Final = {
-    "host_tier": (msg("Tier"), KV_CACHE.name),
-    "host_buffers": (msg("Buffers of the connector"), "unaccounted"),
-    "host_weights": (msg("Weights left to the host"), WEIGHTS.name),
-    "host_tables": (msg("Tables of n-grams"), "cuda_graphs"),
-    "host_workers": (msg("Workers"), FRAMEWORK.name),
-    "host_servers": (msg("API servers"), SYSTEM.name),
-    "host_items": (msg("Images and video"), "activations"),
-    "host_asleep": (msg("Weights while asleep"), "after_pool"),
+LOOK_OF: Final = {
+    "host_tier": KV_CACHE.name,
+    "host_buffers": "unaccounted",
+    "host_weights": WEIGHTS.name,
+    "host_tables": "cuda_graphs",
+    "host_workers": FRAMEWORK.name,
+    "host_servers": SYSTEM.name,
+    "host_items": "activations",
+    "host_asleep": "after_pool",
 }
-"""By the quantity: its label, and the class of its colour."""
+"""The class of the colour by the quantity."""
 FREE: Final = msg("Free")
 LOOKS: Final = ("weights", "activations", "framework", "cuda_graphs", "unaccounted", "kv_cache", "system")
 """Classes of the engines of a card, one after the other."""
@@ -48,7 +49,7 @@ def host_parts(plan: Plan, t: Words) -> tuple[HostPart, ...]:
     of_replicas = [(part, host.replicas) for part in host.parts]
     found = []
     for part, times in (*of_replicas, *((part, 1) for part in host.processes)):
-        label, look = LABELS[part.name]
+        label, look = HOST_LABELS[part.name], LOOK_OF[part.name]
         low, high = (end * times for end in part.bounds)
         if part.value:
             found.append(

@@ -49,6 +49,17 @@ SCOPES: Final = {
     Scope.PER_REPLICA: msg("per replica"),
     Scope.TOTAL: msg("in all"),
 }
+HOST_LABELS: Final = {
+    "host_tier": msg("Tier"),
+    "host_buffers": msg("Buffers of the connector"),
+    "host_weights": msg("Weights left to the host"),
+    "host_tables": msg("Tables of n-grams"),
+    "host_workers": msg("Workers"),
+    "host_servers": msg("API servers"),
+    "host_items": msg("Images and video"),
+    "host_asleep": msg("Weights while asleep"),
+}
+"""Parts of the host's memory by the quantity."""
 
 
 class NumberRow(Struct, frozen=True, kw_only=True):
@@ -168,6 +179,13 @@ def quantities(plan: Plan, t: Words) -> Iterator[tuple[str, Quantity]]:
         yield t("One request of the full length"), figures.needed
         yield t("Requests at once"), figures.concurrency
         yield t("Longest single request"), figures.longest
+    if plan.host is not None:
+        host = plan.host
+        for part in (*host.parts, *host.processes):
+            yield t("Host: {part}", part=t(HOST_LABELS[part.name])), part
+        if host.queues is not None:
+            yield t("Host: queues in /dev/shm, at the most"), host.queues
+        yield t("Host: page cache while weights are read"), host.cached
 
 
 def number_rows(plan: Plan, t: Words) -> tuple[NumberRow, ...]:

@@ -7,7 +7,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from kvcore.base.quantity import Grade, Quantity, figure, given
+from kvcore.base.quantity import Grade, Quantity, Scope, figure, given
 from kvcore.base.units import GIB, ceil_div, round_up
 from kvcore.cache.capacity import CachePlan
 from kvcore.catalogue.accelerators import Accelerator
@@ -108,8 +108,12 @@ def host_memory(
         return None
     tiers = () if cache is None or not cache.groups else tiers_of(scenario, resolved, accelerator, cache)
     parts = [tier.taken for tier in tiers]
+    on_cards = weights_bytes * scenario.parallel.ranks_per_replica
+    left_bytes = 0.0
     if scenario.cpu_offload_gb:
         parts.append(_offloaded(scenario, architecture, quantization, resolved))
+        limit = scenario.cpu_offload_gb * GIB * scenario.parallel.ranks_per_replica
+        left_bytes = min(limit, parts[-1].value)
     if architecture.host_tables:
         parts.append(_tables(scenario, architecture, resolved))
     is_stated = scenario.node_memory_gib is not None or scenario.shm_gib is not None
@@ -125,7 +129,7 @@ def host_memory(
         machines=ceil_div(ranks, on_machine),
         processes=process_parts(scenario, architecture, weights_bytes, here, replicas),
         queues=queues_of(scenario),
-        cached=_cached(scenario, architecture, weights_bytes),
+        cached=_cached(scenario, architecture, on_cards + left_bytes),
         shm_floor_bytes=shm_floor_bytes(here),
     )
 
@@ -133,14 +137,16 @@ def host_memory(
 def _cached(scenario: Scenario, architecture: Architecture, weights_bytes: float) -> Quantity:
     """The files of the checkpoint, mapped while they are read; tables of n-grams lie in them too.
 
+    `weights_bytes`: those of all ranks, on their cards and left to the host.
+
     Source: vllm/model_executor/model_loader/weight_utils.py:safetensors_weights_iterator (0.33.0).
     """
     known = scenario.checkpoint.total_size
     tables = sum(one.rows * (one.row_bytes + one.scale_bytes) for one in architecture.host_tables)
-    size = known or weights_bytes * scenario.parallel.ranks_per_replica + tables
+    size = known or weights_bytes + tables
     source = "vllm/model_executor/model_loader/weight_utils.py:safetensors_weights_iterator (0.33.0)"
     grade = Grade.EXACT if known else Grade.DERIVED
-    return figure("host_cached", int(size), grade=grade, source=source)
+    return figure("host_cached", int(size), scope=Scope.TOTAL, grade=grade, source=source)
 
 
 def _tables(scenario: Scenario, architecture: Architecture, resolved: Resolved) -> Quantity:
