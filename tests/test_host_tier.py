@@ -295,6 +295,30 @@ def test_buffers_of_nixl_on_the_host_are_the_pool_again() -> None:
     assert found.host.bytes_per_engine == 2 * found.cache.num_blocks * found.cache.bytes_per_block
 
 
+@pytest.mark.parametrize(
+    ("settings", "version", "taken_gib"),
+    [({}, "0.11.0", 2 * 32), ({"mem_pool_size_gb": 20}, "0.23.0", 2 * 32), ({"mem_pool_size_gb": "8"}, "0.20.0", 2 * 8),
+     ({"mem_pool_size_gb": [1]}, "0.20.0", 2 * 32)],
+)  # fmt: skip
+def test_the_pool_of_p2p_is_pinned_by_every_rank(
+    settings: dict[str, Any], version: str, taken_gib: int
+) -> None:
+    """vllm/distributed/kv_transfer/kv_connector/v1/p2p/tensor_memory_pool.py: the next power of two, 32 GiB by default;
+    kv_buffer_size, 10**9 bytes by default, is of the card."""
+    said = {
+        "kv_connector": "P2pNcclConnector",
+        "kv_role": "kv_consumer",
+        "kv_connector_extra_config": settings,
+    }
+    asked = {"model": "Qwen/Qwen3-32B", "accelerator": CARD, "tensor_parallel_size": 2, "max_model_len": 8192}
+    found = plan(scenario_from_request({**asked, "engine_version": version, "kv_transfer_config": said}))
+    part = host_part(found)
+    assert part is not None
+    assert part["bytes_per_engine"] == taken_gib * GIB
+    assert part["tokens"] is None
+    assert {one.code: one.params for one in found.notices}["caches-wait-on-card"]["size"] == "0.93 GiB"
+
+
 def test_the_store_of_mooncake_takes_a_segment_and_a_buffer_of_each_rank() -> None:
     said = {"kv_connector": "MooncakeStoreConnector", "kv_role": "kv_both"}
     found = host(model="Qwen/Qwen3-8B", tensor_parallel_size=2, kv_transfer_config=said)

@@ -99,12 +99,21 @@ def _against(arguments: argparse.Namespace, report: dict[str, Any]) -> tuple[dic
 def _for_plan(
     arguments: argparse.Namespace, log: RequestLog, report: dict[str, Any], lines: list[str]
 ) -> None:
-    """What a plan holds of these requests at once, and what it needs for a goal of latency."""
+    """What a plan holds of these requests at once, and what it needs for a goal of latency; of a server for prompts or
+    for answers alone, how many the log's rate needs."""
+    from kvcore.advice.pools import pool_line, pool_need, pool_report
     from kvcore.replay.settings import check_replayed
     from kvcore.workload.capacity import capacity_report, capacity_table, recalled, shared_prefix_tokens
     from kvcore.workload.mix import Mix
 
     planned = _planned(arguments.request)
+    rate, traffic = log.timeline.per_second, log.traffic
+    lengths = traffic.prompts.mean_tokens, traffic.answers.mean_tokens
+    need = None if rate is None or arguments.goal is not None else pool_need(planned, rate, *lengths)
+    if need is not None:
+        report["pool"] = pool_report(need)
+        lines.append(pool_line(need))
+        return
     check_replayed(planned)
     shared = arguments.shared_tokens
     if shared is None:

@@ -15,14 +15,17 @@ from kvcore.host.other_tiers import (
     LMCACHE,
     MOONCAKE_STORE,
     NIXL,
+    P2P,
+    P2P_DEFAULT_BUFFER,
     SIMPLE,
     lmcache_tier,
     mooncake_tier,
     nixl_buffers,
+    p2p_pool,
     simple_tier,
 )
 from kvcore.host.rules import FlagRule, GivenIn, SharedCopies, tier_rules
-from kvcore.host.tier import NATIVE, TIERING, Tier, native_tier
+from kvcore.host.tier import NATIVE, TIERING, Tier, native_tier, whole
 from kvcore.scenario import Scenario
 
 MULTI: Final = "MultiConnector"
@@ -52,6 +55,7 @@ class Connector:
         self.name = found if isinstance(found, str) else ""
         self.settings: Mapping[str, Any] = settings if isinstance(settings, dict) else {}
         self.buffer_device = said.get("kv_buffer_device")
+        self.buffer_size = said.get("kv_buffer_size")
         self.is_elsewhere = bool(said.get("kv_connector_module_path"))
         """Whether a module of another package is named for it."""
 
@@ -133,6 +137,8 @@ def tiers_of(
             return simple_tier(scenario, one.settings, cache)
         if one.name == LMCACHE:
             return lmcache_tier(scenario, cache)
+        if one.name == P2P:
+            return p2p_pool(scenario, one.settings) if tier_rules(resolved.version).p2p_pool else None
         if one.name == MOONCAKE_STORE:
             return mooncake_tier(scenario)
         is_copied = one.name in NIXL and one.buffer_device == "cpu"
@@ -162,6 +168,10 @@ def tier_notices(scenario: Scenario, resolved: Resolved, tiers: tuple[Tier, ...]
                 "offloading-replaces-connector", "kv_transfer_config", connector=_named(scenario, resolved)
             )
     yield from _unknown_connectors(scenario, resolved)
+    if any(tier.connector == P2P for tier in tiers):
+        sizes = (one.buffer_size for one in connectors_of(scenario, resolved) if one.name == P2P)
+        buffer = next(filter(None, map(whole, sizes)), P2P_DEFAULT_BUFFER)
+        yield notice("caches-wait-on-card", "kv_transfer_config", size=gib_text(buffer))
     for tier in tiers:
         taken = tier.taken.value
         if tier.asked_bytes and taken > NOTABLE * tier.asked_bytes:

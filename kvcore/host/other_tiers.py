@@ -30,6 +30,11 @@ SIMPLE: Final = "SimpleCPUOffloadConnector"
 LMCACHE: Final = "LMCacheConnectorV1"
 NIXL: Final = frozenset({"NixlConnector", "NixlPullConnector", "NixlPushConnector"})
 MOONCAKE_STORE: Final = "MooncakeStoreConnector"
+P2P: Final = "P2pNcclConnector"
+P2P_DEFAULT_GIB: Final = 32.0
+"""Source: vllm/distributed/kv_transfer/kv_connector/v1/p2p/p2p_nccl_engine.py: mem_pool_size_gb (0.9.2, 0.23.0)."""
+P2P_DEFAULT_BUFFER: Final = 10**9
+"""Source: vllm/config/kv_transfer.py:KVTransferConfig.kv_buffer_size (0.11.0, 0.20.0)."""
 SIMPLE_DEFAULT_BYTES: Final = 8 * GIB
 """Source: vllm/distributed/kv_transfer/kv_connector/v1/simple_cpu_offload_connector.py (0.19.0, 0.33.0)."""
 MOONCAKE_DEFAULT_BYTES: Final = 4 * GIB
@@ -176,6 +181,24 @@ def nixl_buffers(connector: str, scenario: Scenario, cache: CachePlan) -> Tier:
         source="vllm/distributed/kv_transfer/kv_connector/v1/nixl/base_worker.py:initialize_host_xfer_buffer (0.33.0)",
     )
     return Tier(connector=connector, taken=taken)
+
+
+def p2p_pool(scenario: Scenario, settings: Mapping[str, Any]) -> Tier:
+    """Every rank pins a pool for the caches that its card has no room for: the next power of two of its size.
+
+    Source: vllm/distributed/kv_transfer/kv_connector/v1/p2p/tensor_memory_pool.py:TensorMemoryPool (0.11.0,
+    0.23.0)._round_to_power_of_two.
+    """
+    asked = int(_number(str(settings.get("mem_pool_size_gb", P2P_DEFAULT_GIB)), P2P_DEFAULT_GIB) * GIB)
+    ranks = scenario.parallel.ranks_per_replica
+    taken = of_the_host(
+        "host_buffers",
+        region_bytes,
+        given("ranks", ranks),
+        given("pool_bytes", power_of_two(asked), Unit.BYTES),
+        source="vllm/distributed/kv_transfer/kv_connector/v1/p2p/tensor_memory_pool.py:TensorMemoryPool (0.23.0)",
+    )
+    return Tier(connector=P2P, taken=taken, asked_bytes=asked * ranks)
 
 
 def mooncake_tier(scenario: Scenario) -> Tier:

@@ -79,6 +79,8 @@ class TierRules(Record, frozen=True, kw_only=True):
     """The refusal says what for."""
     bounds_rounding: bool
     """torch can be told above which size a pinned tensor is not rounded."""
+    p2p_pool: bool
+    """P2pNcclConnector is there, whose ranks pin a pool each."""
     lmcache_server: bool
     """`--kv-offloading-backend lmcache` leaves the tier to a server of its own."""
 
