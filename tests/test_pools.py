@@ -70,7 +70,10 @@ def test_a_card_without_known_speed_has_no_number_of_replicas() -> None:
 
 def test_the_command_line_says_it_of_a_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log, asked = tmp_path / "log.jsonl", tmp_path / "prefill.json"
-    rows = [{"timestamp": at * 25, "input_length": 4000, "output_length": 300} for at in range(401)]
+    rows = [
+        {"timestamp": 1_760_000_000 + at / 40, "input_length": 4000, "output_length": 300}
+        for at in range(401)
+    ]
     log.write_text("\n".join(json.dumps(row) for row in rows), "utf-8")
     asked.write_text(json.dumps(request("kv_producer")), "utf-8")
     assert main(["workload", str(log), "--request", str(asked), "--json"]) == 0
