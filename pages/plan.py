@@ -77,5 +77,5 @@ with left:
         "concurrency",
         t("Requests that fit at once, by context length and tensor parallel size"),
     )
-    st.html(drawings.caption(notes.curve_caption(curves, t)))
+    st.html(drawings.caption(notes.curve_caption(curves, plan.resolved.engine, t)))
     groups.ways(t)

@@ -302,7 +302,15 @@ def split_name(parallel: Parallel) -> str:
 def seats_note(variant: Variant, t: Words) -> str:
     """How many requests run at once where `max_num_seqs` admits fewer than fit in the KV cache; "" elsewhere."""
     seats = waiting_seats(variant.plan) if variant.plan is not None and variant.starts else None
-    return "" if seats is None else t("max_num_seqs runs {seats}", seats=count(seats))
+    return (
+        ""
+        if seats is None or variant.plan is None
+        else t(
+            "{limit} runs {seats}",
+            limit=variant.plan.resolved.engine.called("max_num_seqs"),
+            seats=count(seats),
+        )
+    )
 
 
 def limit_note(variant: Variant, t: Words) -> str:

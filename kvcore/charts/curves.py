@@ -77,12 +77,30 @@ def concurrency_chart(plan: Plan, curves: Sequence[ConcurrencyCurve], t: Words) 
     limit = plan.resolved.derived_max_model_len
     shows_limit = left < limit < right
     seats_end = limit if shows_limit and limit > right / 8 else right
+    limit_name = plan.resolved.engine.called("max_num_seqs")
     seats_place = (left, "left", 6) if covers_seats else (seats_end, "right", -4)
     notes += [
-        _note(left, 0.9, t("OOM at start: not even one request fits"), "left", "top", 6, -2)
+        _note(
+            left,
+            0.9,
+            (
+                t("not even one request of that length fits")
+                if plan.resolved.engine.starts_without_room
+                else t("OOM at start: not even one request fits")
+            ),
+            "left",
+            "top",
+            6,
+            -2,
+        )
         | draw.grounded(draw.WARNING_GROUND, draw.WARNING_TEXT),
         _note(
-            seats_place[0], seats, f"max_num_seqs {count(seats)}", seats_place[1], "bottom", seats_place[2]
+            seats_place[0],
+            seats,
+            f"{limit_name} {count(seats)}",
+            seats_place[1],
+            "bottom",
+            seats_place[2],
         ),
     ]
     shapes = [

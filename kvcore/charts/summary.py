@@ -173,8 +173,12 @@ def requests_words(plan: Plan, t: Words) -> str:
     held = plan.cache.max_concurrency if plan.cache is not None else 0.0
     seats, whole = waiting_seats(plan), whole_requests(held)
     what = "seats" if seats is not None else "one" if whole == 1 else "many"
+    engine = plan.resolved.engine
+    if seats is None and "max_concurrency" not in engine.facts.log.figures:
+        what += "_by_pool"
     requests = t(
         LABELS["requests"][what],
+        limit=engine.called("max_num_seqs"),
         requests=count(whole if seats is None else seats),
         tokens=count(plan.resolved.max_model_len),
         printed=concurrency_text(held),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any, Final
 
 from msgspec import Struct
@@ -28,11 +29,14 @@ from kvcore.scenario import (
     value_of,
     without_state_flags,
 )
+from kvcore.wire.fields import read_object
 from kvcore.wire.link import catalogue_card, with_memory
 from kvcore.wire.request import read_fields, with_surroundings
 
 _OBJECTS: Final = ("mm_processor_kwargs", "surroundings")
 """Objects whose fields have controls of their own."""
+OWN: Final = "server_args"
+"""The field of a request with arguments that the engine alone has."""
 _MEASURED = frozenset(f"measured.{part}" for part in MEASURED_FIELDS)
 
 
@@ -75,10 +79,16 @@ def _changed(scenario: Scenario, field: str, value: object) -> Scenario:
         return _with_inner(scenario, head, key, value)
     if head == ADDITIONAL and key:
         return with_key(scenario, field, value)
+    if head == OWN and key:
+        said = json.loads(scenario.server_args) if scenario.server_args else {}
+        said = {name: one for name, one in (said | {key: value}).items() if one is not None}
+        return replace(scenario, server_args=read_object(said, OWN))
     changes: dict[str, Any] = {field: value}
     if field == "max_cudagraph_capture_size":
         # A list with another maximum stops the start: the later setting counts.
         changes["cudagraph_capture_sizes"] = None
+    if field == "engine" and value != scenario.engine:
+        changes[OWN] = None
     if field == "engine" and not find_engine(str(value)).knows(scenario.engine_version):
         changes["engine_version"] = None
     if field in PARALLEL:

@@ -17,6 +17,7 @@ from kvcore.base.quantity import Quantity
 from kvcore.catalogue.accelerators import Accelerator
 from kvcore.engine.cards import CardView, dotted
 from kvcore.engine.facts import EngineFacts
+from kvcore.engine.names import OwnArgument, OwnName
 from kvcore.engine.overheads import Budget, GraphApi, MemoryVariables
 from kvcore.engine.rank_memory import RankMemory
 from kvcore.engine.records import (
@@ -236,6 +237,26 @@ class Engine(ABC):
     def field_of(self, name: str) -> str:
         """The field of a request that an argument sets, which the engine's log names `name`; `name` where none does."""
         return name
+
+    starts_without_room: ClassVar[bool] = False
+    """A context longer than the pool starts all the same; a request of that length is refused when it comes."""
+
+    def own_name(self, field: str) -> OwnName | None:
+        """What the engine calls the setting of a field; None where it is called as in the registry of flags."""
+        return None
+
+    def called(self, field: str) -> str:
+        """The name of a setting in a sentence."""
+        own = self.own_name(field)
+        return field if own is None else own.spelling.lstrip("-").replace("-", "_")
+
+    def lacks(self, field: str) -> bool:
+        """Whether the engine has no setting of that field."""
+        return False
+
+    def own_controls(self, scenario: Scenario) -> tuple[OwnArgument, ...]:
+        """Arguments of its own that a page sets for this scenario."""
+        return ()
 
     def fields_of_command(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Arguments of a command, by the engine's own names, as fields of a request; those without are left out.

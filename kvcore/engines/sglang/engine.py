@@ -10,16 +10,20 @@ from msgspec.structs import replace
 from packaging.version import Version
 
 from kvcore import catalogue
-from kvcore.base.errors import EngineRefusalError
+from kvcore.base.errors import EngineRefusalError, KvPlannerError
 from kvcore.base.quantity import Grade, Quantity
 from kvcore.catalogue.accelerators import Accelerator
 from kvcore.engine.cards import CardView
 from kvcore.engine.facts import EngineFacts
+from kvcore.engine.names import OwnArgument, OwnName
 from kvcore.engine.protocol import Resolved, Setting
 from kvcore.engine.rank_memory import RankMemory
 from kvcore.engine.records import Release
+from kvcore.engines.sglang.controls import NAMES, arguments_of
 from kvcore.engines.sglang.figures import PoolPlan, no_pool, pool_plan
 from kvcore.engines.sglang.flags import (
+    NOT_OFFERED,
+    OF_OTHERS,
     SHARED,
     SHORT,
     adopted,
@@ -29,6 +33,7 @@ from kvcore.engines.sglang.flags import (
     machine_flags,
 )
 from kvcore.engines.sglang.memory import static_memory
+from kvcore.engines.sglang.shapes import shape_of
 from kvcore.engines.sglang.start import Start, own_release
 from kvcore.engines.sglang.states import GIB
 from kvcore.engines.sglang.tables import FACTS, own_releases
@@ -54,6 +59,7 @@ class SglangEngine(VllmEngine):
     name: ClassVar[str] = "sglang"
     follows_vllm: ClassVar[bool] = False
     checks_weight_shapes: ClassVar[bool] = False
+    starts_without_room: ClassVar[bool] = True
 
     @property
     def facts(self) -> EngineFacts:
@@ -88,6 +94,19 @@ class SglangEngine(VllmEngine):
 
     def field_of(self, name: str) -> str:
         return "model" if name == "model_path" else SHARED.get(SHORT.get(name, name), name)
+
+    def own_name(self, field: str) -> OwnName | None:
+        return NAMES.get(field)
+
+    def lacks(self, field: str) -> bool:
+        return field.partition(".")[0] in (*OF_OTHERS, *NOT_OFFERED)
+
+    def own_controls(self, scenario: Scenario) -> tuple[OwnArgument, ...]:
+        own, _ = own_release(own_releases(), scenario.engine_version)
+        try:
+            return arguments_of(shape_of(scenario.config, own))
+        except KvPlannerError:
+            return ()
 
     def fields_of_command(self, given: Mapping[str, Any]) -> dict[str, Any]:
         return fields_of_command(given)

@@ -67,6 +67,8 @@ OF_OTHERS: Final = (
     "kv_offloading_backend", "lmcache_version", "additional_config",
 )  # fmt: skip
 """Fields that set arguments which other engines alone have."""
+NOT_OFFERED: Final = ("runner",)
+"""Fields that it takes from a request, and has no argument of that kind for."""
 READ: Final = frozenset(
     {
         "attention_backend", "prefill_attention_backend", "decode_attention_backend", "dsa_decode_backend",

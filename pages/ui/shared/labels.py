@@ -10,6 +10,7 @@ import streamlit as st
 
 from kvcore.base.errors import KvPlannerError
 from kvcore.base.words import Words, listed, sentences
+from kvcore.engine.protocol import Engine
 from kvcore.flags import Flag, explained
 
 _WORD: Final = re.compile(r"[A-Za-z0-9]+([_.-][A-Za-z0-9]+)*")
@@ -37,8 +38,14 @@ def code(error: KvPlannerError) -> None:
     st.caption(f":small[{' '.join(names)}]")
 
 
-def help_of(flag: Flag, t: Words) -> str | None:
-    """The help of a control: the flag in the engine's spelling, and its meaning.
+def label_of(flag: Flag, t: Words, engine: Engine | None = None) -> str:
+    """The label of a control, as `engine` names what it sets."""
+    own = None if engine is None else engine.own_name(flag.name)
+    return t(own.label) if own is not None and own.label else t(flag.label)
+
+
+def help_of(flag: Flag, t: Words, engine: Engine | None = None) -> str | None:
+    """The help of a control: the flag in the spelling of `engine`, and its meaning.
 
     Example:
         >>> from kvcore.base.words import Language, words
@@ -46,6 +53,10 @@ def help_of(flag: Flag, t: Words) -> str | None:
         >>> help_of(FLAGS["block_size"], words(Language.ENGLISH))
         '`--block-size`: Tokens in one block of the KV cache.'
     """
+    own = None if engine is None else engine.own_name(flag.name)
+    if own is not None:
+        said = t(own.help) if own.help else sentences(t, map(t, explained(flag)[:1]))
+        return t("`{flag}`: {meaning}", flag=own.spelling, meaning=said) if said else f"`{own.spelling}`"
     said = sentences(t, map(t, explained(flag)))
     if not flag.cli or said.startswith("`"):
         return said or None

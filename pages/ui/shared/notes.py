@@ -22,6 +22,7 @@ from kvcore.charts import summary
 from kvcore.charts.comparison import ORIGIN_LABELS
 from kvcore.charts.summary import Outcome, Sentence, accepted_label
 from kvcore.controls.in_force import settings_in_force
+from kvcore.engine.protocol import Engine
 from kvcore.evidence.calibration import fields_by_origin
 from kvcore.planning import Plan
 from kvcore.scenario import Measured, Origin, Scenario
@@ -333,10 +334,17 @@ def notices(found: Sequence[Notice], t: Words) -> None:
                 st.text(f"{t.error(notice)}\n→ {t.next_step(notice)}")
 
 
-def curve_caption(curves: Sequence[ConcurrencyCurve], t: Words) -> str:
+def curve_caption(curves: Sequence[ConcurrencyCurve], engine: Engine, t: Words) -> str:
     """How to read the zones, and which sizes have no line."""
     lines = [
         t(
+            "Below 1 the engine starts all the same, and refuses a request of that length when it comes. Above it, "
+            "requests beyond the line wait or are retracted; beyond {limit} they always wait. The band is the 80 % "
+            "interval of the fitted parts.",
+            limit=engine.called("max_num_seqs"),
+        )
+        if engine.starts_without_room
+        else t(
             "Below 1 the engine stops at start. Above it, requests beyond the line wait or are preempted; beyond "
             "max_num_seqs they always wait. The band is the 80 % interval of the fitted parts."
         )

@@ -22,7 +22,7 @@ from kvcore.scenario import AUTO, value_of
 from pages.ui.shared import elements, labels, net, numbers, problems, state
 from pages.ui.shared.elements import fold, pair
 from pages.ui.shared.state import seed, set_field
-from pages.ui.sidebar import additional_controls, command_source, limit_controls, pickers
+from pages.ui.sidebar import additional_controls, command_source, limit_controls, own_controls, pickers
 
 
 def scenario(planned: Plan | KvPlannerError, t: Words) -> None:
@@ -44,6 +44,14 @@ def scenario(planned: Plan | KvPlannerError, t: Words) -> None:
     if is_opened:
         with box:
             _more(plan, t)
+
+
+def _label(flag: Flag, t: Words) -> str:
+    return labels.label_of(flag, t, engine_of(state.scenario()))
+
+
+def _help(flag: Flag, t: Words) -> str | None:
+    return labels.help_of(flag, t, engine_of(state.scenario()))
 
 
 def _start(t: Words) -> None:
@@ -82,12 +90,12 @@ def _dtype(t: Words) -> None:
     marked = {name: t("{value} (refused here)", value=name) for name in refused}
     key = seed(flag.name, now)
     st.select_slider(
-        t(flag.label),
+        _label(flag, t),
         offers.DTYPES,
         value=now,
         format_func=lambda name: marked.get(name, name),
         key=key,
-        help=labels.help_of(flag, t),
+        help=_help(flag, t),
         on_change=net.taking(key, partial(set_field, flag.name), offers.DTYPES),
     )
     problems.next_to_control(flag.name, t)
@@ -99,7 +107,7 @@ def _slider(flag: Flag, options: Sequence[Any], now: Any, t: Words) -> None:
     """The slider beside a field of the same name."""
     key = seed(f"{flag.name}.slider", now)
     st.select_slider(
-        t("{label} (slider)", label=t(flag.label)),
+        t("{label} (slider)", label=_label(flag, t)),
         options,
         value=now,
         key=key,
@@ -125,13 +133,13 @@ def _weight_precision(t: Words) -> None:
 def _segmented(name: str, options: Sequence[Any], now: Any, t: Words, values: Mapping[Any, Any] = {}) -> None:
     key = seed(name, now)
     st.segmented_control(
-        t(FLAGS[name].label),
+        _label(FLAGS[name], t),
         options,
         default=now,
         key=key,
         required=True,
         format_func=labels.plain,
-        help=labels.help_of(FLAGS[name], t),
+        help=_help(FLAGS[name], t),
         on_change=net.taking(key, lambda value: set_field(name, values.get(value, value)), options),
     )
     problems.next_to_control(name, t)
@@ -163,6 +171,7 @@ def _more(plan: Plan | None, t: Words) -> None:
             else:
                 _by_kind(fields[name], plan, t)
     additional_controls.keys(lambda flag: _is_of_use(flag, plan), lambda flag: _by_kind(flag, plan, t), t)
+    own_controls.show(t)
     _measured(plan, t)
 
 
@@ -190,6 +199,8 @@ def _measured(plan: Plan | None, t: Words) -> None:
 
 def _is_of_use(flag: Flag, plan: Plan | None) -> bool:
     scenario = state.scenario()
+    if engine_of(scenario).lacks(flag.name):
+        return False
     if flag.shown is Shown.RECURRENT:
         return offers.keeps_recurrent_states(scenario)
     if flag.shown is Shown.RESTART:
@@ -235,7 +246,7 @@ def _number(flag: Flag, now: float | None, placeholder: str, t: Words) -> None:
     """A number box with the bounds of the request; empty where the engine chooses."""
     numbers.box(
         st,
-        t(flag.label),
+        _label(flag, t),
         numbers.Limits(*flag.bounds, is_whole=flag.kind is Kind.INTEGER),
         now,
         t,
@@ -243,7 +254,7 @@ def _number(flag: Flag, now: float | None, placeholder: str, t: Words) -> None:
         take=partial(set_field, flag.name),
         is_optional=flag.default is None,
         placeholder=placeholder,
-        help=labels.help_of(flag, t),
+        help=_help(flag, t),
     )
     problems.next_to_control(flag.name, t)
 
@@ -251,12 +262,12 @@ def _number(flag: Flag, now: float | None, placeholder: str, t: Words) -> None:
 def _text(flag: Flag, now: str, t: Words) -> None:
     key = seed(flag.name, now)
     st.text_input(
-        t(flag.label),
+        _label(flag, t),
         value=now,
         max_chars=flag.characters,
         key=key,
         placeholder=t(CASES[UNKNOWN]),
-        help=labels.help_of(flag, t),
+        help=_help(flag, t),
         on_change=net.taking(key, lambda text: set_field(flag.name, text.strip() or None)),
     )
     problems.next_to_control(flag.name, t)
@@ -264,10 +275,10 @@ def _text(flag: Flag, now: str, t: Words) -> None:
 
 def _switch(flag: Flag, now: bool, t: Words) -> None:
     st.toggle(
-        t(flag.label),
+        _label(flag, t),
         value=now,
         key=seed(flag.name, now),
-        help=labels.help_of(flag, t),
+        help=_help(flag, t),
         on_change=net.taking(flag.name, partial(set_field, flag.name)),
     )
     problems.next_to_control(flag.name, t)
@@ -289,12 +300,12 @@ def _select(
     key = seed(f"{name}{suffix}", now)
     shown = tuple(options) if now in options else (now, *options)
     st.selectbox(
-        label or t(FLAGS[name].label),
+        label or _label(FLAGS[name], t),
         shown,
         index=shown.index(now),
         key=key,
         format_func=lambda value: names.get(value, value),
-        help=help_text or labels.help_of(FLAGS[name], t),
+        help=help_text or _help(FLAGS[name], t),
         on_change=net.taking(key, lambda value: set_field(name, values.get(value, value)), shown),
     )
     problems.next_to_control(name, t)

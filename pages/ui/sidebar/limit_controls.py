@@ -13,6 +13,8 @@ import streamlit as st
 from kvcore.base.numbers import count, short_tokens
 from kvcore.base.words import Words
 from kvcore.controls import offers
+from kvcore.engine.protocol import Engine
+from kvcore.engines.registry import engine_of
 from kvcore.flags import FLAGS
 from kvcore.planning import Plan
 from kvcore.scenario import AUTO, CudagraphMode
@@ -26,18 +28,22 @@ REFUSED = "refused_entry"
 SHOWN_CHARACTERS = 24
 
 
+def _engine() -> Engine:
+    return engine_of(state.scenario())
+
+
 def context_length(plan: Plan | None, t: Words) -> None:
     """Any length that `--max-model-len` takes, as the engine reads it."""
     asked = state.scenario().max_model_len or -1
     now = plan.resolved.max_model_len if plan is not None else asked if asked > 0 else 8192
     limit = plan.resolved.derived_max_model_len if plan is not None else max(now, 32768)
-    label = t(FLAGS[LENGTH].label)
+    label = labels.label_of(FLAGS[LENGTH], t, _engine())
     with pair(LENGTH):
         st.text_input(
             label,
             value=str(now),
             key=seed(LENGTH, str(now)),
-            help=labels.help_of(FLAGS[LENGTH], t),
+            help=labels.help_of(FLAGS[LENGTH], t, _engine()),
             on_change=_take_length,
         )
         given = _refused(LENGTH)
@@ -69,7 +75,7 @@ def utilization(plan: Plan | None, t: Words) -> None:
         plan.resolved.gpu_memory_utilization if plan is not None else state.scenario().gpu_memory_utilization
     )
     now = offers.default_utilization(state.scenario()) if now is None else now
-    label = t(FLAGS[SHARE].label)
+    label = labels.label_of(FLAGS[SHARE], t, _engine())
     with pair(SHARE):
         numbers.box(
             st,
@@ -80,7 +86,7 @@ def utilization(plan: Plan | None, t: Words) -> None:
             key=SHARE,
             take=partial(set_field, SHARE),
             step=0.01,
-            help=labels.help_of(FLAGS[SHARE], t),
+            help=labels.help_of(FLAGS[SHARE], t, _engine()),
         )
         shown = min(max(round(now, 2), LOWEST_SLIDER_SHARE), HIGHEST_SLIDER_SHARE)
         st.slider(
@@ -138,7 +144,7 @@ def largest_graph(plan: Plan | None, t: Words) -> None:
     sizes = plan.resolved.cudagraph_capture_sizes if plan is not None else ()
     numbers.box(
         st,
-        t(FLAGS[LARGEST].label),
+        labels.label_of(FLAGS[LARGEST], t, _engine()),
         numbers.Limits(*FLAGS[LARGEST].bounds),
         scenario.max_cudagraph_capture_size,
         t,
@@ -147,7 +153,7 @@ def largest_graph(plan: Plan | None, t: Words) -> None:
         is_optional=True,
         placeholder=t("{value} by default", value=count(sizes[-1])) if sizes and listed is None else "",
         disabled=scenario.enforce_eager,
-        help=t(FLAGS[LARGEST].help),
+        help=labels.help_of(FLAGS[LARGEST], t, _engine()),
     )
     if listed is not None and not scenario.enforce_eager:
         shown = ", ".join(map(str, listed[:LISTED_SIZES])) + (", …" if len(listed) > LISTED_SIZES else "")
@@ -164,7 +170,7 @@ def graph_mode(plan: Plan | None, t: Words) -> None:
     key = seed(MODE, now)
     used = plan.resolved.cudagraph_mode if plan is not None else "-"
     st.selectbox(
-        t(FLAGS[MODE].label),
+        labels.label_of(FLAGS[MODE], t, _engine()),
         options,
         index=options.index(now),
         key=key,
