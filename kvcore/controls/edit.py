@@ -87,7 +87,7 @@ def _changed(scenario: Scenario, field: str, value: object) -> Scenario:
     if field == "max_cudagraph_capture_size":
         # A list with another maximum stops the start: the later setting counts.
         changes["cudagraph_capture_sizes"] = None
-    if field == "engine" and value != scenario.engine:
+    if field == "engine" and find_engine(str(value)) is not find_engine(scenario.engine):
         changes[OWN] = None
     if field == "engine" and not find_engine(str(value)).knows(scenario.engine_version):
         changes["engine_version"] = None
