@@ -13,6 +13,10 @@ def test_sql_to_take_away_has_the_names_that_were_typed_and_its_answer_is_a_log(
     app.text_input(key="workload.sql.requests").set_value("public.LiteLLM_SpendLogs")
     app.selectbox(key="workload.sql.dialect").set_value("trino").run()
     assert take_away("trino", "public.LiteLLM_SpendLogs") in [code.value for code in checked(app).code]
+    app.text_input(key="workload.sql.status").set_value("http_status").run()
+    query = take_away("trino", "public.LiteLLM_SpendLogs", status="http_status")
+    assert query in [code.value for code in checked(app).code]
+    assert '"http_status"' in query
     app.text_input(key="workload.sql.requests").set_value("a\\b").run()
     assert "is no name" in seen(checked(app))
     answer = b"prompt,answer,requests\n900,80,99\n2000,300,1\n-1,-1,7\n"

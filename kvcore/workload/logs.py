@@ -134,6 +134,10 @@ def counted_apart(
     columns: tuple[tuple[str, str], ...] = (),
     look: Look = lambda taken: None,
     cpu_seconds: int = CPU_SECONDS,
+    *,
+    only: tuple[tuple[str, str], ...] = (),
+    since: float | None = None,
+    until: float | None = None,
 ) -> RequestLog:
     """Lengths of a log whose texts are counted by a tokenizer.json, in a process of its own.
 
@@ -146,7 +150,7 @@ def counted_apart(
         raise WorkloadError("input-too-large", field="tokenizer", limit=f"{MAX_TOKENIZER_BYTES >> 20} MiB")
     if sum(map(len, files)) > MAX_LOG_BYTES:
         raise WorkloadError("request-log-too-large", limit=f"{MAX_LOG_BYTES >> 20} MiB")
-    reading = Reading(columns=columns, max_bytes=MAX_LOG_BYTES)
+    reading = Reading(columns=columns, only=only, since=since, until=until, max_bytes=MAX_LOG_BYTES)
     with _place():
         parts = _parts(files, reading, cpu_seconds, MEMORY_BYTES, tokenizer)
         end = _exchange(parts, look, cpu_seconds)

@@ -14,7 +14,7 @@ from kvcore.workload.logs import counted_apart
 from kvcore.workload.requests import MAX_LOG_BYTES
 from kvcore.workload.texts import MAX_TOKENIZER_BYTES
 from pages.ui.shared import labels, net, notes
-from pages.ui.workload import source
+from pages.ui.workload import part, source
 
 UPLOADS, READ, ERROR = "workload.tokenizer.uploads", "workload.tokenizer.read", "workload.tokenizer.error"
 LONGEST_NAME = 80
@@ -77,12 +77,13 @@ def _count(tokenizer: Any, logs: Sequence[Any], read: tuple[str, ...], t: Words)
         if total > MAX_LOG_BYTES:
             raise WorkloadError("request-log-too-large", limit=f"{MAX_LOG_BYTES >> 20} MiB")
         files = [upload.getvalue() for upload in logs]
-        log = counted_apart(tokenizer.getvalue(), files, source.columns_by_hand(), look)
+        wanted = part.asked()
+        log = counted_apart(tokenizer.getvalue(), files, source.columns_by_hand(), look, **wanted._asdict())
     except WorkloadError as error:
         st.session_state[ERROR], st.session_state[READ] = error, read
     else:
         names = ", ".join(upload.name for upload in logs)
-        source.keep(names, log, tokenizer.name[:LONGEST_NAME])
+        source.keep(names + wanted.named, log, tokenizer.name[:LONGEST_NAME])
         source.let_go([tokenizer, *logs])
         _forget()
     st.rerun()

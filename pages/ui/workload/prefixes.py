@@ -18,6 +18,7 @@ from kvcore.workload.opening import is_parquet
 from kvcore.workload.prefixes import PrefixCounter, PrefixReport
 from kvcore.workload.requests import Reading
 from pages.ui.shared import elements
+from pages.ui.workload.part import Part
 
 SAMPLE_BYTES: Final = 4 << 20
 """Of each file; texts are read more slowly than counts."""
@@ -25,7 +26,7 @@ SAMPLE_LINES: Final = 4000
 SHOWN: Final = 5
 
 
-def sampled(uploads: Sequence[Any]) -> PrefixReport | None:
+def sampled(uploads: Sequence[Any], wanted: Part) -> PrefixReport | None:
     """The report of the beginning of these files; None where no difference costs a hit, or there are no texts."""
     counter = PrefixCounter()
     for upload in uploads:
@@ -33,7 +34,7 @@ def sampled(uploads: Sequence[Any]) -> PrefixReport | None:
             continue
         upload.seek(0)
         try:
-            read_request_log(_head(upload), reading=Reading(prefixes=counter))
+            read_request_log(_head(upload), reading=Reading(prefixes=counter, **wanted._asdict()))
         except WorkloadError:  # the reader of the whole log says what is wrong with it
             continue
     found = counter.report()

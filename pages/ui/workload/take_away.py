@@ -26,7 +26,7 @@ def query(t: Words) -> None:
                 "by the lengths of prompt and answer, each rounded up by at most 1/64; no text leaves the database."
             )
         )
-        grid = st.grid(4, min_column_width=150)
+        grid = st.grid(5, min_column_width=130)
         dialect: str = grid.selectbox(
             t("Database"), list(NAMES), format_func=NAMES.__getitem__, key=f"{KEY}.dialect"
         )
@@ -36,13 +36,21 @@ def query(t: Words) -> None:
             (t("Tokens of the prompt"), "prompt_tokens"),
             (t("Tokens of the answer"), "completion_tokens"),
         )
-        names = [
+        table, prompt, answer = [
             grid.text_input(label, usual, disabled=known, key=f"{KEY}.{usual}") or ""
             for label, usual in asked
         ]
+        status = grid.text_input(
+            t("Status"), disabled=known, key=f"{KEY}.status", placeholder="status",
+            help=t("The column by which failed requests are left out; empty where the table has none."),
+        )  # fmt: skip
         if dialect == "snowflake":
             st.caption(t("Snowflake keeps names that were never quoted in capitals: write them so."))
         try:
-            st.code(take_away(dialect, *([] if known else names)), language="sql", height=HEIGHT)
+            st.code(
+                take_away(dialect) if known else take_away(dialect, table, prompt, answer, status or None),
+                language="sql",
+                height=HEIGHT,
+            )
         except WorkloadError as error:
             notes.problem(t("This query cannot be written"), error, t)

@@ -23,7 +23,7 @@ from kvcore.workload.prometheus import read_metrics
 from kvcore.workload.requests import MAX_LOG_BYTES, Reading, tables
 from kvcore.workload.traffic import Percentiles, typed_quantiles
 from pages.ui.shared import elements, labels, net, notes, numbers
-from pages.ui.workload import by_tokenizer, prefixes, take_away
+from pages.ui.workload import by_tokenizer, part, prefixes, take_away
 from pages.ui.workload import source as workload_source
 
 SAMPLES = Path(__file__).parents[1] / "samples"
@@ -95,6 +95,7 @@ def _upload(t: Words) -> None:
         else:
             notes.problem(t("This log cannot be read"), error, t)
             st.text("\n".join(upload.name for upload in uploads))
+    part.ask(t)
     with st.expander(t("Formats that are read"), icon=":material/description:"):
         _formats(t)
 
@@ -186,13 +187,16 @@ def _read(uploads: Sequence[Any], t: Words) -> None:
     try:
         if total > MAX_LOG_BYTES:
             raise WorkloadError("request-log-too-large", limit=f"{MAX_LOG_BYTES >> 20} MiB")
-        log = read_request_logs(uploads, progress, Reading(columns=workload_source.columns_by_hand()))
+        wanted = part.asked()
+        log = read_request_logs(
+            uploads, progress, Reading(columns=workload_source.columns_by_hand(), **wanted._asdict())
+        )
     except WorkloadError as error:
         st.session_state[ERROR] = error
     else:
         st.session_state.pop(ERROR, None)
         names = ", ".join(upload.name for upload in uploads)
-        workload_source.keep(names, log, prefixes=prefixes.sampled(uploads))
+        workload_source.keep(names + wanted.named, log, prefixes=prefixes.sampled(uploads, wanted))
         workload_source.let_go(uploads)
         _forget_uploads()
     st.session_state[READ] = _asked(uploads)
@@ -201,7 +205,11 @@ def _read(uploads: Sequence[Any], t: Words) -> None:
 
 def _asked(uploads: Sequence[Any]) -> tuple[str, ...]:
     """The identity of the files of one reading."""
-    return (*(one.file_id for one in uploads), str(workload_source.columns_by_hand()))
+    return (
+        *(one.file_id for one in uploads),
+        str(workload_source.columns_by_hand()),
+        str(st.session_state.get(part.KEPT)),
+    )
 
 
 @net.callback
@@ -235,11 +243,11 @@ def _open_sample(name: str, label: str) -> None:
 
 
 def _percentiles(t: Words) -> None:
-    for part, label in (("prompt", t("Prompt, in tokens")), ("answer", t("Answer, in tokens"))):
+    for which, label in (("prompt", t("Prompt, in tokens")), ("answer", t("Answer, in tokens"))):
         st.caption(label)
         grid = st.grid(3, min_column_width=80)
-        for name, default in zip(PERCENTILE_NAMES, TYPED[part], strict=True):
-            numbers.of_session(grid.cell(), name, LENGTHS, f"workload.{part}.{name}", default, t)
+        for name, default in zip(PERCENTILE_NAMES, TYPED[which], strict=True):
+            numbers.of_session(grid.cell(), name, LENGTHS, f"workload.{which}.{name}", default, t)
     numbers.of_session(
         st,
         t("max_tokens that clients send (0: none)"),
@@ -433,6 +441,13 @@ def _read_lines(kept: workload_source.KeptLog, t: Words) -> tuple[list[str], lis
     if log.failed:
         lines.append(
             t("Requests that failed, in none of the figures: {requests}.", requests=count(log.failed))
+        )
+    if log.not_asked:
+        lines.append(
+            t(
+                "Requests that were not asked for, in none of the figures: {requests}.",
+                requests=count(log.not_asked),
+            )
         )
     if log.other_kinds:
         lines.append(
