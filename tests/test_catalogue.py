@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from kvcore import catalogue
 from kvcore.base.errors import CatalogueError
 from kvcore.base.quantity import Grade
-from kvcore.base.units import gib
+from kvcore.base.units import GIB, gib
 from kvcore.base.words import Language, words
 from kvcore.catalogue.accelerators import Accelerator, Interconnect, Vendor, read_accelerators
 from kvcore.catalogue.models import (
@@ -28,6 +28,7 @@ from kvcore.catalogue.models import (
 from kvcore.model.config import ModelConfig
 from kvcore.planning import plan
 from kvcore.scenario import Measured, Scenario, SpeculativeConfig
+from kvcore.wire.request import scenario_from_request
 from tools.catalogue_entry import UNUSED_KEYS, entry_text, fold, patterns_of
 
 CARD = """
@@ -537,3 +538,36 @@ class TestNemotron3:
 def test_markup_does_not_become_part_of_a_name() -> None:
     card = catalogue.accelerator_from_facts(64.0, "other", "DCU [x](http://a.b) **K100** <b>:red[64GB]")
     assert card.name == "DCU x (http //a.b) K100 b red 64GB"
+
+
+@pytest.mark.parametrize("card", ["H200-MIG-35GB", "H200-MIG-71GB", "B200-MIG-90GB"])
+def test_a_slice_has_the_defaults_of_the_smallest_cards(card: str) -> None:
+    """github.com/vllm-project/vllm/issues/55381: 2,048 and 256, where the card itself has 8,192 and 1,024."""
+    for accelerator, batch in ((card, (2048, 256)), ("H200-141GB", (8192, 1024))):
+        asked = {
+            "model": "Qwen/Qwen3-8B",
+            "accelerator": accelerator,
+            "engine_version": "0.33.0",
+            "max_model_len": 8192,
+        }
+        found = plan(scenario_from_request(asked)).resolved
+        assert (found.max_num_batched_tokens, found.max_num_seqs) == batch
+
+
+def test_a_limit_of_hami_is_a_card_of_its_own() -> None:
+    """github.com/vllm-project/vllm/issues/40937: 23.56 GiB are all that torch sees, of which utilization is a share."""
+    card = {
+        "memory_gib": 23.56,
+        "vendor": "nvidia",
+        "name": "NVIDIA GeForce RTX 3090",
+        "compute_capability": [8, 6],
+    }
+    asked = {
+        "model": "Qwen/Qwen3-8B",
+        "accelerator": card,
+        "gpu_memory_utilization": 0.9,
+        "max_model_len": 8192,
+    }
+    memory = plan(scenario_from_request(asked)).memory
+    assert memory is not None
+    assert memory.budget.value == pytest.approx(0.9 * 23.56 * GIB, rel=1e-9)

@@ -125,8 +125,14 @@ def dotted(capability: tuple[int, ...]) -> str:
 
 
 def card_view(accelerator: Accelerator, is_assumed: bool, served_by: str) -> CardView:
-    """The view of `accelerator`; `served_by` is the engine that serves on it where a request names none."""
-    memory = accelerator.memory_gib
+    """The view of `accelerator`; `served_by` is the engine that serves on it where a request names none.
+
+    The driver tells a container on a MIG slice no memory at all, which counts as a small card.
+
+    Source: vllm/engine/arg_utils.py:EngineArgs.get_batch_defaults (0.33.0); github.com/vllm-project/vllm/issues/55381.
+    """
+    is_slice = accelerator.is_part and accelerator.vendor is Vendor.NVIDIA
+    memory = 0.0 if is_slice else accelerator.memory_gib
     big = MemoryTier.BIG if memory >= BIG_CARD_GIB else MemoryTier.SMALL
     return CardView(
         vendor=accelerator.vendor,
