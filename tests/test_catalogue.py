@@ -560,7 +560,7 @@ def test_a_limit_of_hami_is_a_card_of_its_own() -> None:
         "memory_gib": 23.56,
         "vendor": "nvidia",
         "name": "NVIDIA GeForce RTX 3090",
-        "compute_capability": [8, 6],
+        "compute_capability": "8.6",
     }
     asked = {
         "model": "Qwen/Qwen3-8B",
