@@ -8,6 +8,7 @@ from __future__ import annotations
 import codecs
 import gzip
 import io
+import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from importlib import import_module
@@ -164,6 +165,9 @@ def _bounded_slices(packed: io.BufferedReader) -> Iterator[list[bytes]]:
         while found := source.read(SLICE_BYTES):
             if not found.endswith(b"\n"):
                 found += source.readline(MAX_LINE_BYTES + 1)
+            if len(found) > MAX_LINE_BYTES and _LIST_OF_OBJECTS.match(found):
+                yield from _members(found, source)
+                continue
             *lines, last = io.BytesIO(found).readlines()
             line, more = last[: MAX_LINE_BYTES + 1], last[MAX_LINE_BYTES + 1 :]
             yield [*lines, line]
@@ -179,6 +183,62 @@ def _bounded_slices(packed: io.BufferedReader) -> Iterator[list[bytes]]:
         if type(error).__module__.partition(".")[0] == "zstandard":
             raise _damaged(error) from None
         raise
+
+
+_LIST_OF_OBJECTS: Final = re.compile(rb"(?:\xef\xbb\xbf)?\[\s{0,80}\{")
+_MARK: Final = re.compile(rb'["{}\[\]]')
+_IN_TEXT: Final = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
+
+
+def _members(first: bytes, source: BinaryIO) -> Iterator[list[bytes]]:
+    """The members of a list that is one long line, each as a line, then what follows it.
+
+    Of a member beyond MAX_LINE_BYTES only the beginning is given, which is no record.
+
+    Example:
+        >>> rest = io.BytesIO(b'}"}, {"b": [7]}]\\nnext\\n')
+        >>> [line for lines in _members(b'[{"a": "', rest) for line in lines]
+        [b'{"a": "}"}\\n', b'{"b": [7]}\\n', b'\\n', b'next\\n']
+    """
+    parts: list[bytes] = []
+    depth = size = 0
+    in_text, data = False, first
+    while data:
+        at = start = 0
+        lines: list[bytes] = []
+        while at < len(data):
+            if in_text:
+                at = cast(re.Match[bytes], _IN_TEXT.match(data, at)).end()
+                if data[at : at + 1] != b'"':
+                    break  # the text goes on, perhaps with the second half of an escape
+                at, in_text = at + 1, False
+            if (found := _MARK.search(data, at)) is None:
+                at = len(data)
+                break
+            at = found.end()
+            if found[0] == b'"':
+                in_text = True
+            elif found[0] in b"{[":
+                depth += 1
+                start = found.start() if depth == 2 else start
+            else:
+                depth -= 1
+                if depth == 1:
+                    end = data[start:at] if size <= MAX_LINE_BYTES else b""
+                    lines.append(b"".join((*parts, end, b"\n")))
+                    parts, size = [], 0
+                elif not depth:
+                    yield lines
+                    rest = data[at:] + source.readline(MAX_LINE_BYTES + 1)
+                    yield io.BytesIO(rest).readlines()
+                    return
+        if depth > 1 and size <= MAX_LINE_BYTES:
+            parts.append(data[start:at])
+            size += at - start
+        yield lines
+        more = source.read(SLICE_BYTES)
+        data = data[at:] + more if more else b""
+    yield [b"".join(parts)]
 
 
 def _damaged(error: Exception) -> WorkloadError:
