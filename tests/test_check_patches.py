@@ -7,7 +7,7 @@ import pytest
 
 from kvcore.manifests.files import Source
 from kvcore.preflight.outcome import Outcome, check_files
-from kvcore.preflight.patches import Patch, patch_of, unified
+from kvcore.preflight.patches import Patch, fixes_of, patch_of, unified
 from kvcore.preflight.secrets import secret_values, shows_secret
 
 POD = """apiVersion: v1
@@ -184,3 +184,75 @@ def test_a_diff_without_a_last_newline() -> None:
         ("--- a/a", "+++ b/a", "@@ -1 +1 @@", "-x 1", "\\ No newline at end of file", "+x 2",
          "\\ No newline at end of file", "")
     )  # fmt: skip
+
+
+RUN = (
+    "docker run --gpus all {shm}vllm/vllm-openai:v0.33.0 --model Qwen/Qwen3-32B --max-model-len 16384 -tp 2\n"
+)
+SERVICE = """services:
+  q:
+    image: vllm/vllm-openai:v0.33.0
+{more}    command: --model Qwen/Qwen3-32B --max-model-len 16384 -tp 2 --kv-offloading-size 64
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("run.sh", RUN.format(shm="--shm-size 32m "), "--shm-size 2g "),
+        ("run.sh", RUN.format(shm=""), "docker run --shm-size 2g --gpus all"),
+        ("compose.yaml", SERVICE.format(more=""), "\n    shm_size: 65gb\n"),
+        ("compose.yaml", SERVICE.format(more="    shm_size: 10gb\n"), "\n    shm_size: 65g\n"),
+        (
+            "compose.yaml",
+            SERVICE.format(more="    shm_size: 10gb\n    mem_limit: 20g\n"),
+            "\n    mem_limit: 87g\n",
+        ),
+    ],
+)
+def test_a_container_too_small_is_made_larger_and_no_flag_is_touched(name: str, text: str, said: str) -> None:
+    found = check_files([Source(name, text)], "H100-80GB")
+    assert found.checked[0].outcome is Outcome.DOES_NOT_START
+    assert {fix.field for fix in fixes_of(found.checked[0])} <= {"shm_gib", "host_memory_gib"}
+    patch = patch_of(found, found.checked[0])
+    assert patch is not None
+    assert said in patch.text
+    assert "16384" in patch.text
+    (again,) = check_files([Source(name, patch.text)], "H100-80GB").checked
+    assert again.outcome is Outcome.STARTS
+
+
+SGLANG = "python3 -m sglang.launch_server --model-path {model} {more}\n"
+
+
+@pytest.mark.parametrize(
+    ("model", "more", "card", "said"),
+    [
+        ("Qwen/Qwen3-8B", "--tp 1 --mem-fraction-static 0.5", "L4-24GB", "--tp 2 --mem-fraction-static 0.5"),
+        ("Qwen/Qwen3-8B", "--context-length 131072", "H100-80GB", "--context-length 40960"),
+        ("Qwen/Qwen3-32B", "--port 80", "H100-80GB", "--port 80"),
+    ],
+)
+def test_sglang_is_mended_by_its_own_arguments(model: str, more: str, card: str, said: str) -> None:
+    text = SGLANG.format(model=model, more=more)
+    found = check_files([Source("run.sh", text)], card)
+    patch = patch_of(found, found.checked[0])
+    after = text if patch is None else patch.text
+    assert said in after
+    assert not any(
+        word in after for word in ("max-model-len", "gpu-memory-utilization", "tensor-parallel-size")
+    )
+    (again,) = check_files([Source("run.sh", after)], card).checked
+    assert again.outcome is Outcome.STARTS
+
+
+def test_a_context_beyond_the_models_own_is_refused_unless_a_variable_allows_it() -> None:
+    text = "vllm serve Qwen/Qwen3-8B --max-model-len 131072\n"
+    found = check_files([Source("run.sh", text)], "H100-80GB")
+    assert [said.code for said in found.checked[0].reasons] == ["check-above-model-length"]
+    patch = patch_of(found, found.checked[0])
+    assert patch is not None
+    assert patch.text == text.replace("131072", "40960")
+    for allowed in ("VLLM_ALLOW_LONG_MAX_MODEL_LEN=1 " + text, text.replace("\n", " --rope-theta 5000000\n")):
+        (one,) = check_files([Source("run.sh", allowed)], "H100-80GB").checked
+        assert one.outcome is Outcome.STARTS

@@ -225,6 +225,7 @@ def refusal_fixes(scenario: Scenario, refused: EngineRefusalError) -> tuple[Fix,
 
 def _accepted_values(scenario: Scenario) -> Iterator[tuple[str, Iterable[Value]]]:
     """The settings that can make the engine take it, with their values in the order in which they are tried."""
+    yield "max_model_len", _own_length(scenario)
     now = scenario.parallel.tensor_parallel_size
     sizes = sorted(SIZES, key=lambda size: (max(size, now) / min(size, now), size > now))
     yield "tensor_parallel_size", [size for size in sizes if size != now]
@@ -246,6 +247,18 @@ def _accepted_values(scenario: Scenario) -> Iterator[tuple[str, Iterable[Value]]
     if card is not None:
         cards = _cards_like(card, AS_MUCH * card.memory_gib)
         yield "accelerator", [other.id for other in cards if other.id != card.id]
+
+
+def _own_length(scenario: Scenario) -> tuple[int, ...]:
+    """The model's own context, where a longer one is asked for."""
+    asked = scenario.max_model_len
+    if asked is None or asked < 1:
+        return ()
+    try:
+        own = plan(replace(scenario, max_model_len=None)).resolved.derived_max_model_len
+    except KvPlannerError:
+        return ()
+    return (own,) if own < asked else ()
 
 
 _DEFAULTS: Final[Mapping[str, Value]] = {

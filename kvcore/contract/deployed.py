@@ -14,7 +14,7 @@ from kvcore.base.errors import KvPlannerError, Notice, notice, shorten
 from kvcore.base.units import rounded_gib
 from kvcore.planning import Plan
 from kvcore.preflight.outcome import Checked, Checks, Outcome, Tight, check_files
-from kvcore.preflight.patches import Patch, fixes_of, patch_of
+from kvcore.preflight.patches import Patch, fixes_of, own_setting, patch_of
 from kvcore.preflight.upgrade import Upgraded
 from kvcore.wire.link import encode, query_string, written_out
 
@@ -239,7 +239,8 @@ def _details(one: Reported) -> Iterator[str]:
     for said in checked.assumed:
         yield f"  assumed: {said.message}"
     for fix in one.fixes:
-        yield f"  fix: {fix.field} = {_short(fix.value)}"
+        name, value = own_setting(own.engine, fix.field, fix.value) or (fix.field, fix.value)
+        yield f"  fix: {name} = {_short(value)}"
     if one.link is not None:
         yield f"  {one.link}"
     if one.patch is not None:

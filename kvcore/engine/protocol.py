@@ -265,6 +265,10 @@ class Engine(ABC):
         """
         return dict(given)
 
+    def own_setting(self, field: str, value: Any) -> tuple[str, Any] | None:
+        """The engine's own name of a field and its value there; None where it has no argument of that meaning."""
+        return field, value
+
     def own_arguments(
         self, scenario: Scenario, resolved: Resolved, *, every_flag: bool
     ) -> dict[str, Any] | None:

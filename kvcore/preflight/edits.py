@@ -114,6 +114,25 @@ def size_places(text: str, gib: float, first: int) -> list[tuple[Edit, str]]:
     return found[:MAX_PLACES]
 
 
+_RUN: Final = re.compile(r"\b(?:docker|podman|nerdctl)\s{1,8}(?:container\s{1,8})?run\b")
+_SERVICE_IMAGE: Final = re.compile(r"^([ \t]+)image[ \t]*:", re.MULTILINE)
+
+
+def container_insertions(text: str, gib: int, first: int) -> Iterator[Edit]:
+    """A size of /dev/shm in GiB for a container that states none: beside `docker run`, or the image of a service.
+
+    Example:
+        >>> text = "docker run --gpus all image"
+        >>> edited(text, [next(container_insertions(text, 2, 0))])
+        'docker run --shm-size 2g --gpus all image'
+    """
+    runs = sorted(_RUN.finditer(text), key=lambda one: abs(one.start() - first))
+    yield from (Edit(one.end(), one.end(), f" --shm-size {gib}g") for one in runs[:MAX_PLACES])
+    images = sorted(_SERVICE_IMAGE.finditer(text), key=lambda one: abs(one.start() - first))
+    for one in images[:MAX_PLACES]:
+        yield Edit(one.start(), one.start(), f"{one[1]}shm_size: {gib}gb\n")
+
+
 def count_places(text: str, count: int, first: int) -> Iterator[tuple[Edit, ...]]:
     """Where a number of cards stands: all of one key near each other first (requests and limits), then each alone."""
     pattern = re.compile(

@@ -25,6 +25,8 @@ _PLAIN_CONTAINERS: Final = (
 _PLAIN_RUNS: Final = ("compose", "shell", "systemd")
 """Those of them that are the whole truth about their container."""
 MAY_FAIL: Final = "limit-tight"
+ABOVE_MODEL: Final = "check-above-model-length"
+_LENGTHENING: Final = ("hf_overrides", "rope_scaling", "rope_theta", "hf_config_path")
 _RAY: Final = "ray"
 _VENDORS: Final[Mapping[str, Vendor]] = {
     "nvidia": Vendor.NVIDIA,
@@ -134,6 +136,26 @@ def container_limits(one: Workload, planned: Plan) -> tuple[list[Notice], list[N
     found = container_findings(planned.scenario, planned.resolved, planned.host, limit, shared)
     sure = [said for said in found if said.code != MAY_FAIL]
     return sure, [said for said in found if said.code == MAY_FAIL]
+
+
+def above_model_length(one: Workload, planned: Plan) -> Iterator[Notice]:
+    """A context beyond the model's own, which the engine refuses unless a variable allows it.
+
+    Overrides of the model's configuration that no plan reads may lengthen it: with them nothing is said.
+
+    Source: vllm/config/model.py:_get_and_verify_max_len, vllm/envs.py (0.10.1.1, 0.29.0).
+    """
+    said = next((said for said in planned.notices if said.code == "max-model-len-above-model"), None)
+    variable = planned.resolved.engine.facts.launch.longer_variable
+    is_allowed = one.environment.get(variable, "0").strip().lower() in ("1", "true")
+    if said is not None and not is_allowed and not any(name in one.extra for name in _LENGTHENING):
+        yield notice(
+            ABOVE_MODEL,
+            "max_model_len",
+            asked=said.params["asked"],
+            derived=said.params["derived"],
+            variable=variable,
+        )
 
 
 def weight_risks(one: Workload, planned: Plan) -> Iterator[Notice]:

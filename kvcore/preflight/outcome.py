@@ -22,7 +22,15 @@ from kvcore.manifests.models import known_model, names_of
 from kvcore.manifests.unknowns import joined
 from kvcore.manifests.workload import Workload
 from kvcore.planning import Batch, Plan, Verdict, plan
-from kvcore.preflight.limits import container_limits, contradictions, risks, too_few_gpus, weight_risks
+from kvcore.preflight.limits import (
+    ABOVE_MODEL,
+    above_model_length,
+    container_limits,
+    contradictions,
+    risks,
+    too_few_gpus,
+    weight_risks,
+)
 from kvcore.wire.request import scenario_from_request
 
 MAX_CARDS: Final = 12
@@ -173,7 +181,7 @@ def _planned(
                 workload=one, outcome=outcome, reasons=(refused,), assumed=assumed, warnings=warnings
             )
         limits, tight = container_limits(one, plans[-1])
-        outcome, why = _outcome(plans[-1], one, asked, limits)
+        outcome, why = _outcome(plans[-1], one, asked, [*above_model_length(one, plans[-1]), *limits])
         outcomes.append(outcome)
         reasons += why
         if any(said.field == SHM for said in limits):
@@ -199,7 +207,10 @@ def _outcome(
 ) -> tuple[Outcome, list[Notice]]:
     """The outcome of one plan, and why it is none that starts."""
     if planned.verdict not in (Verdict.FITS, Verdict.TIGHT):
-        return Outcome.DOES_NOT_START, list(_reasons(planned))
+        return Outcome.DOES_NOT_START, [
+            *_reasons(planned),
+            *(said for said in limits if said.code == ABOVE_MODEL),
+        ]
     if limits:
         return Outcome.DOES_NOT_START, limits
     if planned.verdict is Verdict.TIGHT and asked.tight is not Tight.STARTS:

@@ -15,17 +15,20 @@ from typing import Any, Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from kvcore.advice.fixes import Fix, fix_pairs, fixes, refusal_fixes
+from kvcore.advice.fixes import Fix, fix_pairs, fix_with, fixes, refusal_fixes
+from kvcore.advice.sweep_cell import STARTS
 from kvcore.base.errors import EngineRefusalError, KvPlannerError
 from kvcore.base.units import GIB
+from kvcore.engines.registry import find_engine, is_planned
 from kvcore.manifests.arguments import Given
 from kvcore.manifests.files import Read, Source, read_files
 from kvcore.manifests.models import known_model
 from kvcore.manifests.workload import Workload
-from kvcore.planning import Batch, plan
+from kvcore.planning import Batch, Plan, plan
 from kvcore.preflight.edits import (
     Edit,
     behind_model,
+    container_insertions,
     count_places,
     edited,
     insertions,
@@ -34,6 +37,7 @@ from kvcore.preflight.edits import (
     spellings,
     value_places,
 )
+from kvcore.preflight.limits import ABOVE_MODEL
 from kvcore.preflight.outcome import Asked, Checked, Checks, Outcome, cards_of, judged, request_of
 from kvcore.preflight.secrets import secret_values, shows_secret
 from kvcore.wire.request import scenario_from_request
@@ -72,8 +76,43 @@ def fixes_of(one: Checked) -> tuple[Fix, ...]:
     """Single changes that make a workload start, or serve what is wanted, the smallest first; none where it does."""
     if one.outcome not in (Outcome.DOES_NOT_START, Outcome.FALLS_SHORT) or not one.plans:
         return ()
-    broken = next((each for each in one.plans if each.verdict.value != "fits"), one.plans[0])
-    return tuple(islice(fixes(broken), MAX_FIXES))
+    broken = _broken(one)
+    of_pod = _of_pod(one)
+    if of_pod and broken.verdict in STARTS:
+        return tuple(_fix_of_pod(broken, change) for change in of_pod) if len(of_pod) == 1 else ()
+    found = fixes(broken)
+    longest = next((int(said.params["derived"]) for said in one.reasons if said.code == ABOVE_MODEL), None)
+    if longest is not None:
+        shortened = fix_with(broken, "max_model_len", longest)
+        within = (fix for fix in found if fix.field == "max_model_len" and _within(fix.value, longest))
+        found = (shortened,) if shortened is not None else tuple(within)
+    return tuple(islice(found, MAX_FIXES))
+
+
+def _broken(one: Checked) -> Plan:
+    return next((each for each in one.plans if each.verdict.value != "fits"), one.plans[0])
+
+
+def _within(value: object, longest: int) -> bool:
+    return isinstance(value, int) and value <= longest
+
+
+def _of_pod(one: Checked) -> tuple[Change, ...]:
+    """Sizes that a container needs, where those of the files end the start."""
+    host = one.plans[0].host if one.plans else None
+    found: dict[str, int] = {}
+    for said in one.reasons:
+        if said.field == SHM:
+            found[SHM] = int(said.params["needed"])
+        elif said.code == "limit-below-host-memory" and host is not None:
+            found[MEMORY] = host.limit_bounds[1] // GIB
+    return tuple(found.items())
+
+
+def _fix_of_pod(planned: Plan, change: Change) -> Fix:
+    field, value = change
+    scenario = replace(planned.scenario, shm_gib=value) if field == SHM else planned.scenario
+    return Fix(field=field, value=value, scenario=scenario, verdict=planned.verdict)
 
 
 def patch_of(found: Checks, one: Checked, known: Sequence[Fix] | None = None) -> Patch | None:
@@ -101,19 +140,16 @@ def _wanted(one: Checked, asked: Asked, known: Sequence[Fix]) -> Iterator[tuple[
             yield (("tensor_parallel_size", gpus),)
         if ranks % own.nodes == 0:
             yield ((GPUS, ranks // own.nodes),)
-    host = one.plans[0].host if one.plans else None
-    for code, said in params.items():
-        if code in ("shm-insufficient", "shm-insufficient-for", "shm-bad-address"):
-            yield ((SHM, int(said["needed"])),)
-        elif code == "limit-below-host-memory" and host is not None:
-            yield ((MEMORY, host.limit_bounds[1] // GIB),)
+    of_pod = _of_pod(one)
+    if of_pod:
+        yield of_pod
+        if _broken(one).verdict in STARTS:
+            return
     for fix in known or _of_refusal(one, asked):
         if fix.field not in NOT_IN_FILES:
             yield from _with_gpus(own, (fix.field, fix.value))
     if one.plans:
-        for pair in fix_pairs(
-            next((each for each in one.plans if each.verdict.value != "fits"), one.plans[0])
-        ):
+        for pair in fix_pairs(_broken(one)):
             if not {field for field, _ in pair.changes} & set(NOT_IN_FILES):
                 yield pair.changes
 
@@ -270,16 +306,36 @@ def _is_changed_in(before: Workload, after: Workload, name: str, value: Any) -> 
         return is_it and _same(replace(after, **{name: getattr(before, name)}), before)
     if name == "model":
         return after.model == value and _same(replace(after, model=before.model), before)
-    if not _equal(after.planned.get(name), value):
+    if not _equal(after.planned.get(name), _as_planned(before.engine, name, value)):
         return False
+    own = own_setting(before.engine, name, value)
+    names = {name} if own is None else {name, own[0]}
     changed = {
         key: {
-            **{other: held for other, held in getattr(after, key).items() if other != name},
-            **({name: getattr(before, key)[name]} if name in getattr(before, key) else {}),
+            **{other: held for other, held in getattr(after, key).items() if other not in names},
+            **{other: held for other, held in getattr(before, key).items() if other in names},
         }
         for key in ("request", "planned")
     }
     return _same(replace(after, **changed), before)
+
+
+def own_setting(engine: str, field: str, value: Any) -> tuple[str, Any] | None:
+    """A setting by the engine's own name of it; None where it has no such argument.
+
+    Example:
+        >>> own_setting("sglang", "tensor_parallel_size", 2), own_setting("vllm", "max_model_len", 8192)
+        (('tp_size', 2), ('max_model_len', 8192))
+    """
+    return find_engine(engine).own_setting(field, value) if is_planned(engine) else (field, value)
+
+
+def _as_planned(engine: str, field: str, value: Any) -> Any:
+    """The value of a setting as a plan takes it once the engine's own argument is read."""
+    own = own_setting(engine, field, value)
+    if own is None or own == (field, value):
+        return value
+    return find_engine(engine).fields_of_command(dict([own])).get(field, value)
 
 
 def _equal(one: object, other: object) -> bool:
@@ -301,6 +357,8 @@ def _proposals(
         return
     if name in (MEMORY, SHM):
         now = getattr(before, name)
+        if now is None and name == SHM:
+            yield from ((edit,) for edit in container_insertions(text, value, first))
         for place, unit in size_places(text, now, first) if now is not None else ():
             is_decimal = len(unit) == 1 and unit.isupper()
             yield (Edit(place.begin, place.end, f"{value}{'Gi' if is_decimal or unit[1:2] == 'i' else 'g'}"),)
@@ -309,6 +367,10 @@ def _proposals(
         for place in value_places(text, before.model or "", None, first) if before.model else ():
             yield (Edit(place.begin, place.end, str(value)),)
         return
+    own = own_setting(before.engine, name, value)
+    if own is None:
+        return
+    name, value = own
     said = _said(value)
     held = next((one for one in reversed(before.arguments) if one.name == name), None)
     if held is not None and held.value not in ("True", "False"):

@@ -31,6 +31,7 @@ from kvcore.engines.sglang.flags import (
     fields_of_command,
     launch_arguments,
     machine_flags,
+    own_setting,
 )
 from kvcore.engines.sglang.memory import static_memory
 from kvcore.engines.sglang.shapes import shape_of
@@ -110,6 +111,9 @@ class SglangEngine(VllmEngine):
 
     def fields_of_command(self, given: Mapping[str, Any]) -> dict[str, Any]:
         return fields_of_command(given)
+
+    def own_setting(self, field: str, value: Any) -> tuple[str, Any] | None:
+        return own_setting(field, value)
 
     def own_arguments(
         self, scenario: Scenario, resolved: Resolved, *, every_flag: bool

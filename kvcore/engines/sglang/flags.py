@@ -263,6 +263,23 @@ def fields_of_command(given: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in found.items() if name != FIELD or value}
 
 
+def own_setting(field: str, value: Any) -> tuple[str, Any] | None:
+    """SGLang's argument for a field of a request, and its value; None where it has none.
+
+    Example:
+        >>> own_setting("max_model_len", 8192), own_setting("enable_prefix_caching", False)
+        (('context_length', 8192), ('disable_radix_cache', True))
+        >>> own_setting("kv_cache_dtype", "fp8"), own_setting("kv_offloading_size", 8)
+        (('kv_cache_dtype', 'fp8_e4m3'), None)
+    """
+    if field == "enable_prefix_caching":
+        return ("disable_radix_cache", True) if value is False else None
+    name = next((name for name, other in SHARED.items() if other == field), None)
+    if name is None:
+        return None
+    return name, SHOWN.get(value, value) if field == "kv_cache_dtype" else value
+
+
 def launch_arguments(scenario: Scenario, resolved: Resolved, *, every_flag: bool) -> dict[str, Any]:
     """The arguments of a start as words of a command: without dashes in front, True for switches."""
     own = asked_of(scenario)
