@@ -183,7 +183,10 @@ def pressed(page: Page, press: Callable[[], None], is_done: Callable[[], bool]) 
     """Presses a key until it did something: one that falls between two runs is pressed again, as a person would."""
     for _ in range(10):
         press()
-        page.wait_for_timeout(1000)
+        for _ in range(20):
+            page.wait_for_timeout(50)
+            if is_done():
+                break
         at_rest(page)
         if is_done():
             return

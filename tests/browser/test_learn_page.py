@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
+from typing import Final
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
@@ -11,6 +14,7 @@ from playwright.sync_api import Browser, Page, expect
 from kvcore.texts import PATHS
 from pages.ui.learn.look import WITHOUT_BAR
 from tests.browser.conftest import at_rest, metrics, moved, pressed, settled, until
+from tools import server as server_process
 
 pytestmark = pytest.mark.browser
 
@@ -93,11 +97,11 @@ SLIDE = "[data-testid=stMainBlockContainer]"
 FITS = f"() => document.querySelector('{SLIDE}').scrollHeight <= 720"
 MODELS = {
     "20": "model=openai/gpt-oss-120b&accelerator=H100-80GB&tensor_parallel_size=2&max_model_len=131072",
-    "90": "model=Qwen/Qwen3-32B&accelerator=H100-80GB&tensor_parallel_size=2&max_model_len=8192",
+    "45": "model=Qwen/Qwen3-32B&accelerator=H100-80GB&tensor_parallel_size=2&max_model_len=8192",
 }
 
 
-@pytest.mark.parametrize(("path", "lang", "answers"), [("20", "en", True), ("90", "zh", False)])
+@pytest.mark.parametrize(("path", "lang", "answers"), [("20", "en", True), ("45", "zh", False)])
 def test_every_slide_of_a_path_fits_a_projector(
     server: str, browser: Browser, path: str, lang: str, answers: bool
 ) -> None:
@@ -139,7 +143,7 @@ def test_a_class_goes_through_a_step_with_the_keyboard_in_chinese(server: str, b
     page.context.close()
 
 
-KINDS = {
+KINDS: Final = {
     "full attention": "model=Qwen/Qwen3-32B&accelerator=H100-80GB&tensor_parallel_size=2&max_model_len=8192",
     "windows": "model=google/gemma-3-27b-it&accelerator=H100-80GB&max_model_len=8192",
     "latent, mixture": "model=deepseek-ai/DeepSeek-V3&accelerator=H200-141GB&tensor_parallel_size=8",
@@ -221,4 +225,54 @@ def test_the_largest_formula_fits_a_projector(server: str, browser: Browser) -> 
     page = opened(browser, f"{server}/learn?{MODELS['20']}{shown}", viewport={"width": 1280, "height": 720})
     page.locator(".katex-display").first.wait_for()
     until(page, FITS)
+    page.context.close()
+
+
+HEIGHTS = """() => {
+  const main = document.querySelector("[data-testid=stMainBlockContainer]");
+  const top = main.getBoundingClientRect().top;
+  const head = document.querySelector("[class*=st-key-slide_0]").getBoundingClientRect().top - top;
+  const under = parseFloat(getComputedStyle(main).paddingBottom);
+  const name = (one) => one.className.match(/st-key-slide_(\\S+)/)[1];
+  return [...document.querySelectorAll("[class*=st-key-slide_]")].map((one) => {
+    const box = one.getBoundingClientRect();
+    const wide = [...one.querySelectorAll(".katex-display, .kv-lesson, .kv-drawing, .kv-stack")];
+    const isWide = wide.some((part) => part.scrollWidth > part.clientWidth + 1);
+    return [name(one), Math.round(head + box.height + under), isWide];
+  });
+}"""
+
+
+@pytest.fixture(scope="module")
+def slide_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A server that shows all slides of a step below each other."""
+    script = Path(__file__).with_name("every_slide.py")
+    with server_process.running_server(tmp_path_factory.mktemp("slides") / "log", script=script) as started:
+        yield started.address
+
+
+@pytest.mark.parametrize("lang", ["en", "zh"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_slide_of_every_path_fits_a_projector(
+    slide_server: str, browser: Browser, kind: str, lang: str
+) -> None:
+    """1280 × 720, all slides of the longest path, which has every step of the others."""
+    assert all(set(path.steps) <= set(PATHS["90"].steps) for path in PATHS.values())
+    shown = f"path=90&lang={lang}&present=true&answers=true"
+    page = opened(
+        browser, f"{slide_server}/learn?{KINDS[kind]}&{shown}", viewport={"width": 1280, "height": 720}
+    )
+    high: dict[str, int] = {}
+    slides = 0
+    for name in PATHS["90"].steps:
+        page.locator(f".kv-all-of-{name}").wait_for(state="attached")
+        at_rest(page)
+        heights = page.evaluate(HEIGHTS)
+        slides += len(heights)
+        assert {"idea", "guess"} <= {slide.partition("_")[2] for slide, _, _ in heights}
+        high |= {f"{name} {slide}": height for slide, height, is_wide in heights if height > 720 or is_wide}
+        if name != PATHS["90"].steps[-1]:
+            moved(page, "ArrowRight")
+    assert not high
+    assert slides > 6 * len(PATHS["90"].steps)
     page.context.close()

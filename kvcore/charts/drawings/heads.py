@@ -17,10 +17,12 @@ from kvcore.planning import Plan
 
 MHA, GQA, MQA, MLA = "MHA", "GQA", "MQA", "MLA"
 MEANINGS: Final = {
-    MHA: msg("a key and a value for each query head"),
-    GQA: msg("query heads in groups share a key and a value"),
-    MQA: msg("all query heads share one key and one value"),
-    MLA: msg("one latent vector, from which keys and values of all heads are made again"),
+    MHA: msg("multi-head attention: a key and a value for each query head"),
+    GQA: msg("grouped-query attention: query heads in groups share a key and a value"),
+    MQA: msg("multi-query attention: all query heads share one key and one value"),
+    MLA: msg(
+        "multi-head latent attention: one latent vector, from which keys and values of all heads are made again"
+    ),
 }
 USUAL_KV_HEADS: Final = 8
 """KV heads of the GQA panel where the model has none of its own: those of Llama 3 and Qwen3."""

@@ -10,17 +10,25 @@ import streamlit as st
 from kvcore.advice.vary import concurrency_curve
 from kvcore.base.numbers import MINUS, gib_text
 from kvcore.base.parts import PARTS
-from kvcore.base.quantity import Scope, Unit
+from kvcore.base.quantity import Grade, Scope, Unit
 from kvcore.base.units import GB, GIB
-from kvcore.base.words import Words, listed
+from kvcore.base.words import Words, listed, msg
 from kvcore.charts import curves as charts
 from kvcore.charts import summary
 from kvcore.course import Equation, Step, StepName
 from kvcore.course.lesson import prose
-from kvcore.explain.numbers import GRADES, SCOPES
+from kvcore.explain.numbers import SCOPES
 from pages.ui.shared import drawings, elements
 
 ALL: Final = slice(None)
+CERTAINTY: Final = {
+    Grade.EXACT: msg("exact (as the engine's own code counts)"),
+    Grade.DERIVED: msg("derived (arithmetic on exact numbers)"),
+    Grade.MEASURED: msg("given (your own figure)"),
+    Grade.FITTED: msg("fitted (estimated from published start-up logs)"),
+    Grade.ASSUMED: msg("assumed (nothing published says it)"),
+}
+"""How certain a number is, in words for a class."""
 
 
 def memory(step: Step, is_revealed: bool, t: Words) -> None:
@@ -53,7 +61,7 @@ def formulas(step: Step, t: Words, which: slice = ALL) -> None:
     """Equations of a step, two in a row."""
     shown = step.content.equations[which]
     if shown:
-        with st.container(key="learn_equations"):
+        with st.container(key=f"learn_equations_{which.start or 0}"):
             grid = st.grid(min(2, len(shown)), min_column_width=330)
             for one in shown:
                 with grid.cell(), st.container(border=True, height="stretch", gap="xsmall"):
@@ -77,7 +85,7 @@ def _equation(one: Equation, t: Words) -> None:
 
 
 def _known(one: Equation, t: Words) -> str:
-    facts = [t(GRADES[one.grade])]
+    facts = [t(CERTAINTY[one.grade])]
     if one.unit is not Unit.NONE or one.scope is not Scope.TOTAL:
         facts.insert(0, t(SCOPES[one.scope]))
     if one.unit is Unit.BYTES and abs(one.value) >= GIB:
@@ -100,3 +108,8 @@ def curve(step: Step, t: Words) -> None:
         "learn_curve",
         t("Requests that fit at once, by context length") + ": " + summary.verdict_sentence(plan, t).text,
     )
+    said = t(
+        "Both axes are logarithmic: each mark is so many times the one before. What falls as 1 / length is a straight "
+        "line there: twice the length, half the requests, everywhere by the same step."
+    )
+    st.html(f'<div class="kv-lesson kv-axes">{escape(said)}</div>')
