@@ -1,6 +1,6 @@
 """python -m benchmarks: all of them."""
 
-from benchmarks import batch, crowd, manifests, page, shell, steady, sweep, upload, workload
+from benchmarks import batch, clock, crowd, manifests, page, shell, steady, sweep, upload, workload
 
 shell.main()
 batch.main()
@@ -10,4 +10,5 @@ page.main()
 crowd.main()
 workload.main()
 steady.main()
+clock.main()
 upload.main()

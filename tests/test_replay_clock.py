@@ -141,6 +141,18 @@ def test_latencies_of_other_traffic_are_right(
     assert max(clock.held_out.ttft, clock.held_out.tpot) < 0.05
 
 
+@pytest.mark.parametrize("rate", [2, 5, 9])
+@pytest.mark.parametrize("budget", [8192, 2048])
+def test_streams_that_are_read_two_milliseconds_apart_still_show_the_steps(rate: float, budget: int) -> None:
+    """A quarter of a step: tokens of one step come as far apart as a client's loop reads its streams."""
+    clock = fitted_clock(of_vllm(served(1, rate, long, budget=budget), off=2e-3), engine(budget))
+    other = served(2, rate, long, budget=budget, number=240)
+    found, true = replayed_percentiles(other, clock, engine(budget)), true_percentiles(other)
+    assert found[0] == pytest.approx(true[0], rel=0.05)
+    assert found[1][:2] == pytest.approx(true[1][:2], rel=0.03)
+    assert max(clock.held_out.ttft, clock.held_out.tpot) < 0.05
+
+
 def test_neither_the_order_of_rows_nor_microseconds_matter() -> None:
     """Rows forwards, backwards and mixed; first tokens a microsecond before and after the other tokens of a step."""
     rows = served(3, 4, mixed)
