@@ -311,6 +311,33 @@ def test_a_goal_of_latency_gets_its_replicas() -> None:
     assert int(found.get("Replicas for this goal", found.get("Engines, data parallel", "0"))) > 1
 
 
+@pytest.mark.parametrize("tier", [None, "64"])
+def test_what_a_tier_of_each_size_buys(tier: str | None) -> None:
+    """Twelve documents of 4,096 tokens in turn, of which the pool of an L4 forgets each before it comes again; with a
+    tier in the plan as without."""
+    trace = b"".join(
+        json.dumps({"timestamp": at * 1000, "input_length": 8 * 512, "output_length": 20,
+                    "hash_ids": [100 * (at % 12) + one for one in range(8)]}).encode() + b"\n"
+        for at in range(48)
+    )  # fmt: skip
+    asked = {
+        "model": "Qwen/Qwen3-8B",
+        "accelerator": "L4-24GB",
+        "max_model_len": "8192",
+        "engine_version": "0.33.0",
+    }
+    app = upload(
+        open_workload(**asked, **({} if tier is None else {"kv_offloading_size": tier})), "docs.jsonl", trace
+    )
+    app = press(app, "workload.replay.run")
+    assert ("Replayed without --kv-offloading-size" in seen(app)) is (tier is not None)
+    assert metrics(app)["Prefix hit rate"] == "0\u00a0%"
+    rows = [row for row in re.findall(r"<tr>.*?</tr>", html(app)) if "GiB" in row and "knee" in row]
+    (knee,) = rows
+    # 36 of 48 prompts come again; the last token of a prompt is computed, so its last block of 16 is too.
+    assert f"{36 * (4096 - 16):,}" in knee
+
+
 def test_what_the_log_does_not_say_is_unknown() -> None:
     """A gateway's log with times and without texts, one request too long, one without a time."""
     lines = [

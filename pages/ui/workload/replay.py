@@ -8,6 +8,7 @@ from html import escape
 from typing import Any, TypeVar
 
 import streamlit as st
+from msgspec.structs import replace
 
 from kvcore.base.errors import KvPlannerError
 from kvcore.base.numbers import DASH, concurrency_text, count, share_text, short_number
@@ -32,7 +33,7 @@ from kvcore.charts.replay_figures import (
     time_unit,
 )
 from kvcore.charts.tier_rows import TierRow, knee_gib, tier_rows
-from kvcore.planning import Plan
+from kvcore.planning import Plan, plan
 from kvcore.replay.clock import Clock
 from kvcore.replay.reuse import reuse_of
 from kvcore.replay.series import Replay, most_rate, replayed, replaying, sped_up, times_carried
@@ -83,6 +84,7 @@ def panel(planned: Plan, mix: Mix, t: Words) -> None:
                  now=count(now or 0))  # fmt: skip
         st.text(said)
     try:
+        planned = _without_tier(planned, t)
         settings_of(planned)
         trace, factor = _trace(planned, mix, t)
         clock = clocks.chosen(planned, t)
@@ -342,6 +344,17 @@ def _reuse(planned: Plan, trace: tuple[TraceRequest, ...], t: Words) -> None:
     st.text(said)
     if rows:
         _tiers(rows, t)
+
+
+def _without_tier(planned: Plan, t: Words) -> Plan:
+    """The plan that is replayed: a tier in CPU memory changes nothing of the pool, and its loads are not replayed."""
+    if planned.scenario.kv_offloading_size is None:
+        return planned
+    flag = "--kv-offloading-size"
+    st.caption(
+        t("Replayed without {flag}; what a tier finds stands below the hits by cache size.", flag=flag)
+    )
+    return plan(replace(planned.scenario, kv_offloading_size=None))
 
 
 def _tiers(rows: tuple[TierRow, ...], t: Words) -> None:
