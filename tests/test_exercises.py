@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from urllib.parse import parse_qsl, urlsplit
 
 import pytest
@@ -11,6 +12,7 @@ from kvcore.course.lesson import route_of
 from kvcore.course.questions import questions, variant
 from kvcore.planning import plan
 from kvcore.wire import link
+from tests.test_sheets_agree import bodies, opened, solved
 from tools.exercises import FILES, PACK, SERVER, Exercise, address, pack, statement
 
 
@@ -36,3 +38,14 @@ def test_a_link_asks_what_the_statement_says_and_another_shows_the_solution(one:
     base = variant(plan(link.decode(asked).scenario), int(asked["seed"]))
     found = questions(base, step, int(asked["seed"]), t)
     assert statement(one, t) in {question.prediction.question for question in found}
+
+
+@pytest.mark.parametrize("language", Language)
+@pytest.mark.parametrize("one", PACK)
+def test_the_page_of_a_solution_shows_its_number(one: Exercise, language: Language) -> None:
+    """As a reader of the file opens it: the statement stands on the page with a solution behind it, not before."""
+    asking, solving = (opened(address(one, language, solved=shown)) for shown in (False, True))
+    asked = re.sub("[`]", "", statement(one, words(language)))
+    assert any(asked in re.sub("<[^>]+>", "", body) for body in bodies(asking))
+    assert re.search(r"\d", solved(solving)[asked])
+    assert asked not in solved(asking)
