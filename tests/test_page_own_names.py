@@ -55,3 +55,12 @@ def test_another_engine_starts_without_its_arguments() -> None:
     checked(engine.set_value("vllm").run())
     assert "server_args" not in params(app)
     assert "--gpu-memory-utilization" in helps(app)
+
+
+@pytest.mark.parametrize("locale", ["en-US", "zh-CN"])
+def test_reference_names_its_parameters_metrics_and_load_test(locale: str) -> None:
+    app = open_app(SGLANG | {"page": "reference"}, locale)
+    app = checked(app.switch_page("pages/reference.py").run())
+    said = "\n".join(str(one.proto.body) for one in app.get("html"))
+    assert "--mem-fraction-static" in said
+    assert "--gpu-memory-utilization" not in said

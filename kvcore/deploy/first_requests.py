@@ -63,8 +63,9 @@ def _kind(plan: Plan) -> str:
 def metrics_command(plan: Plan) -> str:
     """Shows all metrics of the alerts, without the buckets of histograms."""
     metrics = plan.resolved.engine.metrics(plan.resolved.version, plan.resolved.is_v0)
-    names = "|".join(sorted({metric.name.removeprefix("vllm:") for metric in metrics.values()}))
-    return f"curl -s http://localhost:{PORT}/metrics | grep -E '^vllm:({names})' | grep -v _bucket\n"
+    names = "|".join(sorted({metric.name.partition(":")[2] for metric in metrics.values()}))
+    prefix = plan.resolved.engine.facts.watching.prefix
+    return f"curl -s http://localhost:{PORT}/metrics | grep -E '^{prefix}:({names})' | grep -v _bucket\n"
 
 
 def card_commands(plan: Plan) -> str:

@@ -115,6 +115,7 @@ def never_fires(plan: Plan, limits: Thresholds) -> bool:
     Source: vllm/engine/metrics.py (0.6.6), vllm/v1/metrics/loggers.py (0.11.0).
     """
     seconds, first = LAST_BUCKETS[plan.resolved.is_v0]
+    seconds = (plan.resolved.engine.facts.watching.latency_steps or (seconds,))[-1]
     return limits.request_seconds >= seconds or limits.first_token_seconds >= first
 
 
@@ -123,7 +124,8 @@ def _request_seconds(plan: Plan, load: Load) -> float:
     if bound is None:
         return UNKNOWN_SECONDS
     wanted = SLACK * bound.seconds_per_token * load.answer_tokens + FIRST_TOKEN_SECONDS
-    steps = [step for step in LATENCY_STEPS if not plan.resolved.is_v0 or step < V0_LONGEST_SECONDS]
+    known = plan.resolved.engine.facts.watching.latency_steps or LATENCY_STEPS
+    steps = [step for step in known if not plan.resolved.is_v0 or step < V0_LONGEST_SECONDS]
     return next((step for step in steps if step >= wanted), steps[-1])
 
 
@@ -168,19 +170,21 @@ def load_test(plan: Plan, load: Load) -> LoadTest:
     prompts = max(at_once, math.ceil(served * rounds))
     program = plan.resolved.engine.load_generator(plan.resolved.version)
     flags: dict[str, Any] = {
-        "backend": "openai" if program.words[0] == "vllm" else "vllm",
+        "backend": program.backend or ("openai" if program.words[0] == "vllm" else "vllm"),
         "base-url": f"http://localhost:{PORT}",
         "model": served_model(plan),
-        "dataset-name": "random",
+        "dataset-name": program.dataset,
         "random-input-len": load.prompt_tokens,
         "random-output-len": load.answer_tokens,
+        "random-range-ratio": 1,
         "ignore-eos": True,
     }
     reported = {"percentile-metrics": "ttft,tpot,itl,e2el", "metric-percentiles": "50,95,99"}
 
     def command(**sent: float) -> str:
         limits = {name.replace("_", "-"): value for name, value in sent.items()}
-        words = (launch_words(name, value) for name, value in (flags | limits | reported).items())
+        said = {name: value for name, value in (flags | limits | reported).items() if name in program.flags}
+        words = (launch_words(name, value) for name, value in said.items())
         return " \\\n  ".join(map(shlex.join, (program.words, *words))) + "\n"
 
     target = target_rate(plan, load)
@@ -197,10 +201,15 @@ def load_test(plan: Plan, load: Load) -> LoadTest:
 
 def _facts(plan: Plan, limits: Thresholds) -> dict[str, Any]:
     """Thresholds, and metric names by role, None for a metric that the planned version does not have."""
-    metrics = plan.resolved.engine.metrics(plan.resolved.version, plan.resolved.is_v0)
+    engine = plan.resolved.engine
+    metrics, watching = engine.metrics(plan.resolved.version, plan.resolved.is_v0), engine.facts.watching
     return {
         **{role.value: metrics[role].name if role in metrics else None for role in MetricRole},
-        "version": plan.resolved.version,
+        "version": plan.resolved.engine_version if watching.has_own_release else plan.resolved.version,
+        "prefix": watching.prefix,
+        "product": watching.product,
+        "alert": watching.prefix.capitalize(),
+        "seats_flag": f"--{engine.called('max_num_seqs').replace('_', '-')}",
         "seats": plan.resolved.max_num_seqs,
         "usage_limit": limits.kv_cache_usage,
         "waiting_limit": limits.waiting_requests,
@@ -323,6 +332,9 @@ def expected_log_lines(plan: Plan) -> tuple[str, ...]:
     cache, resolved = plan.cache, plan.resolved
     if cache is None or plan.available_kv_bytes is None or not cache.fits:
         return ()
+    own = resolved.engine.own_log_lines(resolved, cache)
+    if own is not None:
+        return (resolved.engine.facts.log.weights_line.format(gib=gib(plan.loaded_weights.value)), *own)
     log = plan.resolved.engine.facts.log
     weights = log.weights_line.format(gib=gib(plan.loaded_weights.value))
     concurrency = (

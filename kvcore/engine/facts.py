@@ -119,6 +119,20 @@ class LogFormat(Record, frozen=True, kw_only=True):
     """From this release on an estimate of the graphs is taken off the budget without a line about it; None: never."""
 
 
+class Watching(Record, frozen=True, kw_only=True):
+    """How a running engine is watched."""
+
+    source: Source = ""
+    product: Annotated[str, Meta(pattern="^[A-Za-z]+$")] = "vLLM"
+    """Its name in titles."""
+    prefix: Annotated[str, Meta(pattern="^[a-z]+$")] = "vllm"
+    """Before the colon of its metrics' names."""
+    has_own_release: bool = False
+    """Titles say its own release, not that of the engine below it."""
+    latency_steps: tuple[Annotated[float, Meta(gt=0, le=1e5)], ...] = ()
+    """Bounds of its latency buckets in seconds; empty where they are vLLM's."""
+
+
 class EngineFacts(Record, frozen=True, kw_only=True):
     """`engine.toml`."""
 
@@ -146,6 +160,7 @@ class EngineFacts(Record, frozen=True, kw_only=True):
     connectors_with_groups: tuple[ConnectorNames, ...] = ()
     connectors_without_groups: tuple[ConnectorNames, ...] = ()
     log: LogFormat = LogFormat()
+    watching: Watching = Watching()
 
     def __post_init__(self) -> None:
         check_fields(self.main_flags)

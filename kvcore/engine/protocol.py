@@ -245,6 +245,10 @@ class Engine(ABC):
         """What the engine calls the setting of a field; None where it is called as in the registry of flags."""
         return None
 
+    def own_names(self) -> Mapping[str, OwnName]:
+        """Every setting that it calls by a name of its own, by its field."""
+        return {}
+
     def called(self, field: str) -> str:
         """The name of a setting in a sentence."""
         own = self.own_name(field)
@@ -525,6 +529,10 @@ class Engine(ABC):
     @abstractmethod
     def metrics(self, version: Version, is_v0: bool) -> Mapping[str, Metric]:
         """Role -> the metric that `version` exports for it; a role that it has no metric for is absent."""
+
+    def own_log_lines(self, resolved: Resolved, cache: Any) -> tuple[str, ...] | None:
+        """Lines of a start in the engine's own words, after that of the weights; None where they are vLLM's."""
+        return None
 
     @abstractmethod
     def load_generator(self, version: Version) -> LoadGenerator:

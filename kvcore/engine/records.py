@@ -184,7 +184,7 @@ class Metric(ReleaseRange, frozen=True, kw_only=True):
     """One metric by the name that a scraper sees; a histogram without its suffix."""
 
     role: MetricRole
-    name: Annotated[str, Meta(pattern=r"^vllm:[a-z0-9_]+$")]
+    name: Annotated[str, Meta(pattern=r"^[a-z]+:[a-z0-9_]+$")]
     kind: MetricKind
     source: Source
     engine: Literal["any", "v0", "v1"] = "any"
@@ -203,6 +203,10 @@ BareFlag = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9-]*$")]
 class LoadGenerator(ReleaseRange, frozen=True, kw_only=True):
     """How a load generator is called, and the flags that a command may use, without dashes."""
 
-    words: tuple[Annotated[str, Meta(pattern=r"^[a-z][a-z_./]*$")], ...]
+    words: tuple[Annotated[str, Meta(pattern=r"^-?[a-z][a-z_./]*$")], ...]
     flags: frozenset[BareFlag]
     source: Source
+    backend: Annotated[str, Meta(pattern=r"^[a-z-]*$")] = ""
+    """Whom it speaks to, where it is not told as vLLM's."""
+    dataset: Annotated[str, Meta(pattern=r"^[a-z-]+$")] = "random"
+    """Prompts of random tokens."""

@@ -38,6 +38,7 @@ from kvcore.engines.sglang.shapes import shape_of
 from kvcore.engines.sglang.start import Start, own_release
 from kvcore.engines.sglang.states import GIB
 from kvcore.engines.sglang.tables import FACTS, own_releases
+from kvcore.engines.sglang.watching import expected_lines, exported_metrics, load_generator
 from kvcore.engines.vllm.engine import VllmEngine
 from kvcore.engines.vllm.versions import switches_of
 from kvcore.model.architecture import Architecture
@@ -98,6 +99,9 @@ class SglangEngine(VllmEngine):
 
     def own_name(self, field: str) -> OwnName | None:
         return NAMES.get(field)
+
+    def own_names(self) -> Mapping[str, OwnName]:
+        return NAMES
 
     def lacks(self, field: str) -> bool:
         return field.partition(".")[0] in (*OF_OTHERS, *NOT_OFFERED)
@@ -170,6 +174,17 @@ class SglangEngine(VllmEngine):
             notices=notices,
             own_start=start,
         )
+
+    # Watching
+
+    metrics = staticmethod(exported_metrics)
+    load_generator = staticmethod(load_generator)
+
+    def own_log_lines(self, resolved: Resolved, cache: Any) -> tuple[str, ...] | None:
+        if not isinstance(cache, PoolPlan):
+            return ()
+        start = start_of(resolved)
+        return expected_lines(cache.pools, start.arguments, start.shape, Version(resolved.engine_version))
 
     # Memory
 

@@ -173,8 +173,9 @@ def _monitoring(plan: Plan, load: Load, t: Words) -> None:
         )
     )
     metrics = plan.resolved.engine.metrics(plan.resolved.version, plan.resolved.is_v0)
+    prefix = plan.resolved.engine.facts.watching.prefix
     st.code("\n".join(metrics[role].name for role in ROLES if role in metrics), language=None)
-    if "prefix_cache_hits" in metrics:
+    if "prefix_cache_hits" in metrics and prefix == "vllm":
         st.caption(
             t(
                 "The Llama-2-70B post-mortem names metrics that do not exist: instead of "
@@ -195,7 +196,7 @@ def _monitoring(plan: Plan, load: Load, t: Words) -> None:
         )
         st.code(board, language="json", height=260)
     with st.container(horizontal=True):
-        for name, text in (("vllm-alerts.yaml", rules), ("vllm-dashboard.json", board)):
+        for name, text in ((f"{prefix}-alerts.yaml", rules), (f"{prefix}-dashboard.json", board)):
             elements.download(t("Download {name}", name=name), name, text, key=f"download_{name}")
 
 

@@ -13,7 +13,8 @@ import streamlit as st
 
 from kvcore.base.numbers import DASH, concurrency_text, count
 from kvcore.base.words import Words
-from kvcore.engines.registry import former_flag
+from kvcore.engine.protocol import Engine
+from kvcore.engines.registry import engine_of, former_flag
 from kvcore.explain.reference import (
     POST_MORTEM,
     RULE_OF_THUMB,
@@ -43,6 +44,10 @@ def parameters(plan: Plan | None, t: Words) -> None:
         icon=":material/search:",
         **state.bound("find", "reference_query"),
     )
+    engine = engine_of(state.scenario())
+    if engine.own_name("max_model_len") is not None:
+        _own_parameters(engine, plan, t)
+        return
     found = matching(PARAMETERS.values(), state.page_parameter("find"), t)
     st.caption(
         t("{count} parameters. Bars: requests of the full length at once, with this scenario.", count=str(len(found)))
@@ -54,6 +59,44 @@ def parameters(plan: Plan | None, t: Words) -> None:
         st.info(t("No results."))
     if plan is not None:
         _corrections(plan, t)
+
+
+def _own_parameters(engine: Engine, plan: Plan | None, t: Words) -> None:
+    """The arguments of an engine with names of its own, each with its effect on the present scenario."""
+    asked = state.page_parameter("find").lower()
+    by_field = {one.field: one for one in PARAMETERS.values() if one.field}
+    rows = []
+    for field, own in engine.own_names().items():
+        one = by_field.get(field)
+        meaning = t(own.help) if own.help else t(one.meaning) if one is not None else ""
+        chart = _bars(effects(plan, one, t), t) if plan is not None and one is not None else ""
+        badge = _badge(one, plan, t) if one is not None else ""
+        rows.append((own.spelling, badge, meaning, chart))
+    rows += [
+        (
+            f"--{one.name.replace('_', '-')}",
+            "",
+            t(one.help).partition("`: ")[2] or t(one.help).partition("`：")[2],
+            "",
+        )
+        for one in engine.own_controls(state.scenario())
+    ]
+    found = [row for row in rows if asked in f"{row[0]} {row[2]}".lower()]
+    if not found:
+        st.info(t("No results."))
+        return
+    st.caption(
+        t("{count} parameters. Bars: requests of the full length at once, with this scenario.", count=str(len(found)))
+    )  # fmt: skip
+    st.html(
+        "".join(
+            f'<details class="kv-parameter"><summary><code>{escape(flag)}</code> {badge}<span>{escape(meaning)}</span>'
+            f'</summary><div class="kv-parameter-body">{chart}</div></details>'
+            if chart
+            else f'<p class="kv-parameter"><code>{escape(flag)}</code> <span>{escape(meaning)}</span></p>'
+            for flag, badge, meaning, chart in found
+        )
+    )
 
 
 def glossary(t: Words) -> None:
