@@ -324,8 +324,8 @@ def own_setting(engine: str, field: str, value: Any) -> tuple[str, Any] | None:
     """A setting by the engine's own name of it; None where it has no such argument.
 
     Example:
-        >>> own_setting("sglang", "tensor_parallel_size", 2), own_setting("vllm", "max_model_len", 8192)
-        (('tp_size', 2), ('max_model_len', 8192))
+        >>> own_setting("vllm", "max_model_len", 8192)
+        ('max_model_len', 8192)
     """
     return find_engine(engine).own_setting(field, value) if is_planned(engine) else (field, value)
 
