@@ -194,6 +194,11 @@ class TestSlides:
         press(app, "Next")
         assert len(app.latex) == 2
 
+    def test_a_start_that_fails_is_said_without_buttons(self) -> None:
+        app = open_step(StepName.TOKEN, TOO_BIG | {"present": "true"})
+        assert any(":material/change_history:" in one.value for one in app.caption)
+        assert not [button for button in app.button if (button.key or "").startswith("fix.")]
+
     def test_hidden_answers_make_fewer_slides(self) -> None:
         assert self.walk(open_step(StepName.TOKEN, RULE_OF_THUMB | {"present": "true"})) == ["1", "2", "3"]
         shown = RULE_OF_THUMB | {"present": "true", "answers": "true"}

@@ -246,7 +246,9 @@ def taught(planned: Plan | KvPlannerError, t: Words) -> Plan:
     if planned.verdict in FAILURES:
         with st.container(key="learn_fails", gap="xsmall"):
             st.caption(f":material/change_history: {summary.verdict_sentence(planned, t).text}")
-            notes.fixes(planned, fixes(planned), t)
+            # A projector has no room for the buttons.
+            if not look.is_presented():
+                notes.fixes(planned, fixes(planned), t)
     return planned
 
 
