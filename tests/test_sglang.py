@@ -11,6 +11,8 @@ import pytest
 import kvcore
 from kvcore.advice.vary import Varied, variants
 from kvcore.base.errors import EngineRefusalError, KvPlannerError
+from kvcore.base.words import Language, words
+from kvcore.charts.engines import why_engines_differ
 from kvcore.engines.registry import engine_names
 from kvcore.evidence.log.reader import measured_from, read_log
 from kvcore.planning import Plan, plan
@@ -242,3 +244,14 @@ def test_a_failure_is_read_in_its_words(words: str) -> None:
     log = read_log("\n".join([*LOG.splitlines()[:4], words]))
     assert log.failure is not None
     assert log.failure.code == "start-no-kv-memory"
+
+
+def test_compare_says_why_they_differ() -> None:
+    base = scenario_from_request({"model": "own/dense", "config": QWEN, "accelerator": "H100-80GB"})
+    named = [(one.value, one) for one in variants(base, Varied.ENGINE)]
+    said = list(why_engines_differ(named, words(Language.ENGLISH)))
+    assert "of the whole card" in said[0]
+    assert "of what is free before the weights" in said[1]
+    assert "0.83 " in said[1]
+    assert "vllm holds" in said[2]
+    assert list(why_engines_differ(named[:1], words(Language.ENGLISH))) == []

@@ -9,6 +9,7 @@ from kvcore.advice.vary import Varied, variants
 from kvcore.base.words import Words
 from kvcore.catalogue.accelerators import Accelerator
 from kvcore.charts.comparison import VARIED_NAMES, first_failures, position_name
+from kvcore.charts.engines import why_engines_differ
 from pages.ui.compare import table
 from pages.ui.shared import state, undo
 from pages.ui.shared.parameters import MAX_CARDS
@@ -54,6 +55,9 @@ def show(t: Words) -> None:
     table.show(named, "varied", t)
     for sentence in first_failures(named, t):
         st.caption(sentence)
+    if varied is Varied.ENGINE:
+        for sentence in why_engines_differ(named, t):
+            st.caption(sentence)
     if varied is Varied.BATCHED_TOKENS:
         table.show_batches(state.scenario(), t)
     with st.container(horizontal=True, key="use_buttons", gap="small"):

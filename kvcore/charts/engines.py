@@ -1,0 +1,65 @@
+"""Why two engines hold different numbers of tokens on the same cards, in words with the figures of both plans."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from kvcore.advice.vary import Variant
+from kvcore.base.numbers import count, gib_text
+from kvcore.base.words import Words
+from kvcore.planning import Plan
+
+GIVEN_DIGITS = 3
+
+
+def why_engines_differ(named: Sequence[tuple[str, Variant]], t: Words) -> Iterator[str]:
+    """A sentence for each engine that starts on what its fraction is of and must hold, and what is left of it; then the
+    difference between the one with the most tokens and the one with the fewest."""
+    plans = [(name, one.plan) for name, one in named if one.plan is not None and one.starts]
+    plans = [(name, plan) for name, plan in plans if plan.memory is not None and plan.cache is not None]
+    if len(plans) < 2:
+        return
+    for name, plan in plans:
+        yield _budget(name, plan, t)
+    ranked = sorted(plans, key=lambda one: tokens_of(one[1]))
+    (least, fewest), (most, many) = ranked[0], ranked[-1]
+    if tokens_of(fewest):
+        yield t(
+            "{most} holds {tokens} tokens more than {least}: {share} times as many, from {own} against {other} GiB of "
+            "keys and values on each GPU.",
+            most=most,
+            least=least,
+            tokens=count(tokens_of(many) - tokens_of(fewest)),
+            share=f"{tokens_of(many) / tokens_of(fewest):.2f}",
+            own=gib_text(many.available_kv_bytes or 0),
+            other=gib_text(fewest.available_kv_bytes or 0),
+        )
+
+
+def tokens_of(plan: Plan) -> int:
+    """Tokens of a plan's cache; 0 without one."""
+    return plan.cache.tokens if plan.cache is not None else 0
+
+
+def _budget(name: str, plan: Plan, t: Words) -> str:
+    memory, resolved = plan.memory, plan.resolved
+    assert memory is not None
+    facts = {
+        "name": name,
+        "fraction": f"{resolved.gpu_memory_utilization:.{GIVEN_DIGITS}g}",
+        "weights": gib_text(memory.weights.value),
+        "kv": gib_text(plan.available_kv_bytes or 0),
+        "step": gib_text(memory.activations.value),
+        "seats": count(resolved.max_num_seqs),
+    }
+    if resolved.engine.starts_without_room:
+        return t(
+            "{name}: {fraction} of what is free before the weights holds {weights} GiB of weights and {kv} GiB of keys "
+            "and values; the largest step ({step} GiB) and graphs must fit beside it. At most {seats} requests run.",
+            **facts,
+        )
+    return t(
+        "{name}: {fraction} of the whole card holds {weights} GiB of weights, the largest step ({step} GiB), the "
+        "framework and {kv} GiB of keys and values. At most {seats} requests run.",
+        **facts,
+    )
