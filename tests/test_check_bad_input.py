@@ -11,7 +11,7 @@ from kvcore.manifests.files import MAX_BYTES, Source, read_files
 from kvcore.preflight.outcome import Outcome, check_files
 
 SERVE = "vllm serve Qwen/Qwen3-8B --max-model-len {}\n"
-FORMATS = ("text", "json", "sarif", "github", "junit", "markdown")
+FORMATS = ("text", "json", "patch", "sarif", "github", "junit", "markdown")
 
 
 def problems(text: str | bytes, name: str = "f.yaml") -> list[tuple[str, str, int]]:

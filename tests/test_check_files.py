@@ -1,6 +1,7 @@
 """`kvcore check`: what each workload comes to, and the exit status that a pipeline acts on."""
 
 import json
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -128,3 +129,15 @@ def test_lines_for_people_hide_secrets_and_name_places() -> None:
     lines = "\n".join(check_lines(check_files([Source("f.sh", text)], "L4-24GB")))
     assert "hidden" not in lines
     assert "f.sh:2" in lines
+
+
+def test_the_patches_of_a_folder_are_taken_over_and_all_starts(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run.sh").write_text("vllm serve Qwen/Qwen3-8B --max-model-len 40960\n", "utf-8")
+    asked = ["check", ".", "--accelerator", "L4-24GB"]
+    assert main([*asked, "--format", "patch"]) == 1
+    diff = capsys.readouterr().out
+    subprocess.run(["patch", "-p1"], input=diff, encoding="utf-8", check=True, capture_output=True)
+    assert main(asked) == 0

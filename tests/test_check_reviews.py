@@ -130,6 +130,7 @@ def test_a_strangers_file_sends_nothing_to_the_terminal() -> None:
 
 FORMATS = (
     ("json", '{"status"'), ("sarif", '{"$schema"'), ("github", "::error"), ("junit", "<?xml"), ("text", "verdict"),
+    ("patch", "--- a/"),
 )  # fmt: skip
 
 

@@ -347,6 +347,9 @@ def test_bash_completes_commands_flags_models_and_cards(
     assert completed("plan", MODEL, "--format", "y") == ["yaml"]
     assert completed("plan", MODEL, "--dtype", "bf") == ["bfloat16"]
     assert completed("completion", "f") == ["fish"]
+    (tmp_path / "sarif-of-mine.yaml").write_text("a: 1\n")
+    assert completed("check", "--format", "s") == ["sarif"], "values of an option, and no files"
+    assert completed("check", "sa") == ["sarif-of-mine.yaml"]
 
 
 @pytest.mark.parametrize("shell", ["zsh", "fish"])

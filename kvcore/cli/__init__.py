@@ -30,7 +30,8 @@ HELP_COLUMNS = 100
 PROGRAM = "kvcore"
 ABOUT = (
     "Plans the memory of each GPU or NPU that serves a large language model, as the engine itself would. "
-    "Begin with: kvcore plan Qwen/Qwen3-32B --accelerator H100-80GB -tp 2"
+    "Begin with: kvcore plan Qwen/Qwen3-32B --accelerator H100-80GB -tp 2, or, with a file: "
+    "kvcore check deployment.yaml --accelerator H100-80GB"
 )
 SWEPT_FLAGS = ("max_model_len", "gpu_memory_utilization", "kv_cache_dtype", "quantization", "engine_version")
 CURVE_LENGTHS = tuple(1 << power for power in range(9, 21))

@@ -17,7 +17,7 @@ from kvcore.base.errors import ScenarioError, shorten
 if TYPE_CHECKING:
     from kvcore.preflight.upgrade import Upgraded
 
-FORMATS: Final = ("text", "json", "sarif", "github", "junit", "markdown")
+FORMATS: Final = ("text", "json", "patch", "sarif", "github", "junit", "markdown")
 MAX_TARGET: Final = 1_000_000
 
 
@@ -40,7 +40,7 @@ ARGUMENTS: Final[dict[str, dict[str, Any]]] = {
     "--to": {"dest": "after", "metavar": "RELEASE",
              "help": "a later release: judges the files on it, and says what it changes and why"},
     "--format": {"choices": FORMATS, "help":
-                 "a table; JSON; SARIF 2.1.0; annotations of GitHub's workflows; JUnit; a comment"},
+                 "a table; JSON; patches for git apply; SARIF 2.1.0; GitHub's annotations; JUnit; a comment"},
     "--allow-empty": {"action": "store_true", "help": "exit 0, not 2, where no engine is in the files"},
     "--json": {"action": "store_true", "help": "the same as --format json"},
 }  # fmt: skip
@@ -66,6 +66,10 @@ def run(arguments: argparse.Namespace) -> int:
         print(json.dumps(check_result(found, rows, upgrades), ensure_ascii=False))
     elif kind == "text":
         print("\n".join((*check_lines(found, rows, colours=_colours()), *_changes(upgrades, arguments))))
+        if any(one.patch is not None for one in rows):
+            print("To take the patches over: the same command with --format patch | git apply (or patch -p1)")
+    elif kind == "patch":
+        sys.stdout.write("".join(one.patch.diff for one in rows if one.patch is not None))
     else:
         from kvcore.contract import reviews
 

@@ -79,7 +79,7 @@ def _positional(parser: argparse.ArgumentParser) -> tuple[str, ...]:
 def _bash(parsers: Mapping[str, argparse.ArgumentParser]) -> Iterator[str]:
     yield '# kvcore for bash: eval "$(kvcore completion bash)" in ~/.bashrc'
     yield "_kvcore() {"
-    yield "  local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]} words="
+    yield "  local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]} words= files="
     yield f"  local cards={_quoted(' '.join(_cards()))}"
     yield f"  local models={_quoted(' '.join(catalogue.model_ids()))}"
     yield "  if [ $COMP_CWORD -eq 1 ]; then"
@@ -103,12 +103,12 @@ def _bash(parsers: Mapping[str, argparse.ArgumentParser]) -> Iterator[str]:
             yield f'      {"|".join(plain)}) COMPREPLY=($(compgen -f -- "$word")); return ;;'
         long = " ".join(one.spellings[0] for one in options)
         words = _positional(parser)
-        yield f"      *) case $word in -*) words={_quoted(long)} ;; *) words={_listed(words)} ;; esac ;;"
+        yield f"      *) case $word in -*) words={_quoted(long)} ;; *) words={_listed(words)} files=1 ;; esac ;;"
         yield "    esac"
         yield "    ;;"
     yield "  esac"
     yield '  COMPREPLY=($(compgen -W "$words" -- "$word"))'
-    yield '  case $word in -*) ;; *) COMPREPLY+=($(compgen -f -- "$word")) ;; esac'
+    yield '  if [ -n "$files" ]; then COMPREPLY+=($(compgen -f -- "$word")); fi'
     yield "}"
     yield "complete -o filenames -F _kvcore kvcore"
 
@@ -126,7 +126,7 @@ def _zsh(parsers: Mapping[str, argparse.ArgumentParser]) -> Iterator[str]:
     yield "_kvcore() {"
     yield f"  local -a cards=({' '.join(map(_quoted, _cards()))})"
     yield f"  local -a models=({' '.join(map(_quoted, catalogue.model_ids()))})"
-    yield f"  if (( CURRENT == 2 )); then compadd {' '.join(parsers)} -- --version --help; return; fi"
+    yield f"  if (( CURRENT == 2 )); then compadd -- {' '.join(parsers)} --version --help; return; fi"
     yield "  shift words; (( CURRENT-- ))"
     yield "  case $words[1] in"
     for name, parser in parsers.items():

@@ -15,7 +15,7 @@ from msgspec import Struct
 from kvcore.base.errors import shorten
 from kvcore.contract.deployed import Reported, check_lines
 from kvcore.preflight.outcome import Checks, Outcome
-from kvcore.preflight.patches import Patch
+from kvcore.preflight.patches import Patch, own_setting
 from kvcore.version import VERSION
 
 SARIF_SCHEMA: Final = "https://json.schemastore.org/sarif-2.1.0.json"
@@ -37,6 +37,8 @@ class Finding(Struct, frozen=True, kw_only=True):
     title: str
     text: str
     patch: Patch | None = None
+    engine: str = "vllm"
+    """Of the workload, by whose names of settings a patch is told."""
 
 
 def findings(found: Checks, rows: Sequence[Reported]) -> Iterator[Finding]:
@@ -52,8 +54,8 @@ def findings(found: Checks, rows: Sequence[Reported]) -> Iterator[Finding]:
         for at, said in enumerate(one.checked.reasons if outcome is not Outcome.STARTS else ()):
             yield Finding(
                 code=said.code, level=ERROR, title=f"{about}: {outcome.value}",
-                text=f"{said.message}; {said.next_step}{_changes(one.patch) if not at else ''}{link}",
-                patch=one.patch if not at else None, file=file, line=line,
+                text=f"{said.message}; {said.next_step}{_changes(one.patch, own.engine) if not at else ''}{link}",
+                engine=own.engine, patch=one.patch if not at else None, file=file, line=line,
             )  # fmt: skip
         for said in one.checked.warnings:
             text = f"{said.message}; {said.next_step}"
@@ -66,10 +68,11 @@ def findings(found: Checks, rows: Sequence[Reported]) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _changes(patch: Patch | None) -> str:
+def _changes(patch: Patch | None, engine: str) -> str:
     if patch is None:
         return ""
-    said = ", ".join(f"{name} = {shorten(after, 60)}" for name, _, after in patch.changes)
+    own = (own_setting(engine, name, after) or (name, after) for name, _, after in patch.changes)
+    said = ", ".join(f"{name} = {shorten(after, 60)}" for name, after in own)
     return f". It starts with {said}"
 
 
@@ -112,7 +115,7 @@ def _result(one: Finding, codes: Sequence[str], texts: dict[str, bytes | str]) -
             "replacements": list(_replacements(text, one.patch.text)),
         }
         result["fixes"] = [
-            {"description": {"text": _changes(one.patch)[2:] + "."}, "artifactChanges": [change]}
+            {"description": {"text": _changes(one.patch, one.engine)[2:] + "."}, "artifactChanges": [change]}
         ]
     return result
 
