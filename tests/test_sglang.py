@@ -253,5 +253,6 @@ def test_compare_says_why_they_differ() -> None:
     assert "of the whole card" in said[0]
     assert "of what is free before the weights" in said[1]
     assert "0.83 " in said[1]
+    assert "GiB GiB" not in "".join(said)
     assert "vllm holds" in said[2]
     assert list(why_engines_differ(named[:1], words(Language.ENGLISH))) == []

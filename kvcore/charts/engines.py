@@ -25,7 +25,7 @@ def why_engines_differ(named: Sequence[tuple[str, Variant]], t: Words) -> Iterat
     (least, fewest), (most, many) = ranked[0], ranked[-1]
     if tokens_of(fewest):
         yield t(
-            "{most} holds {tokens} tokens more than {least}: {share} times as many, from {own} against {other} GiB of "
+            "{most} holds {tokens} tokens more than {least}: {share} times as many, from {own} against {other} of "
             "keys and values on each GPU.",
             most=most,
             least=least,
@@ -54,12 +54,12 @@ def _budget(name: str, plan: Plan, t: Words) -> str:
     }
     if resolved.engine.starts_without_room:
         return t(
-            "{name}: {fraction} of what is free before the weights holds {weights} GiB of weights and {kv} GiB of keys "
-            "and values; the largest step ({step} GiB) and graphs must fit beside it. At most {seats} requests run.",
+            "{name}: {fraction} of what is free before the weights holds {weights} of weights and {kv} of keys "
+            "and values; the largest step ({step}) and graphs must fit beside it. At most {seats} requests run.",
             **facts,
         )
     return t(
-        "{name}: {fraction} of the whole card holds {weights} GiB of weights, the largest step ({step} GiB), the "
-        "framework and {kv} GiB of keys and values. At most {seats} requests run.",
+        "{name}: {fraction} of the whole card holds {weights} of weights, the largest step ({step}), the "
+        "framework and {kv} of keys and values. At most {seats} requests run.",
         **facts,
     )
