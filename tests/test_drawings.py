@@ -64,6 +64,13 @@ def test_qwen3_keeps_4_kib_of_a_token_and_layer_as_its_guide_says() -> None:
     assert "5,120 / 64 = 80" in heads_drawing(planned("dense"), ENGLISH).html  # type: ignore[union-attr]
 
 
+def test_a_size_below_a_kib_is_in_the_readers_language() -> None:
+    drawn = heads_drawing(planned("dense"), words(Language.CHINESE))
+    assert drawn is not None
+    assert "512 字节" in drawn.html
+    assert "bytes" not in drawn.html
+
+
 def test_deepseek_would_keep_keys_of_192_and_values_of_128_elements_a_head() -> None:
     panels = {panel.name: panel for panel in heads_panels(planned("latent"))}
     assert panels["MHA"].bytes_per_token == 128 * (128 + 64 + 128) * 2

@@ -8,6 +8,7 @@ from typing import Final
 from msgspec import Struct
 
 from kvcore.base.numbers import count, format_bytes
+from kvcore.base.units import KIB
 from kvcore.base.words import Words, listed, msg
 from kvcore.cache.kv_formats import kv_format
 from kvcore.charts.drawings.drawing import Drawing, box, words_box
@@ -183,7 +184,8 @@ def _kept(panel: HeadsPanel, last: int, each: int, first: int) -> str:
 
 
 def _size(panel: HeadsPanel, t: Words) -> str:
-    size = format_bytes(panel.bytes_per_token)
+    kept = panel.bytes_per_token
+    size = format_bytes(kept) if kept >= KIB else t("{count} bytes", count=count(kept))
     if not panel.kept:
         return t("one vector: {size}", size=size)
     return t("{heads} × key and value: {size}", heads=count(panel.kept), size=size)
