@@ -252,6 +252,7 @@ def _kubernetes(start: ServerStart) -> str:
     memory = {} if limits is None else {"memory": f"{limits.memory_gib}Gi"}
     facts = {
         "shm_limit": f"{SHM_GIB if limits is None else max(SHM_GIB, limits.shm_gib)}Gi",
+        "prefix": plan.resolved.engine.facts.watching.prefix,
         "name": kubernetes_name(plan.scenario.model),
         "image": image_name,
         "port": PORT,
