@@ -358,3 +358,33 @@ def test_bytes_are_no_text() -> None:
 def test_python_that_does_not_parse() -> None:
     (problem,) = read("from vllm import LLM\nLLM(", names=("a.py",)).problems
     assert problem.error.code == "manifest-not-python"
+
+
+def test_arguments_that_a_program_adds_to_a_dictionary_count() -> None:
+    text = (
+        "from vllm import LLM\n"
+        'given = dict(model="Qwen/Qwen3-8B")\n'
+        'given["tensor_parallel_size"] = 2\n'
+        'given.update(max_model_len=4096, dtype="half")\n'
+        'given.update({"dtype": "bfloat16"})\n'
+        'given.setdefault("dtype", "float16")\n'
+        "given[[1]] = given.setdefault([2], 3)\n"
+        "LLM(**given)\n"
+    )
+    (one,) = read_files([Source("serve.py", text)]).workloads
+    assert one.request == {"tensor_parallel_size": 2, "max_model_len": 4096, "dtype": "bfloat16"}
+
+
+SBATCH = """#!/bin/bash
+#SBATCH --nodes=2
+#SBATCH --gpus-per-node=h100:4
+{ray}
+srun vllm serve Qwen/Qwen3-32B -tp $SLURM_GPUS_ON_NODE -pp $SLURM_NNODES
+"""
+
+
+def test_the_nodes_of_a_job_are_one_engines_only_where_ray_joins_them() -> None:
+    joined = SBATCH.format(ray="srun --nodes=1 ray start --head --block &")
+    for text, nodes in ((joined, 2), (SBATCH.format(ray="# ray start"), 1)):
+        (one,) = read_files([Source("job.sbatch", text)]).workloads
+        assert (one.nodes, one.gpus) == (nodes, 4)

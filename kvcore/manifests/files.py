@@ -28,7 +28,7 @@ from kvcore.manifests.templates import is_template, rendered
 from kvcore.manifests.units import makefile, profile, units
 from kvcore.manifests.unknowns import unmarked
 from kvcore.manifests.variables import env_file, of_compose
-from kvcore.manifests.workload import Other, Workload
+from kvcore.manifests.workload import Other, Workload, whole
 
 MAX_BYTES: Final = 4 << 20
 """Largest file: a manifest of thousands of documents; what is larger is no file that somebody wrote."""
@@ -304,6 +304,8 @@ def shell(text: str, given: Input) -> Iterator[Found]:
     facts = Facts(kind="slurm" if directives else "shell", file=given.file, line=1, installs=text)
     facts.card, facts.gpus = _scheduled(directives)
     known = _slurm_variables(directives, facts.gpus) if directives else {}
+    if _RAY_HEAD.search(text[:200_000]):
+        facts.nodes = whole(known.get("SLURM_NNODES")) or 1
     launched = script_launches(text, known, given.scripts, line=1)
     for launch in distinct(launched) if launched else ():
         if launch.engine:
@@ -311,6 +313,8 @@ def shell(text: str, given: Input) -> Iterator[Found]:
     yield from _held_documents(text, known, given)
 
 
+_RAY_HEAD: Final = re.compile(r"\bray\s{1,8}start\s{1,8}[^\n]{0,200}--(?:head|address)")
+"""What makes one cluster of a job's nodes, over which an engine spreads its ranks."""
 _HELD: Final = re.compile(r"^(?:apiVersion|services):", re.MULTILINE)
 _QUOTED: Final = re.compile(r"<<-?\s{0,4}['\"\\\\]")
 """A here-document whose text is taken as it is."""

@@ -137,6 +137,9 @@ class _Reader:
                 name = self.names.value(target.slice)
                 if isinstance(name, str) and value is not UNKNOWN:
                     self.environment[name] = str(value)
+            elif isinstance(target, ast.Subscript) and isinstance(target.value, ast.Name):
+                key = self.names.value(target.slice)
+                self._put(target.value.id, {key: value} if isinstance(key, str) else {})
         elif isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name) and one.value is not None:
             self.names.values[one.target.id] = self.names.value(one.value)
         elif isinstance(one, ast.AugAssign) and isinstance(one.target, ast.Name):
@@ -145,6 +148,12 @@ class _Reader:
                 isinstance(before, str) and isinstance(added, str)
             )
             self.names.values[one.target.id] = before + added if both else UNKNOWN
+
+    def _put(self, name: str, items: Mapping[Any, Any]) -> None:
+        """Items set in a dictionary that a name stands for; a list, or a key that is not known, is left as it is."""
+        held = self.names.values.get(name)
+        if isinstance(held, dict):
+            self.names.values[name] = held | {key: one for key, one in items.items() if isinstance(key, str)}
 
     # -- calls
 
@@ -175,6 +184,12 @@ class _Reader:
             and isinstance(node.func.value, ast.Name)
         ):
             self._grow(node, node.func.value.id, last)
+        elif (
+            last in ("update", "setdefault")
+            and isinstance(node.func, ast.Attribute)
+            and isinstance(node.func.value, ast.Name)
+        ):
+            self._update(node, node.func.value.id, last)
         elif last in _ENGINES and not name.startswith("AsyncLLMEngine."):
             self._engine(node, _ENGINES[last], last)
         elif last in _SGLANG and name.startswith(("sgl.", "sglang.", "Engine", "ServerArgs")):
@@ -186,6 +201,24 @@ class _Reader:
         elif last in ("Popen", "run", "call", "check_call", "check_output", "system", "create_subprocess_exec",
                       "create_subprocess_shell", "execvp", "execv"):  # fmt: skip
             self._command(node)
+
+    def _update(self, node: ast.Call, name: str, how: str) -> None:
+        """`kwargs.update(a=1)`, `kwargs.update({...})` and `kwargs.setdefault("a", 1)`."""
+        given = [self.names.value(one) for one in node.args]
+        if how == "setdefault":
+            held = self.names.values.get(name)
+            if (
+                len(given) == 2
+                and isinstance(held, dict)
+                and isinstance(given[0], str)
+                and given[0] not in held
+            ):
+                self._put(name, {given[0]: given[1]})
+            return
+        for one in given:
+            if isinstance(one, dict):
+                self._put(name, one)
+        self._put(name, {one.arg: self.names.value(one.value) for one in node.keywords if one.arg})
 
     def _argument(self, node: ast.Call) -> None:
         """`parser.add_argument("--model", default=...)`: what `args.model` is."""
