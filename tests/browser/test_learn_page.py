@@ -276,3 +276,19 @@ def test_every_slide_of_every_path_fits_a_projector(
     assert not high
     assert slides > 6 * len(PATHS["90"].steps)
     page.context.close()
+
+
+def test_a_step_stands_in_the_page_of_a_course(server: str, browser: Browser) -> None:
+    """The frame that docs/teaching.md shows: nothing but the slide, and its keys walk inside the frame."""
+    text = Path(__file__).parents[2].joinpath("docs", "teaching.md").read_text("utf-8")
+    (frame,) = re.findall(r"<iframe.*?</iframe>", text, re.DOTALL)
+    page = browser.new_context(viewport={"width": 1320, "height": 800}).new_page()
+    page.set_content(frame.replace("https://kv.example.org", server).replace("&", "&amp;"))
+    inside = page.frame_locator("iframe")
+    expect(inside.locator("h2")).to_have_text("1 · What does one token cost?")
+    expect(inside.locator(".kv-lesson").first).to_contain_text("one key and one value per KV head")
+    expect(inside.get_by_test_id("stSidebar")).to_be_hidden()
+    expect(inside.get_by_test_id("stHeader")).to_be_hidden()
+    inside.get_by_role("button", name="Next").click()
+    inside.locator(".kv-memory-bar").wait_for()
+    page.context.close()
