@@ -70,12 +70,6 @@ if is_opened:
         numbers.downloads(plan, t)
 
 with left:
-    st.html(drawings.head(t("Requests at once by context length")))
     curves = tensor_parallel_curves(plan, curve.lengths, curve)
-    elements.chart(
-        charts.with_length_marks(charts.concurrency_chart(plan, curves, t), groups.chart_marks(plan)),
-        "concurrency",
-        t("Requests that fit at once, by context length and tensor parallel size"),
-    )
-    st.html(drawings.caption(notes.curve_caption(curves, plan.resolved.engine, t)))
+    drawings.concurrency(plan, curves, groups.chart_marks(plan), t)
     groups.ways(t)

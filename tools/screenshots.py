@@ -40,7 +40,7 @@ SHOTS = (
 """Name, link, browser. The name begins with the page's path."""
 SAMPLE = ".st-key-sample-start button"
 REQUESTS = '[class*="st-key-workload-sample"] button'
-DRAWN = ".js-plotly-plot .main-svg, .kv-stack"
+DRAWN = ".kv-plot, .js-plotly-plot .main-svg, .kv-stack"
 UNFOLDED = 2
 """Parameters of the Reference page that are shown with their effect."""
 

@@ -11,8 +11,10 @@ from typing import Any, Final, NamedTuple
 
 from kvcore.advice.vary import ConcurrencyCurve
 from kvcore.base.numbers import concurrency_text, count, short_tokens
-from kvcore.base.words import Words
+from kvcore.base.words import Words, listed, sentences
 from kvcore.charts import plotting as draw
+from kvcore.charts.figure_html import Said
+from kvcore.engine.engine import Engine
 from kvcore.planning import Plan
 
 CURVE_HEIGHT: Final = 380
@@ -140,6 +142,49 @@ def concurrency_chart(plan: Plan, curves: Sequence[ConcurrencyCurve], t: Words) 
         shapes=shapes,
         annotations=notes,
     )
+
+
+def curve_said(curves: Sequence[ConcurrencyCurve], t: Words) -> tuple[Said, ...]:
+    """What the chart says under the pointer at each length: how many such requests fit, by tensor parallel size."""
+    drawn = [curve for curve in curves if 0 < max(curve.concurrency, default=0) < math.inf]
+    if not drawn:
+        return ()
+    return tuple(
+        Said(
+            length,
+            (
+                t("{tokens} tokens", tokens=count(length)),
+                *(
+                    f"TP {curve.tensor_parallel_size}: {concurrency_text(curve.concurrency[index])}"
+                    for curve in drawn
+                ),
+            ),
+        )
+        for index, length in enumerate(drawn[0].lengths)
+    )
+
+
+def curve_caption(curves: Sequence[ConcurrencyCurve], engine: Engine, t: Words) -> str:
+    """How to read the zones, and which sizes have no line."""
+    lines = [
+        t(
+            "Below 1 the engine starts all the same, and refuses a request of that length when it comes. Above it, "
+            "requests beyond the line wait or are retracted; beyond {limit} they always wait. The band is the 80 % "
+            "interval of the fitted parts.",
+            limit=engine.called("max_num_seqs"),
+        )
+        if engine.starts_without_room
+        else t(
+            "Below 1 the engine stops at start. Above it, requests beyond the line wait or are preempted; beyond "
+            "max_num_seqs they always wait. The band is the 80 % interval of the fitted parts."
+        )
+    ]
+    absent = [str(curve.tensor_parallel_size) for curve in curves if not max(curve.concurrency, default=0)]
+    if absent:
+        lines.append(
+            t("No line for TP {sizes}: no memory is left for the KV cache.", sizes=listed(t, absent))
+        )
+    return sentences(t, lines)
 
 
 class LengthMark(NamedTuple):

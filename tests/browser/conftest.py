@@ -204,7 +204,7 @@ def settled(page: Page) -> None:
     at_rest(page)
     page.locator("[data-testid=stMetric]").nth(3).wait_for()
     page.locator(".kv-memory-bar").wait_for()
-    page.locator(".js-plotly-plot .main-svg").first.wait_for()
+    page.locator(".kv-plot, .js-plotly-plot .main-svg").first.wait_for()
 
 
 def metrics(page: Page) -> dict[str, str]:

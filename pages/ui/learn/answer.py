@@ -15,10 +15,11 @@ from kvcore.base.units import GB, GIB
 from kvcore.base.words import Words, listed, msg
 from kvcore.charts import curves as charts
 from kvcore.charts import summary
+from kvcore.charts.figure_html import figure_html
 from kvcore.course import Equation, Step, StepName
 from kvcore.course.lesson import prose
 from kvcore.explain.numbers import SCOPES
-from pages.ui.shared import drawings, elements
+from pages.ui.shared import drawings
 
 ALL: Final = slice(None)
 CERTAINTY: Final = {
@@ -102,14 +103,12 @@ def curve(step: Step, t: Words) -> None:
     plan = step.plan
     if step.name is not StepName.REQUESTS or step.content.missing:
         return
-    lengths = charts.curve_lengths(plan)
-    elements.chart(
-        charts.concurrency_chart(plan, [concurrency_curve(plan, lengths)], t),
-        "learn_curve",
-        t("Requests that fit at once, by context length") + ": " + summary.verdict_sentence(plan, t).text,
-    )
-    said = t(
+    curves = [concurrency_curve(plan, charts.curve_lengths(plan))]
+    said = t("Requests that fit at once, by context length") + ": " + summary.verdict_sentence(plan, t).text
+    figure = charts.concurrency_chart(plan, curves, t)
+    st.html(figure_html(figure, said, charts.curve_said(curves, t)))
+    axes = t(
         "Both axes are logarithmic: each mark is so many times the one before. What falls as 1 / length is a straight "
         "line there: twice the length, half the requests, everywhere by the same step."
     )
-    st.html(f'<div class="kv-lesson kv-axes">{escape(said)}</div>')
+    st.html(f'<div class="kv-lesson kv-axes">{escape(axes)}</div>')

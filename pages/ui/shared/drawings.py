@@ -6,16 +6,19 @@ Everything in them is a number of ours or a text of the catalogue, and is escape
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from html import escape
 
 import streamlit as st
 from msgspec.structs import replace
 
+from kvcore.advice.vary import ConcurrencyCurve
 from kvcore.base.numbers import DASH, concurrency_text, count, fine_gib_text, gib_text, kib_text, spread_text
 from kvcore.base.parts import AFTER_POOL, KV_CACHE, PARTS, UNACCOUNTED, UNUSED, Part
 from kvcore.base.units import GIB
 from kvcore.base.words import Words
+from kvcore.charts.curves import LengthMark, concurrency_chart, curve_caption, curve_said, with_length_marks
+from kvcore.charts.figure_html import figure_html
 from kvcore.charts.host_bar import HostPart, engines_bar, host_bar, host_parts, host_sentences
 from kvcore.charts.memory_bar import difference_name, memory_bar, memory_title, shortage
 from kvcore.engine.rank_memory import reaches
@@ -139,6 +142,19 @@ def swatches(parts: Iterable[Part], t: Words, *, has_missing: bool = False) -> N
         f'<li><span class="kv-swatch kv-{name}"></span>{escape(label)}</li>' for name, label in named
     )
     st.html(f'<ul class="kv-legend">{items}</ul>')
+
+
+def concurrency(
+    plan: Plan, curves: Sequence[ConcurrencyCurve], marks: Sequence[LengthMark], t: Words
+) -> None:
+    """How many requests of each length fit at once, with what its zones mean."""
+    figure = with_length_marks(concurrency_chart(plan, curves, t), marks)
+    said = t("Requests that fit at once, by context length and tensor parallel size")
+    st.html(
+        head(t("Requests at once by context length"))
+        + figure_html(figure, said, curve_said(curves, t))
+        + caption(curve_caption(curves, plan.resolved.engine, t))
+    )
 
 
 def head(text: str) -> str:

@@ -13,16 +13,14 @@ from msgspec.structs import replace
 
 from kvcore import catalogue
 from kvcore.advice.fixes import Fix, falls_short, fix_pairs, refusal_fixes
-from kvcore.advice.vary import ConcurrencyCurve
 from kvcore.base.errors import DefectError, EngineRefusalError, KvPlannerError, Notice
 from kvcore.base.numbers import count
 from kvcore.base.parts import GIVEN_LABELS
-from kvcore.base.words import Words, listed, sentences
+from kvcore.base.words import Words, listed
 from kvcore.charts import summary
 from kvcore.charts.comparison import ORIGIN_LABELS
 from kvcore.charts.summary import Outcome, Sentence, accepted_label
 from kvcore.controls.in_force import settings_in_force
-from kvcore.engine.protocol import Engine
 from kvcore.evidence.calibration import fields_by_origin
 from kvcore.planning import Plan
 from kvcore.scenario import Measured, Origin, Scenario
@@ -332,29 +330,6 @@ def notices(found: Sequence[Notice], t: Words) -> None:
             st.markdown(f":material/info: **{t('Note')}**")
             for notice in found:
                 st.text(f"{t.error(notice)}\n→ {t.next_step(notice)}")
-
-
-def curve_caption(curves: Sequence[ConcurrencyCurve], engine: Engine, t: Words) -> str:
-    """How to read the zones, and which sizes have no line."""
-    lines = [
-        t(
-            "Below 1 the engine starts all the same, and refuses a request of that length when it comes. Above it, "
-            "requests beyond the line wait or are retracted; beyond {limit} they always wait. The band is the 80 % "
-            "interval of the fitted parts.",
-            limit=engine.called("max_num_seqs"),
-        )
-        if engine.starts_without_room
-        else t(
-            "Below 1 the engine stops at start. Above it, requests beyond the line wait or are preempted; beyond "
-            "max_num_seqs they always wait. The band is the 80 % interval of the fitted parts."
-        )
-    ]
-    absent = [str(curve.tensor_parallel_size) for curve in curves if not max(curve.concurrency, default=0)]
-    if absent:
-        lines.append(
-            t("No line for TP {sizes}: no memory is left for the KV cache.", sizes=listed(t, absent))
-        )
-    return sentences(t, lines)
 
 
 LOOKS: Final[Mapping[Origin, tuple[str, Literal["violet", "blue", "orange"]]]] = {
