@@ -41,10 +41,11 @@ else:
         shell.keep_modules()
         shell.frame()
         planned = state.make_plan()
-        with st.sidebar:
-            with net.under("sidebar", t):
-                controls.scenario(planned, t)
-            shell.language_switch(t)
+        # After the page, whose figures are what a change is made for; but what a control refused stands beside it, and
+        # the page says only what no control has said.
+        says_what_was_refused = net.ERROR in st.session_state
+        if says_what_was_refused:
+            controls.sidebar(planned, t)
         with net.under("head", t):
             with st.container(horizontal=True, key="top", gap="small", vertical_alignment="center"):
                 shell.links(t)
@@ -54,4 +55,6 @@ else:
             notices.show(t)
         with net.under("page", t):
             page.run()
+        if not says_what_was_refused:
+            controls.sidebar(planned, t)
         shell.keep_modules()

@@ -30,13 +30,19 @@ st.plotly_chart({"data": [{"type": "bar", "x": [value, 9], "y": ["a", "b"], "ori
 st.plotly_chart({"data": [{"type": "scatter", "x": [1, 2, 4], "y": [value, 50, 9]}]}, key="curve")
 """
 )
-NAMES = {"empty": "empty Streamlit page", "charts": "the same, two charts", "plan": "Plan page"}
+FIGURES = "figures"
+NAMES = {
+    "empty": "empty Streamlit page",
+    "charts": "the same, two charts",
+    "plan": "Plan page",
+    FIGURES: "its figures",
+}
 PRESSES = 30
 VISITS = 3
 LINK = "/?model=Qwen/Qwen3-32B&accelerator=H100-80GB&tensor_parallel_size=2&gpu_memory_utilization=0.7"
 BARE_SLIDER = '[role="slider"], input[type="range"]'
 PLAN_SLIDER = '[class*="st-key-gpu_memory_utilization-slider"] input[type="range"]'
-CHARTS = {"empty": 0, "charts": 2, "plan": 1}
+CHARTS = {"empty": 0, "charts": 2, "plan": 0}
 """Plotly charts of each page."""
 COUNT_CHANGES = """() => {
     window.__changes = 0;
@@ -44,6 +50,15 @@ COUNT_CHANGES = """() => {
     new MutationObserver(() => window.__changes++).observe(
         main, {subtree: true, childList: true, characterData: true});
 }"""
+WATCH_FIGURES = """() => {
+    addEventListener('keydown', () => { window.__pressed = performance.now(); window.__figures = 0; }, true);
+    const figures = '.st-key-verdict, .stMetric, .kv-memory-bar, .kv-request, .kv-plot, .stHtml';
+    const at = (node) => (node.nodeType === 1 ? node : node.parentElement)?.closest(figures);
+    new MutationObserver((changes) => {
+        if (changes.some((change) => at(change.target))) window.__figures = performance.now();
+    }).observe(document.querySelector('[data-testid="stMain"]'), {subtree: true, childList: true, characterData: true});
+}"""
+"""Notes when verdict, cards, bar or curve changed last."""
 STOPPED = (
     """() => document.querySelector('[data-testid="stApp"]')?.dataset.testScriptState === 'notRunning'"""
 )
@@ -70,6 +85,11 @@ def press(page: Page, key: str) -> float:
     return time.perf_counter() - start
 
 
+def figures_after(page: Page) -> float:
+    """Seconds from the last key press to the last change of a figure."""
+    return float(page.evaluate("() => (window.__figures - window.__pressed) / 1000"))
+
+
 def prepare(page: Page, address: str, slider: str) -> None:
     """Opens the page, focuses the slider and counts changes of the text in the main part."""
     page.bring_to_front()
@@ -77,6 +97,7 @@ def prepare(page: Page, address: str, slider: str) -> None:
     page.wait_for_selector(slider, timeout=60_000)
     settle(page)
     page.evaluate(COUNT_CHANGES)
+    page.evaluate(WATCH_FIGURES)
     page.locator(slider).first.focus()
 
 
@@ -114,8 +135,8 @@ def behind_proxy(server: Server, folder: Path) -> Iterator[str]:
 
 
 def key_presses(browser: Browser, scripts: dict[str, str], log: Path) -> dict[str, list[float]]:
-    """Seconds of each press by page, turn by turn."""
-    times: dict[str, list[float]] = {name: [] for name in scripts}
+    """Seconds of each press by page, turn by turn; under `FIGURES` until the Plan page shows all its figures."""
+    times: dict[str, list[float]] = {name: [] for name in (*scripts, FIGURES)}
     with (
         running_server(log, script=scripts["empty"]) as empty,
         running_server(log, script=scripts["charts"]) as charts,
@@ -130,6 +151,8 @@ def key_presses(browser: Browser, scripts: dict[str, str], log: Path) -> dict[st
             for name, page in pages.items():
                 page.bring_to_front()
                 times[name].append(press(page, key))
+                if name == "plan":
+                    times[FIGURES].append(figures_after(page))
     return times
 
 

@@ -5,7 +5,7 @@ import streamlit as st
 from kvcore.base.errors import KvPlannerError
 from kvcore.model.families import read_architecture
 from pages.ui.compare import pins, varied
-from pages.ui.shared import notes, shell, state, undo
+from pages.ui.shared import net, notes, shell, state, undo
 
 shell.guard()
 undo.follow()
@@ -16,12 +16,12 @@ st.header(t("What does one change bring?"), anchor=False)
 lost = state.lost_model()
 if lost is not None:
     notes.unknown_model(lost, t)
-    st.stop()
+    net.end_page()
 try:
     read_architecture(state.scenario().config)
 except KvPlannerError as error:
     notes.refusal(error, t)
-    st.stop()
+    net.end_page()
 
 notes.scenario_line_of(state.scenario(), state.planned(), t)
 varied.show(t)

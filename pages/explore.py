@@ -5,7 +5,7 @@ import streamlit as st
 from kvcore.base.errors import KvPlannerError
 from kvcore.model.families import read_architecture
 from pages.ui.explore import cards, models
-from pages.ui.shared import notes, shell, state, undo
+from pages.ui.shared import net, notes, shell, state, undo
 
 shell.guard()
 undo.follow()
@@ -16,7 +16,7 @@ st.header(t("Which hardware serves your requests?"), anchor=False)
 lost = state.lost_model()
 if lost is not None:
     notes.unknown_model(lost, t)
-    st.stop()
+    net.end_page()
 try:
     read_architecture(state.scenario().config)
 except KvPlannerError as error:

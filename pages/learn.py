@@ -5,7 +5,7 @@ import streamlit as st
 from kvcore.course import step_of
 from kvcore.course.lesson import PICTURES
 from pages.ui.learn import answer, check, guess, look, own, pictures, practice, slides, steps
-from pages.ui.shared import notes, shell, state, undo
+from pages.ui.shared import net, notes, shell, state, undo
 
 shell.guard()
 undo.follow()
@@ -30,7 +30,7 @@ if name in PICTURES:
     if scene == len(picture.scenes) - 1:
         steps.further(name, t)
     steps.ends(t, offers_undo=True)
-    st.stop()
+    net.end_page()
 
 step = step_of(plan, name, t)
 is_revealed = guess.is_revealed(step)
@@ -42,7 +42,7 @@ if look.is_presented():
     notes.scenario_line(plan, t)
     steps.heading(name, t)
     slides.show(shown[number], step, is_revealed, t)
-    st.stop()
+    net.end_page()
 
 with head:
     row = steps.way(name, steps.Inner(), t)

@@ -15,7 +15,7 @@ from kvcore.explain import numbers as figures
 from kvcore.planning import Verdict
 from kvcore.workload.limits import is_above_model
 from pages.ui.plan import groups, numbers, refused, share
-from pages.ui.shared import drawings, elements, notes, shell, state, undo
+from pages.ui.shared import drawings, elements, net, notes, shell, state, undo
 from pages.ui.shared.elements import fold
 from pages.ui.workload.result import target_line, traffic_fix
 
@@ -32,7 +32,7 @@ if isinstance(plan, KvPlannerError):
     found = notes.refused(plan, t)
     if state.lost_model() is None:
         refused.known(state.scenario(), found, t)
-    st.stop()
+    net.end_page()
 
 notes.scenario_head(plan, t)
 sentence = summary.verdict_sentence(plan, t)

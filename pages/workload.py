@@ -3,7 +3,7 @@
 import streamlit as st
 
 from kvcore.base.errors import KvPlannerError
-from pages.ui.shared import notes, shell, state, undo
+from pages.ui.shared import net, notes, shell, state, undo
 from pages.ui.workload import arrivals, panels, replay, result, source, upload
 
 shell.guard()
@@ -17,14 +17,14 @@ st.header(t("Which context length do your requests need?"), anchor=False)
 if mix is None:
     upload.ask(t)
     arrivals.panel(plan, t)
-    st.stop()
+    net.end_page()
 
 upload.source(mix, t)
 if isinstance(plan, KvPlannerError):
     notes.refused(plan, t)
     upload.read_notes(mix, t)
     result.lengths_only(mix, t)
-    st.stop()
+    net.end_page()
 
 tried = result.tried(mix)
 choices = result.planned_choices(plan, mix, tried)

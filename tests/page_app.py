@@ -62,6 +62,11 @@ def metrics(app: AppTest) -> dict[str, str]:
     return {metric.label: metric.value for metric in app.metric}
 
 
+def curves(app: AppTest) -> list[str]:
+    """The drawn curves as HTML."""
+    return [html.proto.body for html in app.get("html") if 'class="kv-plot"' in html.proto.body]
+
+
 def figures(app: AppTest) -> list[dict]:
     return [json.loads(chart.proto.spec) for chart in app.get("plotly_chart")]
 

@@ -25,7 +25,7 @@ from tests.page_app import (
     RULE_OF_THUMB,
     WORKED,
     checked,
-    figures,
+    curves,
     metrics,
     open_app,
     params,
@@ -39,18 +39,8 @@ class TestFits:
         app = open_app()
         assert app.success[0].value.startswith("Fits: ")
         assert metrics(app)["Requests at once"] != DASH
-        assert (len(stacks(app)), len(figures(app))) == (1, 1)
+        assert (len(stacks(app)), len(curves(app))) == (1, 1)
         assert params(app) == {}
-
-    def test_a_chart_that_says_the_same_is_the_same_to_the_browser(self) -> None:
-        """Streamlit mounts a chart anew whose bytes differ."""
-        app = open_app()
-        (before,) = (chart.proto for chart in app.get("plotly_chart"))
-        (after,) = (chart.proto for chart in checked(app.run()).get("plotly_chart"))
-        assert (after.id, after.spec) == (before.id, before.spec)
-        app.number_input(key="gpu_memory_utilization").set_value(0.8)
-        (other,) = (chart.proto for chart in checked(app.run()).get("plotly_chart"))
-        assert other.id != before.id
 
     def test_folded_parts_are_built_when_opened(self) -> None:
         app = open_app(opened=False)

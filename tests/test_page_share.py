@@ -103,7 +103,7 @@ def test_a_link_too_long_for_a_code_or_for_a_proxy_says_so() -> None:
     said = "\n".join(one.value for one in (*app.caption, *app.warning))
     assert "too long for a QR code" in said
     assert "some proxies and chat programs cut a link at 8,000" in said
-    assert "data:image/svg" not in html(app)
+    assert 'class="kv-qr' not in html(app)
 
 
 def test_a_code_is_black_on_white_with_its_quiet_zone() -> None:

@@ -14,7 +14,7 @@ from kvcore.base.numbers import concurrency_text, count, short_tokens
 from kvcore.base.words import Words, listed, sentences
 from kvcore.charts import plotting as draw
 from kvcore.charts.figure_html import Said
-from kvcore.engine.engine import Engine
+from kvcore.engine.protocol import Engine
 from kvcore.planning import Plan
 
 CURVE_HEIGHT: Final = 380

@@ -1,8 +1,8 @@
 """A figure in Plotly's JSON schema as HTML: for a page that draws it anew at every step of a slider.
 
 Plotly takes as long to mount one chart as the browser takes for the rest of the Plan page. What a curve needs of the
-schema is drawn here: lines and areas on logarithmic axes, marks, straight lines, notes. Lines stand in one SVG image that
-is stretched, texts beside it at shares of the frame, so that the drawing fits every width and its texts keep their size.
+schema is drawn here: lines and areas on logarithmic axes, marks, straight lines, notes. Lines stand in one SVG image,
+which is stretched, and texts beside it at shares of the frame: the drawing fits every width, its texts keep their size.
 Every text is escaped; colours that follow the theme are in the page's stylesheet.
 """
 

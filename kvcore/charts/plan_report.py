@@ -60,6 +60,8 @@ HATCHES: Final = {
     "-": ("dash", '<path d="M0 4L8 4" stroke="#555" stroke-width="1"/>'),
 }
 """Name and drawing of each of Plotly's patterns."""
+PICTURE_TOP: Final = 44
+"""Room above a picture for what was planned and the verdict."""
 WIDE_LETTERS: Final = 0x2E80
 """Letters from here on are as wide as they are high: Chinese, Japanese, Korean."""
 NOT_CARRIED: Final = LABELS["links"]["not-carried"]
@@ -196,15 +198,7 @@ def memory_picture(plan: Plan, t: Words) -> str:
     body = _memory_body(plan, t)
     if not body:
         return ""
-    said = (
-        " · ".join((plan.scenario.model, *summary.scenario_line(plan, t))),
-        summary.verdict_sentence(plan, t).text,
-    )
-    lines = [
-        _text(1, 16 + 18 * row, "".join(filter(str.isprintable, text)), "start", INK)
-        for row, text in enumerate(said)
-    ]
-    top, x, y = 44, 1.0, 44.0 + BAR_HEIGHT + 14
+    x, y = 1.0, PICTURE_TOP + BAR_HEIGHT + 14.0
     rows = []
     for color, pattern, name, size in _legend_rows(plan, t):
         text = f"{name} {size}"
@@ -214,15 +208,43 @@ def memory_picture(plan: Plan, t: Words) -> str:
         swatch = swatch_svg(color, pattern).replace("<svg ", f'<svg x="{x:.1f}" y="{y - 11:.1f}" ', 1)
         rows.append(swatch + _text(x + 19, y, text, "start", INK))
         x += width
-    height = round(y + 12)
+    bar = f'<g transform="translate(0 {PICTURE_TOP})">{"".join(body)}</g>'
+    return _picture(plan, memory_bar.memory_title(plan, t), bar + "".join(rows), round(y + 12), t)
+
+
+def curve_picture(plan: Plan, t: Words) -> str:
+    """The curve as an SVG file of its own, with scenario and verdict, on white; "" where no request fits.
+
+    Example:
+        >>> from kvcore import plan
+        >>> from kvcore.base.words import Language, words
+        >>> drawn = curve_picture(plan(model="Qwen/Qwen3-8B", accelerator="H100-80GB"), words(Language.ENGLISH))
+        >>> drawn[:36], "context length (tokens)" in drawn
+        ('<svg xmlns="http://www.w3.org/2000/s', True)
+    """
+    drawn = curve_svg(plan, concurrency_curve(plan, curve_lengths(plan)), t)
+    if not drawn:
+        return ""
+    placed = drawn.replace("<svg ", f'<svg y="{PICTURE_TOP}" height="{CURVE_HEIGHT}" ', 1)
+    return _picture(plan, t("Requests at once by context length"), placed, PICTURE_TOP + CURVE_HEIGHT + 8, t)
+
+
+def _picture(plan: Plan, title: str, body: str, height: int, t: Words) -> str:
+    """A file of `height` with what was planned and the verdict above `body`."""
+    said = (
+        " · ".join((plan.scenario.model, *summary.scenario_line(plan, t))),
+        summary.verdict_sentence(plan, t).text,
+    )
+    lines = [
+        _text(1, 16 + 18 * row, "".join(filter(str.isprintable, text)), "start", INK)
+        for row, text in enumerate(said)
+    ]
     frame = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{2 * WIDTH}" '
         f'height="{2 * height}" font-size="12" font-family="system-ui, \'Noto Sans CJK SC\', sans-serif">'
     )
-    title = f"<title>{escape(memory_bar.memory_title(plan, t))}</title>"
-    bar = f'<g transform="translate(0 {top})">{"".join(body)}</g>'
     ground = f'<rect width="{WIDTH}" height="{height}" fill="#FFF"/>'
-    return f"{frame}{title}{ground}{''.join(lines)}{bar}{''.join(rows)}</svg>"
+    return f"{frame}<title>{escape(title)}</title>{ground}{''.join(lines)}{body}</svg>"
 
 
 def _memory_body(plan: Plan, t: Words) -> list[str]:

@@ -152,11 +152,10 @@ def test_the_memory_bar_and_a_chart_are_saved_as_pictures(server: str, open_page
         page.get_by_role("button", name="显存条图片（SVG）").click()
     assert saved.value.suggested_filename == "kv-memory.svg"
     assert "KV 缓存 5.0 GiB" in Path(saved.value.path()).read_text()
-    plot = page.locator(".st-key-concurrency .js-plotly-plot")
-    plot.hover()
     with page.expect_download() as drawn:
-        plot.locator(".modebar-btn").click()
-    assert drawn.value.suggested_filename.endswith(".png")
+        page.get_by_role("button", name="曲线图片（SVG）").click()
+    assert drawn.value.suggested_filename == "kv-curve.svg"
+    assert "上下文长度（token）" in Path(drawn.value.path()).read_text()
 
 
 FIRST_SIX = ("model_search", "accelerator_search", "tensor_parallel_size.slider", "dtype", "max_model_len.slider",
@@ -267,14 +266,8 @@ def test_dark_is_dark_and_its_text_is_light(server: str, open_page: OpenPage) ->
         return sum(float(part) for part in re.findall(r"[\d.]+", color)[:3]) / 3
 
     assert lightness("[data-testid=stApp]", "backgroundColor") < 60
-    for selector in (".kv-legend li", ".kv-request dd", ".kv-axis", ".kv-note"):
+    for selector in (".kv-legend li", ".kv-request dd", ".kv-axis", ".kv-note", ".kv-plot-x-title"):
         assert lightness(selector, "color") > 180
-    titles = page.eval_on_selector_all(
-        ".js-plotly-plot .xtitle", "es => es.map(e => getComputedStyle(e).fill)"
-    )
-    assert len(titles) == 1
-    for fill in titles:
-        assert sum(float(part) for part in re.findall(r"[\d.]+", fill)[:3]) / 3 > 130
 
 
 def test_chinese_from_the_browser_and_switching_keeps_the_selection(server: str, open_page: OpenPage) -> None:
@@ -324,27 +317,19 @@ def test_other_ways_are_filled_when_opened_by_key_and_stay_open(server: str, ope
 def test_the_curve_says_its_figures_under_the_pointer(server: str, open_page: OpenPage) -> None:
     page = open_page(server + "/" + RULE_OF_THUMB)
     settled(page)
-    plot = page.locator(".st-key-concurrency .js-plotly-plot")
-    plot.scroll_into_view_if_needed()
-    expect(plot).to_be_visible()
-    spot = plot.evaluate(
-        """plot => {
-            const {xaxis, yaxis, _size} = plot._fullLayout, box = plot.getBoundingClientRect();
-            const line = plot.data.find(trace => trace.name === 'TP 8'), at = line.x.indexOf(4096);
-            return {x: box.x + _size.l + xaxis.d2p(4096), y: box.y + _size.t + yaxis.d2p(line.y[at])};
-        }"""
-    )
-    page.mouse.move(spot["x"] - 2, spot["y"])
-    page.mouse.move(spot["x"], spot["y"])
-    expect(plot.locator(".hovertext")).to_contain_text("TP 8: 40 requests of 4,096 tokens")
+    place = page.locator('.kv-pointed[data-said^="4,096 tokens"]')
+    place.hover()
+    said = place.evaluate("place => getComputedStyle(place, '::after').content")
+    assert "TP 8: 40" in said
+    assert place.evaluate("place => getComputedStyle(place.nextElementSibling, '::after').content") == "none"
 
 
 def test_the_curve_is_as_wide_as_its_column(server: str, open_page: OpenPage) -> None:
     page = open_page(server + "/" + RULE_OF_THUMB)
     settled(page)
     fits = """() => {
-        const drawn = document.querySelector('.st-key-concurrency .main-svg')?.getBoundingClientRect().width;
-        const room = document.querySelector('.st-key-concurrency')?.getBoundingClientRect().width;
+        const drawn = document.querySelector('.kv-plot')?.getBoundingClientRect().width;
+        const room = document.querySelector('.kv-plot')?.closest('.stColumn').getBoundingClientRect().width;
         return Math.abs(drawn - room) < 2 && room;
     }"""
     wide = page.wait_for_function(fits).json_value()

@@ -83,8 +83,8 @@ def test_from_the_question_to_a_shared_plan(server: str, open_page: OpenPage) ->
     settled(broken)
     broken.wait_for_function(
         """() => {
-            const mark = document.querySelector('.st-key-concurrency .js-plotly-plot')?.data.at(-1);
-            return mark?.text?.at(-1) === '<b>P99</b>' && String(mark.x) === '1512,1692,1708';
+            const marks = [...document.querySelectorAll('.kv-plot .kv-triangle')];
+            return marks.length === 3 && marks.at(-1).textContent === 'P99';
         }"""
     )
 

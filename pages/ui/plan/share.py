@@ -10,7 +10,7 @@ import streamlit as st
 from kvcore.base.errors import ScenarioError
 from kvcore.base.words import Words, msg
 from kvcore.catalogue.documented import modelslim_repository
-from kvcore.charts.plan_report import memory_picture, report_html, ticket_text
+from kvcore.charts.plan_report import curve_picture, memory_picture, report_html, ticket_text
 from kvcore.contract.result import planned_result
 from kvcore.deploy.going_live import expected_log_lines
 from kvcore.deploy.launch import launch_environment, machines_of, modelslim_name
@@ -104,6 +104,14 @@ def panel(plan: Plan, t: Words) -> None:
                 lambda: memory_picture(plan, t),
                 key="share_picture",
                 icon=":material/image:",
+            )
+        if plan.cache is not None and plan.cache.max_concurrency > 0:
+            elements.download(
+                t("Curve as a picture (SVG)"),
+                "kv-curve.svg",
+                lambda: curve_picture(plan, t),
+                key="share_curve",
+                icon=":material/show_chart:",
             )
         # The report is written when it is asked for, outside a page's run: the address is known only here.
         address = share_link.address("")

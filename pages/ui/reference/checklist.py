@@ -25,13 +25,14 @@ def panel(plan: Plan, load: Load, limits: Thresholds, t: Words) -> None:
         )
     )
     words = {Tick.ANSWERED: t("done"), Tick.FAILS: t("fails")}
-    for item in items:
-        with st.container(gap="xxsmall", key=f"checklist_{item.name}"):
-            if item.tick is Tick.OPEN:
-                _box(item, ticked)
-            else:
-                st.markdown(f"{ICONS[item.tick]} **{item.title}** · {words[item.tick]}")
-            st.caption(item.detail)
+    with st.container(key="checklist"):
+        for item in items:
+            with st.container(gap="xxsmall", key=f"checklist_{item.name}"):
+                if item.tick is Tick.OPEN:
+                    _box(item, ticked)
+                else:
+                    st.markdown(f"{ICONS[item.tick]} **{item.title}** · {words[item.tick]}")
+                st.caption(item.detail)
     elements.download(
         t("Download {name}", name="checklist.md"),
         "checklist.md",

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from functools import wraps
-from typing import Any, ParamSpec
+from typing import Any, NoReturn, ParamSpec
 
 import streamlit as st
 
@@ -20,11 +20,22 @@ ERROR = "input_error"
 """The error that `notes.repairs` shows once, on the run after a callback."""
 
 
+class _PageEndError(Exception):
+    """Nothing is wrong: the page has no more to say."""
+
+
+def end_page() -> NoReturn:
+    """Ends this page alone; after `st.stop` the sidebar, which comes later, would not be drawn."""
+    raise _PageEndError
+
+
 @contextmanager
 def under(place: str, t: Words) -> Iterator[None]:
     """Draws a refusal in place of the rest of this part of the page."""
     try:
         yield
+    except _PageEndError:
+        pass
     except Exception as error:  # the last net: whatever it is, the other parts of the page are drawn
         found = defect(error)
         with st.container(border=True, key=f"net.{place}", gap="xsmall"):

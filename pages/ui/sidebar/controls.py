@@ -19,10 +19,18 @@ from kvcore.engines.registry import engine_of
 from kvcore.flags import FLAGS, Flag, Kind, Shown, Widget, fields_of
 from kvcore.planning import Plan
 from kvcore.scenario import AUTO, value_of
-from pages.ui.shared import elements, labels, net, numbers, problems, state
+from pages.ui.shared import elements, labels, net, numbers, problems, shell, state
 from pages.ui.shared.elements import fold, pair
 from pages.ui.shared.state import seed, set_field
 from pages.ui.sidebar import additional_controls, command_source, limit_controls, own_controls, pickers
+
+
+def sidebar(planned: Plan | KvPlannerError, t: Words) -> None:
+    """The scenario and the language."""
+    with st.sidebar:
+        with net.under("sidebar", t):
+            scenario(planned, t)
+        shell.language_switch(t)
 
 
 def scenario(planned: Plan | KvPlannerError, t: Words) -> None:
