@@ -59,6 +59,19 @@ WATCH_FIGURES = """() => {
     }).observe(document.querySelector('[data-testid="stMain"]'), {subtree: true, childList: true, characterData: true});
 }"""
 """Notes when verdict, cards, bar or curve changed last."""
+ANSWER = (
+    "[data-testid=stMain] "
+    ":is(.stAlert, .stMetric, .kv-stack, .kv-table, .kv-parameter, .kv-lesson, .stFileUploader)"
+)
+"""What comes first on the pages: a verdict, a figure, a drawing, a table, a lesson's text, or the field for a file."""
+COUNT_ELEMENTS = """() => {
+    const all = [...document.querySelectorAll('*')];
+    const seen = all.filter((one) => {
+        const box = one.getBoundingClientRect();
+        return box.width && box.height && box.bottom > 0 && box.top < innerHeight;
+    });
+    return [all.length, seen.length];
+}"""
 STOPPED = (
     """() => document.querySelector('[data-testid="stApp"]')?.dataset.testScriptState === 'notRunning'"""
 )
@@ -156,20 +169,29 @@ def key_presses(browser: Browser, scripts: dict[str, str], log: Path) -> dict[st
     return times
 
 
-def shapes(browser: Browser, log: Path) -> None:
-    """Prints how far each page jumps while a fresh link loads, its words, and its elements."""
-    print(f"page: {'page':10} {'shift':>6} {'words':>6} {'elements':>8}")
-    with running_server(log, script="app.py") as server:
+def shapes(browser: Browser, log: Path, script: str = "app.py") -> None:
+    """Prints, for a fresh link to each page, its jumps, the seconds to its first answer and to all of it, and how much
+    it has: words of the page, elements of the document and in view."""
+    print(
+        f"page: {'page':14} {'shift':>6} {'answer':>7} {'all':>6} {'words':>6} {'elements':>8} {'in view':>8}"
+    )
+    with running_server(log, script=script) as server:
         for spec in PAGES:
             context = browser.new_context(viewport={"width": 1440, "height": 900}, locale="en-US")
             page = context.new_page()
+            start = time.perf_counter()
             page.goto(f"{server.address}/{spec.path}{LINK[1:]}")
-            page.locator(".st-key-top").wait_for()
+            page.locator(ANSWER).first.wait_for(state="attached")
+            answered = time.perf_counter() - start
             settle(page)
+            done = time.perf_counter() - start
             page.wait_for_timeout(STANDS_MS)
             words = len(page.inner_text("[data-testid=stMain]").split())
-            elements = page.locator("*").count()
-            print(f"  {spec.title:14} {shift_of(page):6.3f} {words:6} {elements:8}")
+            elements, in_view = page.evaluate(COUNT_ELEMENTS)
+            shift = shift_of(page)
+            print(
+                f"  {spec.title:16} {shift:6.3f} {answered:7.2f} {done:6.2f} {words:6} {elements:8} {in_view:8}"
+            )
             context.close()
 
 
