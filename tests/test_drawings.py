@@ -123,6 +123,46 @@ def test_experts_are_spread_over_the_cards_of_all_replicas() -> None:
     assert "experts 112–127" in drawing.html
 
 
+IN_GIB = {"GiB": 1.0, "MiB": 1 / 1024, "KiB": 1 / 1024**2}
+
+
+@pytest.mark.parametrize("language", Language)
+@pytest.mark.parametrize(
+    ("model", "accelerator", "ranks", "spreads_experts"),
+    [
+        ("openai/gpt-oss-120b", "H100-80GB", 4, False),
+        ("openai/gpt-oss-120b", "H100-80GB", 4, True),
+        ("openai/gpt-oss-120b", "H100-80GB", 8, False),
+        ("openai/gpt-oss-120b", "H100-80GB", 8, True),
+        ("Qwen/Qwen3-235B-A22B", "H100-80GB", 8, False),
+        ("deepseek-ai/DeepSeek-V3", "H200-141GB", 8, True),
+        ("mistralai/Mixtral-8x7B-Instruct-v0.1", "H100-80GB", 2, False),
+    ],
+)
+def test_the_lines_of_the_cards_add_up_to_the_weights_of_a_card(
+    model: str, accelerator: str, ranks: int, spreads_experts: bool, language: Language
+) -> None:
+    request = {
+        "model": model,
+        "accelerator": accelerator,
+        "tensor_parallel_size": ranks,
+        "enable_expert_parallel": spreads_experts,
+    }
+    mixture = plan(scenario_from_request(request))
+    assert mixture.memory is not None
+    lines = re.findall(r"<li>(.*?)</li>", cards_drawing(mixture, words(language)).html)
+    figures = [re.findall(r"([\d,.]+) ([GMK]iB)", line) for line in lines]
+    # The last size of a line is that of one card; each is right to half its last digit.
+    sizes = [float(found[-1][0].replace(",", "")) * IN_GIB[found[-1][1]] for found in figures if found]
+    halves = [0.005 * IN_GIB[found[-1][1]] for found in figures if found]
+    *parts, together = sizes
+    if "takes" in lines[len(parts) - 1] or "少占" in lines[len(parts) - 1]:
+        parts[-1] = -parts[-1]
+    assert len(parts) >= 3
+    assert sum(parts) == pytest.approx(together, abs=sum(halves))
+    assert together == pytest.approx(mixture.memory.weights.value / 2**30, abs=halves[-1])
+
+
 @pytest.mark.parametrize(
     "hostile",
     [

@@ -105,22 +105,8 @@ def _part(one: str, several: str, whole: int, ranks: int, rank: int) -> str:
 
 def _said(plan: Plan, t: Words) -> Iterator[str]:
     parallel, ranks = plan.scenario.parallel, plan.scenario.parallel.tensor_parallel_size
-    loaded = loaded_architecture(plan.architecture, plan.scenario, plan.resolved)
-    shares = weight_shares(loaded, plan.quantization, parallel, plan.resolved, plan.stage)
     if ranks > 1:
-        yield t(
-            "Cut over {ranks} cards by tensor parallelism: {size} of weights, a part on each.",
-            ranks=str(ranks),
-            size=format_bytes(shares.divided),
-        )
-        yield t("Copied on each of them: {size} of weights.", size=format_bytes(shares.replicated))
-        if shares.otherwise:
-            yield t(
-                "On each of them besides: {size} of experts, or of parts that are neither cut evenly nor copied whole.",
-                size=format_bytes(shares.otherwise),
-            )
-        if plan.memory is not None:
-            yield t("Together on each card: {size} of weights.", size=format_bytes(plan.memory.weights.value))
+        yield from _weights_said(plan, ranks, t)
         if plan.architecture.is_mla:
             yield t("Latent vectors belong to no head: every card keeps all of them.")
         elif 0 < plan.architecture.num_kv_heads < ranks:
@@ -135,6 +121,39 @@ def _said(plan: Plan, t: Words) -> Iterator[str]:
         yield t("Context parallelism gives the tokens of one request to the cards in turn.")
     if parallel.ranks_per_replica * parallel.data_parallel_size == 1:
         yield t("One card stores everything.")
+
+
+def _weights_said(plan: Plan, ranks: int, t: Words) -> Iterator[str]:
+    """The weights of a card as a sum: every line but the last is a part of it."""
+    loaded = loaded_architecture(plan.architecture, plan.scenario, plan.resolved)
+    shares = weight_shares(loaded, plan.quantization, plan.scenario.parallel, plan.resolved, plan.stage)
+    yield t(
+        "Divided over {ranks} cards: {size} of weights, {part} on each.",
+        ranks=str(ranks),
+        size=format_bytes(shares.divided),
+        part=format_bytes(shares.divided // ranks),
+    )
+    yield t("Copied on each of them: {size} of weights.", size=format_bytes(shares.replicated))
+    if shares.otherwise:
+        yield t(
+            "On each of them besides: {size} of experts, or of parts that are neither cut evenly nor copied whole.",
+            size=format_bytes(shares.otherwise),
+        )
+    if plan.memory is None:
+        return
+    weights = int(plan.memory.weights.value)
+    loading = weights - shares.per_rank
+    if loading > 0:
+        yield t(
+            "Loading adds {size} on each: tables, and what kernels and drafts need.",
+            size=format_bytes(loading),
+        )
+    elif loading < 0:
+        yield t(
+            "Loading takes {size} off again on each: kernels store weights in fewer bytes, or the host keeps some.",
+            size=format_bytes(-loading),
+        )
+    yield t("Together on each card: {size} of weights.", size=format_bytes(weights))
 
 
 def quality_drawing(_: Plan, t: Words) -> Drawing:
