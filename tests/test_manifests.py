@@ -7,6 +7,7 @@ import pytest
 
 from kvcore.manifests.files import Read, Source, read_files
 from kvcore.manifests.workload import Workload
+from kvcore.preflight.outcome import Outcome, check_files
 
 DEPLOYMENT = """\
 apiVersion: apps/v1
@@ -375,6 +376,48 @@ def test_arguments_that_a_program_adds_to_a_dictionary_count() -> None:
     assert one.request == {"tensor_parallel_size": 2, "max_model_len": 4096, "dtype": "bfloat16"}
 
 
+ARGUMENTS = """\
+import os
+from vllm import AsyncEngineArgs, AsyncLLMEngine
+args: AsyncEngineArgs = AsyncEngineArgs(model="a/b", max_model_len=2048)
+args.max_model_len = 8 * 1024
+args.tensor_parallel_size = 4
+if os.path.exists("/fast"):
+    args.max_num_seqs = 512
+later = AsyncEngineArgs()
+later.tensor_parallel_size = int(os.environ["CARDS"])
+later.model = "c/d"
+other = dict(model="e/f")
+args = other
+args.dtype = "float16"
+engine = AsyncLLMEngine.from_engine_args(later)
+"""
+
+
+def test_arguments_that_a_program_sets_after_it_has_made_them_count() -> None:
+    """The last of two counts; what only one branch sets is not known; a name that is given anew is let go."""
+    one, other = read_files([Source("serve.py", ARGUMENTS)]).workloads
+    assert one.request == {"max_model_len": 8192, "tensor_parallel_size": 4, "max_num_seqs": None}
+    assert (one.undefined, one.place.line) == (("args.max_num_seqs",), 3)
+    assert (other.model, other.request) == ("c/d", {"tensor_parallel_size": None})
+    assert (other.undefined, other.place.line) == (("CARDS",), 8)
+
+
+@pytest.mark.parametrize(
+    ("runtime", "said", "gpus"),
+    [("nvidia", "0,1", 2), ("nvidia", "all", "all"), ("nvidia", "none", None), ("nvidia", "${IDS}", None),
+     ("nvidia", "GPU-1a, GPU-2b, GPU-2b", 2), ("runc", "0,1", None)],
+)  # fmt: skip
+def test_the_cards_that_nvidias_runtime_shows_a_service(
+    runtime: str, said: str, gpus: int | str | None
+) -> None:
+    text = (
+        "services:\n  llm:\n    image: vllm/vllm-openai:v0.19.0\n    command: --model a/b\n"
+        f'    runtime: {runtime}\n    environment: {{NVIDIA_VISIBLE_DEVICES: "{said}"}}\n'
+    )
+    assert only(text).gpus == gpus
+
+
 SBATCH = """#!/bin/bash
 #SBATCH --nodes=2
 #SBATCH --gpus-per-node=h100:4
@@ -384,7 +427,22 @@ srun vllm serve Qwen/Qwen3-32B -tp $SLURM_GPUS_ON_NODE -pp $SLURM_NNODES
 
 
 def test_the_nodes_of_a_job_are_one_engines_only_where_ray_joins_them() -> None:
-    joined = SBATCH.format(ray="srun --nodes=1 ray start --head --block &")
-    for text, nodes in ((joined, 2), (SBATCH.format(ray="# ray start"), 1)):
-        (one,) = read_files([Source("job.sbatch", text)]).workloads
+    for ray, nodes in (
+        ("srun --nodes=1 ray start --head --block &", 2),
+        ('ssh "n#1" "ray start --head"', 2),
+        ("# ray start --head", 1),
+        ("true # once: ray start --address=$A", 1),
+    ):
+        (one,) = read_files([Source("job.sbatch", SBATCH.format(ray=ray))]).workloads
         assert (one.nodes, one.gpus) == (nodes, 4)
+
+
+def test_an_item_of_an_array_by_a_variable_that_nobody_defines_is_named() -> None:
+    models = 'MODELS=(Qwen/Qwen3-8B Qwen/Qwen3-14B)\nvllm serve "${MODELS[$SLURM_ARRAY_TASK_ID]}"\n'
+    found = check_files([Source("job.sbatch", "#!/bin/bash\n#SBATCH --gres=gpu:l4:1\n" + models)])
+    (one,) = found.checked
+    assert (one.outcome, one.workload.model) == (Outcome.CANNOT_BE_KNOWN, None)
+    assert one.workload.undefined == ("SLURM_ARRAY_TASK_ID",)
+    (said,) = one.reasons
+    assert (said.code, said.params["names"]) == ("check-undefined", "SLURM_ARRAY_TASK_ID")
+    assert only("SLURM_ARRAY_TASK_ID=1\n" + models, names=("a.sh",)).model == "Qwen/Qwen3-14B"

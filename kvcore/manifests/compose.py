@@ -113,7 +113,8 @@ def _service(name: str, service: Map, line: int, given: Input) -> Iterator[Found
     container["args"] = Row()
     facts = Facts(
         name=name, kind="compose", file=given.file, line=line, image=str(image) if image is not None else "",
-        gpus=_gpus(service), replicas=whole(text_of(at(service, "deploy.replicas")) or text_of(service.get("scale"))),
+        gpus=_gpus(service, variables),
+        replicas=whole(text_of(at(service, "deploy.replicas")) or text_of(service.get("scale"))),
         memory_gib=binary_gib(at(service, "deploy.resources.limits.memory") or service.get("mem_limit")),
         shm_gib=binary_gib(service.get("shm_size")), card=_card(service, image),
         shares_ipc=str(service.get("ipc", "")) == "host",
@@ -133,7 +134,7 @@ def _words(node: object) -> list[str]:
     return [str(one) for one in rows(node) if isinstance(one, str)]
 
 
-def _gpus(service: Map) -> int | str | None:
+def _gpus(service: Map, variables: Mapping[str, str]) -> int | str | None:
     """The cards that a service reserves: a count, all, or the named ones; none stated where it says only `gpu`."""
     for device in rows(at(service, "deploy.resources.reservations.devices")):
         ids = rows(at(device, "device_ids"))
@@ -152,7 +153,18 @@ def _gpus(service: Map) -> int | str | None:
     numbered = [one for one in chips if not one.split(":")[0].endswith("davinci_manager")]
     if any(isinstance(one, str) and "nvidia.com/gpu=all" in one for one in rows(service.get("devices"))):
         return ALL_GPUS
-    return len(numbered) or None
+    return len(numbered) or _visible(service, variables)
+
+
+def _visible(service: Map, variables: Mapping[str, str]) -> int | str | None:
+    """The cards that NVIDIA's own runtime puts into a container by its variable.
+
+    Source: NVIDIA Container Toolkit, "Specialized Configurations with Docker" (NVIDIA_VISIBLE_DEVICES).
+    """
+    said = variables.get("NVIDIA_VISIBLE_DEVICES", "").strip()
+    if str(service.get("runtime", "")) != "nvidia" or has_mark(said) or said in ("", "void", "none"):
+        return None
+    return ALL_GPUS if said == ALL_GPUS else len(set(filter(None, map(str.strip, said.split(",")))))
 
 
 def _card(service: Map, image: str | None) -> str | None:

@@ -19,6 +19,7 @@ MAX_DEPTH: Final = 12
 
 _PARAMETER: Final = re.compile(r"(#|!)?(\w{1,80}|[@*#?$!-])(\[[^\]]{0,80}\])?(.{0,4000})", re.DOTALL)
 _OPERATION: Final = re.compile(r"(:?[-=+?]|##?|%%?|//?|\^\^?|,,?|:)(.{0,4000})", re.DOTALL)
+_ALL: Final = ("[@]", "[*]")
 _NAME: Final = re.compile(r"[A-Za-z_]\w{0,79}")
 _NUMBERS: Final = re.compile(r"[\d\s()+*/%-]{1,200}")
 _ARITHMETIC: Final[Mapping[type[ast.operator], Callable[[int, int], int]]] = {
@@ -166,25 +167,30 @@ class Variables:
         if special == "#":
             value = self.get(name) or ""
             return str(len(value))
-        value = self._indexed(name, index)
+        value = self._indexed(name, index, depth)
         if not rest:
             if value is None:
-                return [] if index or name in ("@", "*") else mark(name)
+                is_empty = index in _ALL or name in ("@", "*") or self.get(name) is not None
+                return [] if is_empty else mark(name)
             return value
         operation = _OPERATION.fullmatch(rest)
         return (
             mark(name) if operation is None else self._changed(name, value, operation[1], operation[2], depth)
         )
 
-    def _indexed(self, name: str, index: str) -> Value | None:
+    def _indexed(self, name: str, index: str, depth: int) -> Value | None:
+        """A variable's items, or the one at an index; the mark of what an index is not known by."""
         value = self.get(name)
         if not index or value is None:
             return value
         items = value if isinstance(value, list) else [value]
-        if index in ("[@]", "[*]"):
+        if index in _ALL:
             return items
-        number = index[1:-1]
-        return items[int(number)] if number.isdigit() and int(number) < len(items) else None
+        text = self.string(index[1:-1], depth + 1) if "$" in index else index[1:-1]
+        at = whole(self.arithmetic(text, depth + 1))
+        if at is None:
+            return mark(", ".join(names_in(text)) or f"{name}{index}")
+        return items[at] if -len(items) <= at < len(items) else None
 
     def _changed(self, name: str, value: Value | None, how: str, by: str, depth: int) -> Value:
         text = " ".join(value) if isinstance(value, list) else value

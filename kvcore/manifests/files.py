@@ -304,7 +304,7 @@ def shell(text: str, given: Input) -> Iterator[Found]:
     facts = Facts(kind="slurm" if directives else "shell", file=given.file, line=1, installs=text)
     facts.card, facts.gpus = _scheduled(directives)
     known = _slurm_variables(directives, facts.gpus) if directives else {}
-    if _RAY_HEAD.search(text[:200_000]):
+    if _RAY_HEAD.search(_COMMENT.sub("", text[:200_000])):
         facts.nodes = whole(known.get("SLURM_NNODES")) or 1
     launched = script_launches(text, known, given.scripts, line=1)
     for launch in distinct(launched) if launched else ():
@@ -313,6 +313,7 @@ def shell(text: str, given: Input) -> Iterator[Found]:
     yield from _held_documents(text, known, given)
 
 
+_COMMENT: Final = re.compile(r"(?:^|(?<=\s))#[^\n]*", re.MULTILINE)
 _RAY_HEAD: Final = re.compile(r"\bray\s{1,8}start\s{1,8}[^\n]{0,200}--(?:head|address)")
 """What makes one cluster of a job's nodes, over which an engine spreads its ranks."""
 _HELD: Final = re.compile(r"^(?:apiVersion|services):", re.MULTILINE)

@@ -7,7 +7,7 @@ import ast
 import json
 import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from kvcore.base.errors import ManifestError
@@ -25,6 +25,23 @@ MAX_NODES: Final = 100_000
 
 _ENGINES: Final = {"LLM": "vllm", "AsyncEngineArgs": "vllm", "EngineArgs": "vllm", "AsyncLLMEngine": "vllm"}
 _SGLANG: Final = ("Engine", "ServerArgs")
+_ARGUMENTS: Final = ("AsyncEngineArgs", "EngineArgs", "ServerArgs")
+"""Calls whose result is only arguments: what a program sets on it afterwards counts too."""
+
+
+@dataclass
+class _Made:
+    """The arguments of an engine that a name stands for."""
+
+    found: dict[str, Any]
+    engine: str
+    name: str
+    line: int
+    facts: Facts
+    branches: int
+    """Undecided branches around the call."""
+    at: int | None = None
+    """The place of its workload among those found; None before it has a model."""
 
 
 def python_workloads(
@@ -74,6 +91,11 @@ class _Reader:
         """An engine whose arguments a class passes on."""
         self.functions: list[str] = []
         self.modal: dict[str, Any] = {}
+        self.made: dict[str, _Made] = {}
+        """Arguments of engines by the names that stand for them."""
+        self.last: _Made | None = None
+        self.branches = 0
+        """Branches around a statement that nothing decides."""
 
     def body(self, statements: list[ast.stmt], depth: int) -> None:
         """All statements, those inside of others too."""
@@ -92,15 +114,19 @@ class _Reader:
         if isinstance(one, ast.If):
             test = self.names.value(one.test)
             self._calls(one.test)
+            self.branches += test is UNKNOWN
             if test is UNKNOWN or test:
                 self.body(one.body, depth + 1)
             if test is UNKNOWN or not test:
                 self.body(one.orelse, depth + 1)
+            self.branches -= test is UNKNOWN
             return
+        self.last = None
         for inner in ast.iter_child_nodes(one):
             if isinstance(inner, ast.expr):
                 self._calls(inner)
         self._assign(one)
+        self._arguments(one)
         for name in ("body", "orelse", "finalbody"):
             self.body([inner for inner in getattr(one, name, []) if isinstance(inner, ast.stmt)], depth + 1)
         for handler in getattr(one, "handlers", []):
@@ -148,6 +174,23 @@ class _Reader:
                 isinstance(before, str) and isinstance(added, str)
             )
             self.names.values[one.target.id] = before + added if both else UNKNOWN
+
+    def _arguments(self, one: ast.stmt) -> None:
+        """`args = AsyncEngineArgs(...)`, then `args.max_model_len = 8192`; what a branch may set is not known."""
+        if not isinstance(one, ast.Assign | ast.AnnAssign | ast.AugAssign) or one.value is None:
+            return
+        for target in one.targets if isinstance(one, ast.Assign) else [one.target]:
+            self.made.pop(dotted(target), None)
+            if self.last is not None and self.last.line == one.value.lineno:
+                self.made[dotted(target)] = self.last
+            held = self.made.get(dotted(target.value)) if isinstance(target, ast.Attribute) else None
+            if held is None or not isinstance(target, ast.Attribute):
+                continue
+            value = UNKNOWN if isinstance(one, ast.AugAssign) else self.names.value(one.value)
+            if self.branches > held.branches or value is UNKNOWN:
+                value = mark(ast.unparse(target))
+            held.found[target.attr] = value
+            self._arguments_given(held)
 
     def _put(self, name: str, items: Mapping[Any, Any]) -> None:
         """Items set in a dictionary that a name stands for; a list, or a key that is not known, is left as it is."""
@@ -265,15 +308,25 @@ class _Reader:
         if node.args and "model" not in found and name != "bind":
             first = self.names.value(node.args[0])
             found["model"] = mark(ast.unparse(node.args[0])) if first is UNKNOWN else first
-        if not found.keys() & {"model", "model_path"}:
+        owner = self._owner() if name == "bind" else None
+        facts = replace(self._facts(node.lineno), name=owner or self.facts.name)
+        made = _Made(found, engine, name, node.lineno, facts, self.branches)
+        self._arguments_given(made)
+        self.last = made if name in _ARGUMENTS else None
+
+    def _arguments_given(self, made: _Made) -> None:
+        """The workload of an engine's arguments, once they name a model; again where one of them changed."""
+        if not made.found.keys() & {"model", "model_path"}:
             return
         pairs = Map(
-            {key: self._node(value, node.lineno) for key, value in found.items() if value is not None}
+            {key: self._node(value, made.line) for key, value in made.found.items() if value is not None}
         )
-        flags = pairs_given(pairs, "vllm" if engine == "vllm" else "sglang")
-        owner = self._owner() if name == "bind" else None
-        facts = replace(self._facts(node.lineno), name=owner or self.facts.name, before=flags)
-        self._add(Launch(engine=engine, words=(), line=node.lineno), facts)
+        flags = pairs_given(pairs, "vllm" if made.engine == "vllm" else "sglang")
+        self._add(Launch(engine=made.engine, words=(), line=made.line), replace(made.facts, before=flags))
+        if made.at is None:
+            made.at = len(self.found) - 1
+        else:
+            self.found[made.at] = self.found.pop()
 
     def _owner(self) -> str | None:
         return self.modal.get("name") if isinstance(self.modal.get("name"), str) else None
