@@ -28,7 +28,7 @@ with log_tab:
         prerun.offer(kept.content, log, t)
         t = state.translator(log.engine)
         try:
-            found = scenario_from_log(log, state.scenario())
+            found = check_log.with_its_room(scenario_from_log(log, state.scenario()), kept)
             planned = plan(found.scenario)
         except KvPlannerError as error:
             result.failure(log, state.scenario(), error, t)

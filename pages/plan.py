@@ -40,6 +40,9 @@ with st.container(horizontal=True, key="verdict", gap="small", vertical_alignmen
     notes.verdict(sentence)
     if plan.verdict in (Verdict.FITS, Verdict.TIGHT):
         share.command(plan, t)
+curve = concurrency_curve(plan, charts.curve_lengths(plan))
+if said := summary.low_end_line(plan, curve, t):
+    st.text(said)
 if said := target_line(plan, t):
     st.text(said)
 notes.other_platform(plan, t)
@@ -53,7 +56,6 @@ drawings.memory(plan, sentence.text, t)
 drawings.engines(plan, t)
 drawings.host(plan, t)
 
-curve = concurrency_curve(plan, charts.curve_lengths(plan))
 elements.card_row("plan", summary.cards(plan, curve, t))
 
 left, right = st.columns([5, 3], gap="medium")

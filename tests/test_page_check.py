@@ -470,3 +470,30 @@ def test_graphs_are_called_after_the_platform_on_plan_and_check(locale: str, own
     app = paste(open_check(locale), start)
     assert own in html(app)
     assert other not in html(app)
+
+
+COMPOSE = """\
+services:
+  chat:
+    image: vllm/vllm-openai:v0.27.1
+    command: --model Qwen/Qwen2.5-72B-Instruct --tensor-parallel-size 4 --max-model-len 32768
+"""
+
+
+@pytest.mark.parametrize("room", ["", "    shm_size: 2gb\n"])
+def test_a_file_pasted_beside_logs_is_judged_with_its_own_shared_memory(room: str) -> None:
+    """As under "Files that you deploy": Docker gives 64 MiB where the file says nothing."""
+    app = paste(open_check(), COMPOSE + room)
+    refused = "Insufficient space in /dev/shm" in "\n".join((seen(app), html(app)))
+    assert refused is not bool(room)
+
+
+@pytest.mark.parametrize("room", ["", "    shm_size: 2gb\n"])
+def test_a_pasted_command_brings_its_shared_memory(room: str) -> None:
+    app = open_app({"model": "Qwen/Qwen3-8B"})
+    app.session_state["command_source.opened"] = True
+    app = checked(app.run())
+    app.text_area(key="command_text").set_value(COMPOSE + room)
+    app = checked(app.button(key="use_command").click().run())
+    assert params(app).get("shm_gib") == ("2" if room else "0.0625")
+    assert ("Insufficient space in /dev/shm" in seen(app)) is not bool(room)

@@ -8,10 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvcore.advice.fixes import falls_short, fixes
+from kvcore.advice.fixes import falls_short, fewer_gpus, fixes
 from kvcore.advice.target import Served, served
+from kvcore.advice.vary import concurrency_curve
 from kvcore.base.words import Language, words
-from kvcore.charts.summary import Outcome, fix_label, fix_text, verdict_sentence
+from kvcore.charts.curves import curve_lengths
+from kvcore.charts.summary import Outcome, fix_label, fix_text, low_end_line, pair_label, verdict_sentence
 from kvcore.contract.result import answer
 from kvcore.deploy.going_live import default_load
 from kvcore.planning import Plan, Verdict, plan
@@ -138,3 +140,41 @@ def test_an_embedder_serves_as_many_as_may_run() -> None:
 
 def test_going_live_loads_a_replica_with_its_share_of_the_target() -> None:
     assert default_load(planned(data_parallel_size=3)).requests == 14
+
+
+def test_two_changes_that_need_fewer_gpus_than_one_are_named() -> None:
+    """One change takes eight GPUs or six; four do with fp8 keys and values, or with a little more of each card."""
+    short = planned()
+    found = fixes(short)
+    pairs = fewer_gpus(short, found)
+    said = [fix_text(pair_label(one, EN), one.second, EN) for one in pairs]
+    assert said[0].startswith("Tensor parallel size 4 + KV cache dtype fp8: serves ")
+    for one in pairs:
+        sent = FORTY | dict(one.changes)
+        again = served(plan(scenario_from_request(sent)))
+        assert again is not None
+        assert again.enough
+        assert sent["tensor_parallel_size"] == 4
+        assert f"serves {again.total} on 4 GPUs" in fix_text("", one.second, EN)
+    assert min(one.scenario.parallel.ranks for one in found if one.field != "accelerator") > 4
+
+
+def test_where_a_single_change_needs_no_further_gpu_no_pair_is_named() -> None:
+    short = planned(wanted=16)
+    found = fixes(short)
+    assert "kv_cache_dtype" in {one.field for one in found}
+    assert fewer_gpus(short, found) == ()
+    enough = planned(wanted=None)
+    assert fewer_gpus(enough, fixes(enough)) == ()
+
+
+def test_a_target_that_the_lower_end_misses_is_called_close() -> None:
+    def line(**changes: Any) -> str:
+        found = planned(**changes)
+        return low_end_line(found, concurrency_curve(found, curve_lengths(found)), EN)
+
+    close = {"tensor_parallel_size": 4, "gpu_memory_utilization": 0.93}
+    assert line(**close, wanted=40) == (
+        "It is close: at the lower end of its 80 % interval it serves 39 of 40."
+    )
+    assert line(**close, wanted=30) == line(**close, wanted=50) == line(**close, wanted=None) == ""

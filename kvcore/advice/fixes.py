@@ -193,6 +193,36 @@ def fix_pairs(broken: Plan, most: int = MAX_PAIRS) -> tuple[FixPair, ...]:
     return tuple(pairs[:most])
 
 
+def fewer_gpus(broken: Plan, found: Sequence[Fix]) -> tuple[FixPair, ...]:
+    """Two changes by which fewer of the present GPUs serve the target than by any single one of `found`.
+
+    Empty where the plan does not fall short, or where a single change needs no further GPU.
+
+    Example:
+        >>> from kvcore.wire.request import scenario_from_request
+        >>> asked = {"model": "openai/gpt-oss-120b", "accelerator": "H100-80GB", "tensor_parallel_size": 2,
+        ...          "max_model_len": 131000, "wanted": 40}
+        >>> short = plan(scenario_from_request(asked))
+        >>> [one.changes for one in fewer_gpus(short, fixes(short))][0]
+        (('tensor_parallel_size', 4), ('kv_cache_dtype', 'fp8'))
+    """
+    if not falls_short(broken):
+        return ()
+    least = min((fix.scenario.parallel.ranks for fix in found if fix.field != "accelerator"), default=0)
+    for size in _larger_sizes(broken):
+        larger = _changed(broken.scenario, "tensor_parallel_size", size)
+        if larger is None or larger.parallel.ranks >= least:
+            continue
+        try:
+            half = plan(larger)
+        except KvPlannerError:
+            continue
+        each = (_first(larger, field, _SERVING[field](half), broken) for field in _WITH_MORE_GPUS)
+        if pairs := tuple(FixPair(first=("tensor_parallel_size", size), second=fix) for fix in each if fix):
+            return pairs
+    return ()
+
+
 def _far_changes(broken: Plan) -> Iterator[Change]:
     """Settings changed as far as is advised, cheapest in side effects first."""
     yield from (("kv_cache_dtype", value) for value in _narrower_caches(broken))
@@ -485,6 +515,8 @@ _SERVING: Final[Mapping[str, Callable[[Plan], Tried | Iterable[Value]]]] = {
     **{field: _VALUES[field] for field in ("quantization", "accelerator")},
 }
 """The settings by which a plan that fits can serve its target."""
+_WITH_MORE_GPUS: Final = ("kv_cache_dtype", "gpu_memory_utilization")
+"""What is changed beside the tensor parallel size where that alone needs more GPUs."""
 _FIXING_WEIGHTS: Final = (
     "gpu_memory_utilization", "tensor_parallel_size", "data_parallel_size", "quantization", "accelerator",
 )  # fmt: skip

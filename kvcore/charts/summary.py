@@ -292,6 +292,21 @@ def _ends(plan: Plan, curve: ConcurrencyCurve | None) -> tuple[float, float] | N
     return None if math.isclose(low, high, rel_tol=5e-3) else (low, high)
 
 
+def low_end_line(plan: Plan, curve: ConcurrencyCurve, t: Words) -> str:
+    """What is served at the lower end of the interval, where that is less than the target and the estimate is not."""
+    target, ends = served(plan), _ends(plan, curve)
+    if target is None or ends is None or not target.enough:
+        return ""
+    low = min(whole_requests(ends[0]), plan.resolved.max_num_seqs) * target.replicas
+    if low >= target.wanted:
+        return ""
+    return t(
+        "It is close: at the lower end of its 80 % interval it serves {low} of {wanted}.",
+        low=count(low),
+        wanted=count(target.wanted),
+    )
+
+
 def _requests_text(plan: Plan, curve: ConcurrencyCurve | None) -> str:
     """Requests at once, without a fraction that the interval is wider than."""
     requests, ends = requests_at_once(plan), _ends(plan, curve)

@@ -10,9 +10,12 @@ from kvcore.base.units import GIB, rounded_gib
 from kvcore.catalogue.accelerators import Accelerator, Vendor
 from kvcore.flags import FLAGS
 from kvcore.host.limits import container_findings
+from kvcore.manifests.files import Source, read_files
 from kvcore.manifests.workload import Workload
 from kvcore.planning import Plan
 
+LARGEST_TEXT: Final = 1 << 18
+"""Characters of the longest text that is looked at as a deployment file among logs."""
 DEFAULT_SHM_GIB: Final = 64 / 1024
 """/dev/shm of a container that says nothing of it.
 
@@ -116,6 +119,21 @@ def risks(one: Workload, of_machine: int | None) -> Iterator[Notice]:
         yield notice("check-small-shm", ranks=ranks, shm=f"{shared * 1024:,.0f}")
     if of_machine is not None and gpus is not None and gpus > of_machine:
         yield notice("check-machine-too-small", gpus=gpus, machine=one.card or "", count=of_machine)
+
+
+def shared_memory_of_text_gib(text: str) -> float | None:
+    """GiB of /dev/shm of the one container that a deployment file starts; None for every other text.
+
+    Example:
+        >>> command = "command: --model Qwen/Qwen3-8B --tensor-parallel-size 2"
+        >>> shared_memory_of_text_gib(f"services: {{one: {{image: 'vllm/vllm-openai:v0.27.1', {command}}}}}")
+        0.0625
+        >>> shared_memory_of_text_gib("INFO 04-14 09:02:00 [gpu_worker.py:456] Available KV cache memory: 52.80 GiB")
+    """
+    if len(text) > LARGEST_TEXT:
+        return None
+    found = read_files((Source("pasted", text),)).workloads
+    return shared_memory_gib(found[0]) if len(found) == 1 else None
 
 
 def shared_memory_gib(one: Workload) -> float | None:

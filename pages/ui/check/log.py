@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 import streamlit as st
+from msgspec.structs import replace
 
 from kvcore.base.errors import LogError
 from kvcore.base.words import Words, listed, msg
 from kvcore.charts.comparison import FIGURE_LABELS, reading_text
 from kvcore.evidence.log.reader import StartupLog, read_log
 from kvcore.evidence.recognized import Recognized
+from kvcore.preflight.limits import shared_memory_of_text_gib
 from pages.ui.check import taken
 from pages.ui.shared import elements, labels, net, notes, state
 from pages.ui.sidebar import model_source
@@ -42,6 +44,16 @@ class KeptLog(NamedTuple):
     content: str | bytes
     """The pasted text, or the part of a file that was read."""
     read: StartupLog | LogError
+
+
+def with_its_room(found: Recognized, kept: KeptLog) -> Recognized:
+    """What was recognized with the /dev/shm of the container, where the text is a deployment file."""
+    content = kept.content
+    text = content if isinstance(content, str) else content.decode("utf-8", "replace")
+    shared = shared_memory_of_text_gib(text)
+    if shared is None:
+        return found
+    return replace(found, scenario=replace(found.scenario, shm_gib=shared))
 
 
 def ask(t: Words) -> None:

@@ -12,7 +12,7 @@ import streamlit as st
 from msgspec.structs import replace
 
 from kvcore import catalogue
-from kvcore.advice.fixes import Fix, falls_short, fix_pairs, refusal_fixes
+from kvcore.advice.fixes import Fix, FixPair, falls_short, fewer_gpus, fix_pairs, refusal_fixes
 from kvcore.base.errors import DefectError, EngineRefusalError, KvPlannerError, Notice
 from kvcore.base.numbers import count
 from kvcore.base.parts import GIVEN_LABELS
@@ -162,7 +162,7 @@ def fixes(plan: Plan, found: Sequence[Fix], t: Words, *, of_traffic: Fix | None 
     first; pairs of changes where no single one does."""
     if of_traffic is not None:
         found = (of_traffic, *(fix for fix in found if fix.field != of_traffic.field))
-    pairs = () if found else fix_pairs(plan)
+    pairs = fewer_gpus(plan, found) if found else fix_pairs(plan)
     if not found and not pairs:
         st.caption(t("No one or two changes fix it: choose a smaller model, or more and larger GPUs."))
         return
@@ -170,6 +170,9 @@ def fixes(plan: Plan, found: Sequence[Fix], t: Words, *, of_traffic: Fix | None 
     if found and falls_short(plan):
         head = t("One change serves them all:")
     with st.container(key="fixes", gap="xsmall"):
+        if found and pairs:
+            st.caption(t("Two changes together need the fewest of these GPUs:"))
+            _pairs(pairs, t)
         st.caption(head)
         # A grid keeps the height of its rows before the browser has drawn a button.
         grid = st.grid(3, min_column_width=240)
@@ -181,15 +184,21 @@ def fixes(plan: Plan, found: Sequence[Fix], t: Words, *, of_traffic: Fix | None 
                 on_click=undo.change,
                 args=(((fix.field, fix.value),),),
             )
-        for number, pair in enumerate(pairs):
-            names = summary.pair_label(pair, t)
-            grid.cell().button(
-                summary.fix_text(names, pair.second, t),
-                key=f"fix_pair.{number}",
-                width="stretch",
-                on_click=undo.change,
-                args=(pair.changes,),
-            )
+        if not found:
+            _pairs(pairs, t)
+
+
+def _pairs(pairs: Sequence[FixPair], t: Words) -> None:
+    """A button for each pair of changes."""
+    grid = st.grid(3, min_column_width=240)
+    for number, pair in enumerate(pairs):
+        grid.cell().button(
+            summary.fix_text(summary.pair_label(pair, t), pair.second, t),
+            key=f"fix_pair.{number}",
+            width="stretch",
+            on_click=undo.change,
+            args=(pair.changes,),
+        )
 
 
 def accepted(scenario: Scenario, refused: EngineRefusalError, t: Words) -> tuple[Fix, ...]:

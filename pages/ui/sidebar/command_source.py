@@ -13,6 +13,7 @@ from kvcore.base.words import Words
 from kvcore.charts.comparison import BORROWED_LABELS
 from kvcore.evidence.log.reader import read_log
 from kvcore.evidence.recognized import scenario_from_log
+from kvcore.preflight.limits import shared_memory_of_text_gib
 from kvcore.scenario import Scenario
 from kvcore.wire.request import known_checkpoint
 from pages.ui.shared import net, problems, state, undo
@@ -95,7 +96,10 @@ def _use() -> None:
         if asks_newest:
             current = replace(current, engine_version=None)
         found = scenario_from_log(log, current)
-        scenario, unknown = _with_its_model(found.scenario, found.unknown_model)
+        own = found.scenario
+        if (shared := shared_memory_of_text_gib(text)) is not None:
+            own = replace(own, shm_gib=shared)
+        scenario, unknown = _with_its_model(own, found.unknown_model)
     except KvPlannerError as error:
         problems.keep(FIELD, error)
         return
