@@ -142,7 +142,7 @@ def test_are_forty_users_served(person: Person) -> None:
     plan_for_forty(person)
     verdict = person.page.locator(".st-key-verdict [data-testid=stAlert]")
     expect(verdict).to_contain_text(
-        said(person, "Fits, but serves 14 of 40 requests of 131,000 tokens at once", "只能满足 14 个")
+        said(person, "Fits, but serves 14 of 40 requests of 131,000 tokens at once", "只能容纳 14 个")
     )
     assert person.clicks == 5
     fix = person.page.locator(".st-key-fixes button").first
@@ -228,7 +228,7 @@ def test_replicas_are_added_up(person: Person) -> None:
         said(
             person,
             "Fits, but serves 21 of 50 requests of 40,960 tokens at once (7 on each of 3 replicas)",
-            "50 个 40,960 token 的并发请求只能满足 21 个（3 个副本，每个 7 个）",
+            "目标是 50 个 40,960 token 的并发请求，只能容纳 21 个（3 个副本，每个 7 个）",
         )
     )
     expect(person.page.locator(".st-key-cards_plan")).to_contain_text(said(person, "21 in all", "共 21"))
