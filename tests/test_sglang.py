@@ -10,13 +10,14 @@ import pytest
 
 import kvcore
 from kvcore.advice.vary import Varied, variants
-from kvcore.base.errors import EngineRefusalError, KvPlannerError
+from kvcore.base.errors import EngineRefusalError, KvPlannerError, ModelError
 from kvcore.base.words import Language, words
 from kvcore.charts.engines import why_engines_differ
 from kvcore.engines.registry import engine_names
 from kvcore.evidence.log.reader import measured_from, read_log
 from kvcore.planning import Plan, plan
 from kvcore.wire.request import scenario_from_request
+from tests.derivation_plans import WHISPER
 from tests.special_models import fact_of
 
 KVCORE = Path(kvcore.__file__).parent
@@ -181,6 +182,13 @@ def test_llama_vision_counts_every_layer_and_cuts_no_prompt() -> None:
     with pytest.raises(EngineRefusalError) as gone:
         plan(scenario_from_request(request | {"engine_version": "0.25.0"}))
     assert gone.value.code == "architecture-gone-from-release"
+
+
+def test_a_model_without_keys_that_it_reads_is_refused_with_a_code() -> None:
+    asked = {"config": WHISPER, "accelerator": "L40S-48GB", "max_model_len": 448, "engine": "sglang"}
+    with pytest.raises(ModelError) as found:
+        plan(scenario_from_request(asked))
+    assert found.value.code == "unknown-architecture"
 
 
 def test_no_other_room_names_it() -> None:

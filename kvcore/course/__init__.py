@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from kvcore.base.words import Words
-from kvcore.course import cache_steps, host_steps, memory_steps, precision_steps, request_steps
+from kvcore.course import cache_steps, engine_steps, host_steps, memory_steps, precision_steps, request_steps
 from kvcore.course.equation import Equation, equation
 from kvcore.course.experiments import experiment
 from kvcore.course.lesson import STEPS, Content, Lesson, Step, StepName
@@ -34,6 +34,7 @@ CONTENTS: Final[dict[StepName, tuple[Callable[[Lesson], Content], tuple[str, ...
     StepName.GAIN: (precision_steps.gain_content, ()),
     StepName.LOG: (request_steps.log_content, ("log_line",)),
     StepName.TIER: (host_steps.tier_content, ()),
+    StepName.ENGINES: (engine_steps.engines_content, ()),
     StepName.OWN: (request_steps.own_content, ()),
 }
 """The content of each step, and the corrections of the source documents that belong to it."""

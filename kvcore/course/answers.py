@@ -273,6 +273,21 @@ ANSWERS: Final[Mapping[str, Answer]] = {
     "tier-process": _answer(
         lambda q: q.example_ranks * q.example_pool_size, ("tier-slip-once", lambda q: q.example_pool_size)
     ),
+    "engines-static": _answer(
+        lambda q: (q.total - q.example_size) * q.example_share,
+        ("engines-slip-card", lambda q: q.total * q.example_share),
+        ("engines-slip-slack", lambda q: (q.total - q.example_size) * (1 - q.example_share)),
+    ),
+    "engines-slack": _answer(
+        lambda q: (q.total - q.example_size) * (1 - q.example_share),
+        ("engines-slip-card", lambda q: q.total * (1 - q.example_share)),
+        ("slip-inside", lambda q: (q.total - q.example_size) * q.example_share),
+    ),
+    "engines-table": _answer(
+        lambda q: q.example_seats * q.longer_tokens * 4,
+        ("slip-bytes", lambda q: q.example_seats * q.longer_tokens),
+        ("slip-one-sequence", lambda q: q.longer_tokens * 4),
+    ),
     "gain-two": _answer(
         lambda q: 1 + q.example_chance + q.example_chance * q.example_chance,
         ("gain-slip-each", lambda q: 1 + 2 * q.example_chance),

@@ -146,6 +146,7 @@ MOVES: Final[dict[StepName, tuple[tuple[Callable[[Plan], Iterator[Move]], ...], 
     StepName.DRAFT: ((_other_batch,), (ACTIVATIONS, REQUESTS)),
     StepName.GAIN: ((_fewer_seats,), (ACTIVATIONS, REQUESTS)),
     StepName.TIER: ((_other_dtype, _other_size), (PER_TOKEN, TOKENS, REQUESTS)),
+    StepName.ENGINES: ((_other_share,), (BUDGET, AVAILABLE, TOKENS)),
     StepName.LOG: ((_enough_cards, _half_length), (AVAILABLE, REQUESTS)),
     StepName.OWN: ((_enough_cards, _half_length), (REQUEST, REQUESTS)),
 }

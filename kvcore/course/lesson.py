@@ -47,6 +47,7 @@ class StepName(StrEnum):
     GAIN = "gain"
     LOG = "log"
     TIER = "tier"
+    ENGINES = "engines"
     OWN = "own"
 
 

@@ -11,6 +11,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
+from kvcore.base.errors import ModelError
 from kvcore.base.units import round_up
 from kvcore.engines.sglang.arguments import V0_5_11, V0_5_18, V0_5_21, engine_refuses, rounded_up_thousandth
 from kvcore.engines.sglang.compressed import compressed_pools
@@ -120,6 +121,13 @@ class Sizing(Stated):
             count = int(available // cell)
             cells.append(cell)
             tokens.append(count // page * page)
+        if not tokens:
+            raise ModelError(
+                "unknown-architecture",
+                field="config.architectures",
+                architecture=self.shape.name,
+                reason="no layer of it is read whose keys and values this engine keeps",
+            )
         profiled = min(tokens)
         found = self._capped(profiled)
         place = tokens.index(min(tokens))

@@ -31,6 +31,7 @@ OF_PLAN: Final[dict[StepName, Callable[[Plan, Words], Drawing | None]]] = {
 OF_LOAD: Final = (StepName.BLOCKS, StepName.BATCHING)
 WITHOUT_BAR: Final = (
     StepName.CARDS, StepName.LOG, StepName.CACHE_BITS, StepName.QUALITY, StepName.DRAFT, StepName.GAIN, StepName.TIER,
+    StepName.ENGINES,
 )  # fmt: skip
 FRAME, CHUNK, PRESENT = "frame", "chunk", "present"
 
