@@ -422,6 +422,17 @@ class Engine(ABC):
         where it has."""
         return None
 
+    def asks_for_tier(self, scenario: Scenario) -> bool:
+        """Whether arguments that only this engine has ask for a tier in the host's memory."""
+        return False
+
+    def own_tier(self, scenario: Scenario, resolved: Resolved, cache: Any) -> Any:
+        """The tier of one replica that those arguments ask for; None for none.
+
+        Raises EngineRefusalError.
+        """
+        return None
+
     def with_pool(self, resolved: Resolved, cache: Any) -> Resolved:
         """`resolved` with what is only known once the pool is."""
         return resolved

@@ -172,7 +172,7 @@ def tier_notices(scenario: Scenario, resolved: Resolved, tiers: tuple[Tier, ...]
         sizes = (one.buffer_size for one in connectors_of(scenario, resolved) if one.name == P2P)
         buffer = next(filter(None, map(whole, sizes)), P2P_DEFAULT_BUFFER)
         yield notice("caches-wait-on-card", "kv_transfer_config", size=gib_text(buffer))
-    for tier in tiers:
+    for tier in () if resolved.engine.asks_for_tier(scenario) else tiers:
         taken = tier.taken.value
         if tier.asked_bytes and taken > NOTABLE * tier.asked_bytes:
             said = {"asked": gib_text(tier.asked_bytes), "taken": gib_text(taken)}

@@ -67,10 +67,11 @@ def check_limits(scenario: Scenario, resolved: Resolved, host: HostMemory | None
     if scenario.node_memory_gib is None or host is None:
         return
     total = scenario.node_memory_gib * GIB
-    if host.bytes_per_node > total:
+    taken = host.bytes_per_node + host.kept_free_bytes
+    if taken > total:
         raise ScenarioError(
             "host-memory-short", NODE, scenario.node_memory_gib,
-            taken=gib_text(host.bytes_per_node), total=gib_text(total), fitting=_fitting(scenario, host, total),
+            taken=gib_text(taken), total=gib_text(total), fitting=_fitting(scenario, host, total),
         )  # fmt: skip
 
 
@@ -86,12 +87,12 @@ def _shm_gib(host: HostMemory | None, short: Shortage) -> str:
 
 def _fitting(scenario: Scenario, host: HostMemory, total: float) -> str:
     """GiB of `--kv-offloading-size` or `--cpu-offload-gb` that leave the machine what else it needs."""
-    beside = sum(part.bounds[1] for part in host.processes) + host.shm_floor_bytes
+    beside = sum(part.bounds[1] for part in host.processes) + host.shm_floor_bytes + host.kept_free_bytes
     share = max(0.0, (total - beside) / max(1, host.bytes_per_node))
     asked = (
         scenario.kv_offloading_size
         or scenario.cpu_offload_gb
-        or sum(t.asked_bytes or 0 for t in host.tiers) / GIB
+        or sum(t.asked_bytes or (t.kept_free_bytes and t.taken.value) for t in host.tiers) / GIB
     )
     return f"{int(asked * share)}"
 
@@ -134,7 +135,10 @@ def saving_variable(scenario: Scenario, resolved: Resolved, host: HostMemory) ->
     """The variable that saves the rounding of pinned tensors, where there are any; None where it saves nothing."""
     has_tables = any(part.name == "host_tables" for part in host.parts)
     is_pinned = (scenario.cpu_offload_gb or has_tables) and scenario.env.get(NOT_PINNED) != "1"
-    has_tensors = any(not tier.shm_bytes and tier.asked_bytes and tier.blocks for tier in host.tiers)
+    is_own = resolved.engine.asks_for_tier(scenario)
+    has_tensors = not is_own and any(
+        not one.shm_bytes and one.asked_bytes and one.blocks for one in host.tiers
+    )
     is_native = any(tier.taken.value > (tier.asked_bytes or tier.taken.value) for tier in host.tiers)
     if not tier_rules(resolved.version).bounds_rounding or any(name in scenario.env for name in ALLOCATOR):
         return None
@@ -165,7 +169,7 @@ def container_findings(
             "taken": gib_text(host.bytes_per_node),
             "high": gib_text(high),
         }
-        if memory_gib * GIB < host.bytes_per_node:
+        if memory_gib * GIB < host.bytes_per_node + host.kept_free_bytes:
             found.append(notice("limit-below-host-memory", NODE, **said))
         elif memory_gib * GIB < low:
             found.append(notice("limit-tight", NODE, **said))

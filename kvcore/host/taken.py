@@ -11,7 +11,7 @@ from kvcore.base.quantity import Grade, Quantity, Scope, figure, given
 from kvcore.base.units import GIB, ceil_div, round_up
 from kvcore.cache.capacity import CachePlan
 from kvcore.catalogue.accelerators import Accelerator
-from kvcore.engine.protocol import Resolved
+from kvcore.engine.protocol import Engine, Resolved
 from kvcore.host.connectors import tiers_of
 from kvcore.host.pinned import in_the_host, pinned_size, rounding_threshold
 from kvcore.host.processes import process_parts, queues_of, shm_floor_bytes
@@ -77,17 +77,23 @@ class HostMemory(Struct, frozen=True, kw_only=True):
         Files in /dev/shm count against it, and nothing takes them back.
         """
         low, high = (sum(part.bounds[end] for part in self.processes) for end in (0, 1))
-        beside = self.shm_floor_bytes
+        taken = self.bytes_per_node + self.kept_free_bytes
         return (
-            round_up(self.bytes_per_node + int(low), GIB),
-            round_up(self.bytes_per_node + int(high) + beside, GIB),
+            round_up(taken + int(low), GIB),
+            round_up(taken + int(high) + self.shm_floor_bytes, GIB),
         )
 
+    @property
+    def kept_free_bytes(self) -> int:
+        """Those of a machine that a start must find free besides."""
+        return max((tier.kept_free_bytes for tier in self.tiers), default=0)
 
-def asks_for_host_memory(scenario: Scenario) -> bool:
+
+def asks_for_host_memory(scenario: Scenario, engine: Engine) -> bool:
     """Whether a flag may take memory of the host, or the host's memory is stated."""
     has_tier = scenario.kv_transfer_config is not None or scenario.kv_offloading_size is not None
     is_stated = scenario.node_memory_gib is not None or scenario.shm_gib is not None
+    has_tier = has_tier or engine.asks_for_tier(scenario)
     return has_tier or bool(scenario.cpu_offload_gb) or scenario.enable_sleep_mode or is_stated
 
 
@@ -104,9 +110,12 @@ def host_memory(
 
     `weights_bytes`: those of a rank on its card.
     """
-    if not asks_for_host_memory(scenario) and not architecture.host_tables:
+    if not asks_for_host_memory(scenario, resolved.engine) and not architecture.host_tables:
         return None
-    tiers = () if cache is None or not cache.groups else tiers_of(scenario, resolved, accelerator, cache)
+    tiers: tuple[Tier, ...] = ()
+    if cache is not None and cache.groups:
+        own = resolved.engine.own_tier(scenario, resolved, cache)
+        tiers = tiers_of(scenario, resolved, accelerator, cache) if own is None else (own,)
     parts = [tier.taken for tier in tiers]
     on_cards = weights_bytes * scenario.parallel.ranks_per_replica
     left_bytes = 0.0

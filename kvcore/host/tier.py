@@ -46,6 +46,8 @@ class Tier(Struct, frozen=True, kw_only=True):
     """The same of one token, over all ranks that keep a copy, before rows or tensors are rounded up."""
     copies: int = 1
     """How many ranks keep the same bytes of a token."""
+    kept_free_bytes: int = 0
+    """Those of the machine that a start must find free besides."""
 
 
 def native_tier(

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 from packaging.version import Version
 
-from kvcore.engines.sglang.arguments import V0_5_18, Arguments
+from kvcore.engines.sglang.arguments import V0_5_11, V0_5_18, Arguments
 from kvcore.engines.sglang.shapes import Heads, Shape
+from kvcore.engines.sglang.tables import sglang_release
 
+V0_5_23: Final = sglang_release("0.5.23")
 FP8: Final = "fp8_e4m3"
 NARROW: Final = ("fp4_e2m1", "nvfp4", "fp4_mx_block16")
 SCALES: Final = 16
@@ -36,6 +38,14 @@ def stage_range(layers: int, stages: int, stage: int) -> range:
     base, more = divmod(layers, stages)
     first = stage * base + max(0, stage - (stages - more))
     return range(first, first + base + (1 if stage >= stages - more else 0))
+
+
+class HostRow(NamedTuple):
+    """Bytes of a token of a stage in a pool of the host's memory."""
+
+    sized: float
+    """Those that a size is divided by."""
+    built: float
 
 
 class Cells:
@@ -123,6 +133,27 @@ class Cells:
         plain = heads * (shape.key + shape.value) * layers // 2
         scales = heads * shape.key * layers * 2 // SCALES
         return plain + scales
+
+    @property
+    def stages(self) -> list[range]:
+        """Layers of each pipeline stage."""
+        return self._stages()
+
+    def host_rows(self, stage: range) -> HostRow:
+        """Bytes of a token in the host's memory, of one pool of keys and values or of latent vectors.
+
+        Keys that layers pick by are a part of the pool in 0.5.9, and a pool of their own with the same pages later; up
+        to 0.5.21 there are such keys of every layer.
+
+        Source: mem_cache/memory_pool_host.py:MHATokenToKVPoolHost, MLATokenToKVPoolHost.get_size_per_token (0.4.10,
+        0.5.13), NSATokenToKVPoolHost (0.5.9), NSAIndexerPoolHost (0.5.11), mem_cache/pool_host/dsa.py (0.5.23).
+        """
+        if not self.shape.index_width:
+            row = self.cell(stage, is_built=True)
+            return HostRow(sized=row, built=row)
+        layers = len(stage) if self.version < V0_5_23 else self._index_count(stage)
+        row, index = self.latent_row(is_built=True) * len(stage), self._index_bytes(layers)
+        return HostRow(sized=row if self.version >= V0_5_11 else row + index, built=row + index)
 
     def _draft_bytes(self, stage: range, cell: float) -> float:
         """Bytes of a token that the draft's own pool adds.

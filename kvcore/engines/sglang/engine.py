@@ -27,12 +27,14 @@ from kvcore.engines.sglang.flags import (
     SHARED,
     SHORT,
     adopted,
+    asked_of,
     check_names,
     fields_of_command,
     launch_arguments,
     machine_flags,
     own_setting,
 )
+from kvcore.engines.sglang.host_pools import SWITCH, check_hicache, hicache_notices, hicache_tier
 from kvcore.engines.sglang.memory import static_memory
 from kvcore.engines.sglang.shapes import shape_of
 from kvcore.engines.sglang.start import Start, own_release
@@ -41,6 +43,7 @@ from kvcore.engines.sglang.tables import FACTS, own_releases
 from kvcore.engines.sglang.watching import expected_lines, exported_metrics, load_generator
 from kvcore.engines.vllm.engine import VllmEngine
 from kvcore.engines.vllm.versions import switches_of
+from kvcore.host.tier import Tier
 from kvcore.model.architecture import Architecture
 from kvcore.scenario import Scenario
 
@@ -138,6 +141,7 @@ class SglangEngine(VllmEngine):
         if scenario.dtype == "auto" and dtype == "float32":
             dtype = "float16"
         start = Start(scenario, own, _card(scenario, self.facts.assumed_card), dtype)
+        check_hicache(start)
         arguments, release = start.arguments, self.release(scenario.engine_version)
         kv_dtype = SHOWN_DTYPES.get(start.kv_dtype, start.kv_dtype)
         requests = arguments.max_running_requests or 0
@@ -171,7 +175,7 @@ class SglangEngine(VllmEngine):
             speculative_method=""
             if scenario.speculative_config is None
             else scenario.speculative_config.method,
-            notices=notices,
+            notices=(*notices, *hicache_notices(start)),
             own_start=start,
         )
 
@@ -213,6 +217,14 @@ class SglangEngine(VllmEngine):
                 raise
             return no_pool(arguments)
         return pool_plan(pools, arguments, start.shape, kv)
+
+    def asks_for_tier(self, scenario: Scenario) -> bool:
+        return bool(asked_of(scenario).get(SWITCH))
+
+    def own_tier(self, scenario: Scenario, resolved: Resolved, cache: Any) -> Tier | None:
+        if not isinstance(cache, PoolPlan):
+            return None
+        return hicache_tier(start_of(resolved), cache.pools, scenario.node_memory_gib)
 
     def with_pool(self, resolved: Resolved, cache: Any) -> Resolved:
         if not isinstance(cache, PoolPlan):

@@ -74,7 +74,8 @@ READ: Final = frozenset(
         "attention_backend", "prefill_attention_backend", "decode_attention_backend", "dsa_decode_backend",
         "nsa_decode_backend", "cuda_graph_backend_prefill", "cuda_graph_bs", "disable_hybrid_swa_memory",
         "disable_overlap_schedule", "disable_piecewise_cuda_graph", "disable_prefill_cuda_graph", "disable_radix_cache",
-        "disaggregation_mode", "enable_dp_attention", "enable_multimodal", "enable_piecewise_cuda_graph",
+        "disaggregation_mode", "enable_dp_attention", "enable_hierarchical_cache", "enable_multimodal",
+        "enable_piecewise_cuda_graph",
         "enable_two_batch_overlap", "language_only", "mamba_scheduler_strategy", "mamba_ssm_dtype",
         "mm_feature_transport", "moe_a2a_backend", "speculative_algorithm", "speculative_draft_model_path",
     }
