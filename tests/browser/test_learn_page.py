@@ -143,6 +143,23 @@ def test_a_class_goes_through_a_step_with_the_keyboard_in_chinese(server: str, b
     page.context.close()
 
 
+SMALL = """(places) => {
+  const small = new Set();
+  for (const slide of document.querySelectorAll(places)) {
+    const texts = document.createTreeWalker(slide, NodeFilter.SHOW_TEXT);
+    while (texts.nextNode()) {
+      const one = texts.currentNode.parentElement;
+      const isShown = one.checkVisibility({visibilityProperty: true}) && one.getBoundingClientRect().width > 1;
+      const text = texts.currentNode.data.trim();
+      if (!text || !isShown || one.closest(".katex, button, style, [data-testid=stIconMaterial]")) continue;
+      const size = parseFloat(getComputedStyle(one).fontSize) * one.currentCSSZoom;
+      if (size < 18) small.add(`${size} ${one.className || one.parentElement.className}: ${text.slice(0, 40)}`);
+    }
+  }
+  return [...small];
+}"""
+"""Texts below 18 px, which a class cannot read from its seats."""
+
 KINDS: Final = {
     "full attention": "model=Qwen/Qwen3-32B&accelerator=H100-80GB&tensor_parallel_size=2&max_model_len=8192",
     "windows": "model=google/gemma-3-27b-it&accelerator=H100-80GB&max_model_len=8192",
@@ -157,6 +174,7 @@ def test_the_moving_pictures_go_scene_by_scene(server: str, browser: Browser, ki
     captions = []
     while not page.url.endswith("lesson=a") and "lesson=a&" not in page.url:
         until(page, FITS)
+        assert not page.evaluate(SMALL, ".kv-scene")
         captions.append(page.locator(".kv-said").inner_text())
         if len(captions) == 4:
             assert page.locator(".kv-new").count() > 4
@@ -263,17 +281,20 @@ def test_every_slide_of_every_path_fits_a_projector(
         browser, f"{slide_server}/learn?{KINDS[kind]}&{shown}", viewport={"width": 1280, "height": 720}
     )
     high: dict[str, int] = {}
+    small: list[str] = []
     slides = 0
     for name in PATHS["90"].steps:
         page.locator(f".kv-all-of-{name}").wait_for(state="attached")
         at_rest(page)
         heights = page.evaluate(HEIGHTS)
+        small += page.evaluate(SMALL, "[class*=st-key-slide_]")
         slides += len(heights)
         assert {"idea", "guess"} <= {slide.partition("_")[2] for slide, _, _ in heights}
         high |= {f"{name} {slide}": height for slide, height, is_wide in heights if height > 720 or is_wide}
         if name != PATHS["90"].steps[-1]:
             moved(page, "ArrowRight")
     assert not high
+    assert not small
     assert slides > 6 * len(PATHS["90"].steps)
     page.context.close()
 
