@@ -279,7 +279,7 @@ class TestQuestions:
     def test_the_score_is_in_the_link_and_comes_back(self) -> None:
         app = ask(press(open_step(StepName.TOKEN), "Reveal"), 0, 138.0)
         assert "Right at once." in html(app)
-        assert any(one.value.startswith("Right so far: 1 of 57, 1 of them at once.") for one in app.caption)
+        assert any(one.value.startswith("Right so far: 1 of 60, 1 of them at once.") for one in app.caption)
         again = open_step(StepName.TOKEN, params(app) | {"answers": "true"})
         assert "Right at once." in html(again)
         assert len([button for button in again.button if button.label == "Check it"]) == 2

@@ -124,7 +124,7 @@ def nearest_lesson(text: str) -> str:
 
     Example:
         >>> nearest_lesson("E"), nearest_lesson("z"), nearest_lesson("é")
-        ('e', 'k', '')
+        ('e', 'l', '')
     """
     letter = text[:1].lower()
     if not ("a" <= letter <= "z"):
