@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import pytest
 
 from kvcore.cli import main
-from kvcore.contract.deployed import Checks, Reported, check_files, check_lines, reported
+from kvcore.contract.deployed import Checks, Reported, Tight, check_files, check_lines, reported
 from kvcore.contract.reviews import github_lines, junit, sarif
 from kvcore.manifests.files import Source
 
@@ -145,3 +145,46 @@ def test_formats_of_the_command(
     out = capsys.readouterr().out
     assert out.startswith(begin)
     assert "good.sh" not in out
+
+
+TIGHT = (
+    "docker run --gpus all --ipc=host vllm/vllm-openai:v0.27.1 --model Qwen/Qwen3-32B "
+    "--max-model-len 32768 --gpu-memory-utilization 0.92 -tp {}\n"
+)
+"""Two cards of 48 GB hold 61 GiB of weights and leave the last steps of the start little."""
+
+
+def test_a_tight_start_is_told_in_every_format(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    checks = check_files([Source("t.sh", TIGHT.format(2))], "L40S-48GB")
+    rows = reported(checks)
+    assert checks.status == 0
+    assert "starts (tight)" in next(line for line in check_lines(checks, rows) if "t.sh:" in line)
+    said = "may run out of memory"
+    assert any(line.startswith("  warning: ") and said in line for line in check_lines(checks, rows))
+    (line,) = github_lines(checks, rows)
+    assert line.startswith("::warning file=t.sh,line=1,")
+    (result,) = log(checks, rows)["runs"][0]["results"]
+    assert (result["level"], result["ruleId"]) == ("warning", "check-tight-last-steps")
+    (tmp_path / "t.sh").write_text(TIGHT.format(2), "utf-8")
+    assert main(["check", str(tmp_path / "t.sh"), "--accelerator", "L40S-48GB", "--json"]) == 0
+    (workload,) = json.loads(capsys.readouterr().out)["workloads"]
+    assert [one["code"] for one in workload["warnings"]][-1] == "check-tight-last-steps"
+
+
+def test_fixes_say_how_they_start_and_that_one_is_enough() -> None:
+    checks = check_files([Source("t.sh", TIGHT.format(1))], "L40S-48GB")
+    lines = [line.strip() for line in check_lines(checks, reported(checks))]
+    at = lines.index("any one of these fixes is enough:")
+    assert lines[at + 1].startswith("fix: tensor_parallel_size = 2 (starts, tight: ")
+    assert lines[at + 2] == "fix: tensor_parallel_size = 2 and gpu_memory_utilization = 0.91 (starts)"
+
+
+def test_where_tight_counts_as_no_start_the_patch_is_surer() -> None:
+    checks = check_files([Source("t.sh", TIGHT.format(1))], "L40S-48GB", Tight.DOES_NOT_START)
+    (row,) = reported(checks)
+    assert all(fix.verdict.value == "fits" for fix in row.fixes)
+    assert row.patch is not None
+    assert [(name, after) for name, _, after in row.patch.changes] == [
+        ("tensor_parallel_size", 2),
+        ("gpu_memory_utilization", 0.91),
+    ]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kvcore.advice.fixes import fix_pairs, fixes, refusal_fixes
+from kvcore.advice.fixes import fix_pairs, fixes, refusal_fixes, surer
 from kvcore.base.errors import EngineRefusalError
 from kvcore.catalogue.siblings import checkpoints
 from kvcore.controls import edit
@@ -253,3 +253,22 @@ def test_another_model_is_no_checkpoint_of_this_one() -> None:
 def test_a_config_that_was_changed_has_no_checkpoint_in_the_catalogue() -> None:
     asked = TWO_4090 | {"hf_overrides": '{"rope_theta": 500000}'}
     assert not [fix for fix in fixes(plan(scenario_from_request(asked))) if fix.field == "model"]
+
+
+TWO_OF_MANY = {
+    "model": "Qwen/Qwen3-32B", "accelerator": "L40S-48GB", "engine_version": "0.27.1", "max_model_len": 32768,
+    "gpu_memory_utilization": 0.92,
+}  # fmt: skip
+"""61 GiB of weights: two cards of 48 GB hold them, with little room for the last steps of the start."""
+
+
+def test_no_more_gpus_than_start_it_are_advised() -> None:
+    found = {fix.field: fix for fix in fixes(start(**TWO_OF_MANY))}
+    fix = found["tensor_parallel_size"]
+    assert (fix.value, fix.verdict) == (2, Verdict.TIGHT)
+    assert start(**TWO_OF_MANY | {"tensor_parallel_size": 1}).verdict is Verdict.WEIGHTS_DO_NOT_FIT
+    pair = surer(fix)
+    assert pair is not None
+    assert pair.changes == (("tensor_parallel_size", 2), ("gpu_memory_utilization", 0.91))
+    asked = TWO_OF_MANY | dict(pair.changes)
+    assert plan(scenario_from_request(asked)).verdict is Verdict.FITS

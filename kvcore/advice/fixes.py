@@ -55,6 +55,7 @@ LARGER: Final = 1.1
 AS_MUCH: Final = 0.95
 """Share of the memory: boards of one size differ by some percent."""
 _FEWER_BITS: Final = ("model", "quantization")
+_ADDING_GPUS: Final = ("tensor_parallel_size", "data_parallel_size")
 _OF_PARALLEL: Final = ("tensor_parallel_size", "data_parallel_size", "enable_expert_parallel")
 BATCH_STEP: Final = 1024
 """Tokens of one step that are tried are multiples of it."""
@@ -96,13 +97,16 @@ class Tried(Struct, frozen=True):
     """Every value after one that fixes it does so too."""
 
 
-def fixes(broken: Plan, *, carries_measured: bool = True) -> tuple[Fix, ...]:
+def fixes(broken: Plan, *, carries_measured: bool = True, takes_tight: bool = True) -> tuple[Fix, ...]:
     """Every single change that fixes `broken`, the cheapest in side effects first; empty when none does.
 
     Where its scenario has a target, that is to start and to serve all wanted requests at once.
 
     Measured parts are carried over to each change; without `carries_measured` they stay as they are given, as in a
     request that is sent again with the change alone.
+
+    Of settings that add GPUs the fewest win with which it starts by the figures, be the start tight: no more GPUs than
+    needed. Without `takes_tight` more of them do, where the last steps of the start may lack memory with fewer.
 
     Order: a second start, fewer recurrent states in the cache, a shorter context, an fp8 KV cache, more of the card, no
     prefix caching of recurrent states, fewer tokens in a step, fewer sequences in the profile run, fewer graphs, no
@@ -119,8 +123,12 @@ def fixes(broken: Plan, *, carries_measured: bool = True) -> tuple[Fix, ...]:
         fixing = _FIXING_WEIGHTS if broken.verdict is Verdict.WEIGHTS_DO_NOT_FIT else _VALUES
         values = {field: _VALUES[field] for field in fixing}
     change = _changed if carries_measured else _replaced
-    found = (_first(scenario, field, tried(broken), broken, change) for field, tried in values.items())
-    each = (_first(scenario, "model", (model,), broken, change) for model in _checkpoints(broken))
+
+    def first(field: str, tried: Tried | Iterable[Value]) -> Fix | None:
+        return _first(scenario, field, tried, broken, change, takes_tight=takes_tight)
+
+    found = (first(field, tried(broken)) for field, tried in values.items())
+    each = (first("model", (model,)) for model in _checkpoints(broken))
     others = list(islice(filter(None, each), MAX_CHECKPOINTS))
     kept = [fix for fix in found if fix is not None]
     place = next((at for at, fix in enumerate(kept) if fix.field == "accelerator"), len(kept))
@@ -182,7 +190,7 @@ def fix_pairs(broken: Plan, most: int = MAX_PAIRS) -> tuple[FixPair, ...]:
         half = None if changed is None else _numbers(changed)
         if changed is None or half is None or _is_good(half, broken):
             continue
-        for fix in fixes(plan(changed)):
+        for fix in fixes(plan(changed), takes_tight=False):
             answer = (
                 fix.value if field == "tensor_parallel_size" and fix.field == "accelerator" else fix.field
             )
@@ -221,6 +229,17 @@ def fewer_gpus(broken: Plan, found: Sequence[Fix]) -> tuple[FixPair, ...]:
         if pairs := tuple(FixPair(first=("tensor_parallel_size", size), second=fix) for fix in each if fix):
             return pairs
     return ()
+
+
+def surer(fix: Fix) -> FixPair | None:
+    """A change with which it starts tight, and the utilization below the present one with which it surely does.
+
+    None where the last steps of the start are not what makes it tight, or no utilization mends that.
+    """
+    if fix.plan.tight_by is not Tightness.AFTER_POOL:
+        return None
+    lower = starts_lower(fix.plan)
+    return None if lower is None else FixPair(first=(fix.field, fix.value), second=lower)
 
 
 def _far_changes(broken: Plan) -> Iterator[Change]:
@@ -321,6 +340,8 @@ def _first(
     values: Tried | Iterable[Value],
     broken: Plan | None = None,
     change: Callable[[Scenario, str, Value], Scenario | None] | None = None,
+    *,
+    takes_tight: bool = True,
 ) -> Fix | None:
     """The first of `values` with which the plan is good enough; `change` makes the scenario with one of them."""
 
@@ -328,7 +349,7 @@ def _first(
     def tried(value: Value) -> Fix | None:
         changed = (change or _changed)(scenario, field, value)
         found = None if changed is None else _numbers(changed)
-        if changed is None or found is None or not _is_good(found, broken, field):
+        if changed is None or found is None or not _is_good(found, broken, field, takes_tight=takes_tight):
             return None
         return Fix(field=field, value=value, scenario=changed, verdict=found.verdict)
 
@@ -370,20 +391,21 @@ def _numbers(scenario: Scenario) -> Numbers | None:
         return None
 
 
-def _is_good(planned: Numbers, broken: Plan | None, field: str = "") -> bool:
+def _is_good(planned: Numbers, broken: Plan | None, field: str = "", *, takes_tight: bool = True) -> bool:
     """Whether that fixes it: it fits, or by the figures it does. A tight plan is fixed by one that fits alone; what the
     engine refused, by any that it takes and that has a cache. Weights that do not fit are fixed by fewer bits even
-    where what is taken after the KV cache may be too much: the result is then called tight."""
+    where what is taken after the KV cache may be too much, and what fails by the fewest GPUs with which it starts: the
+    result is then called tight."""
     if broken is None:
         return planned.verdict is Verdict.FITS or planned.tight_by in (Tightness.SPARE, Tightness.AFTER_POOL)
     wanted = broken.scenario.wanted
     if wanted is not None and not served_by(planned, wanted).enough:
         return False
     likely = [Tightness.SPARE] if broken.verdict is not Verdict.TIGHT else []
-    if broken.verdict is Verdict.WEIGHTS_DO_NOT_FIT and field in _FEWER_BITS:
+    is_of_weights = broken.verdict is Verdict.WEIGHTS_DO_NOT_FIT and field in _FEWER_BITS
+    if is_of_weights or (takes_tight and likely and field in _ADDING_GPUS):
         likely.append(Tightness.AFTER_POOL)
-    by_figures = planned.tight_by in likely
-    return planned.verdict is Verdict.FITS or by_figures
+    return planned.verdict is Verdict.FITS or planned.tight_by in likely
 
 
 def _lengths(broken: Plan) -> Tried | Iterable[Value]:

@@ -35,7 +35,7 @@ ARGUMENTS: Final[dict[str, dict[str, Any]]] = {
     "--target": {"type": target, "metavar": "REQUESTS",
                  "help": "requests of full length at once, over all replicas; fewer exit 1 as a failed start does"},
     "--tight": {"choices": ("starts", "does-not-start", "cannot-be-known"), "default": "starts",
-                "help": "what a plan counts as that may fail within its error"},
+                "help": "what a start counts as that may fail within the error of the plan; starts unless it is given"},
     "--from": {"dest": "before", "metavar": "RELEASE", "help": "with --to: the release that the files run now"},
     "--to": {"dest": "after", "metavar": "RELEASE",
              "help": "a later release: judges the files on it, and says what it changes and why"},

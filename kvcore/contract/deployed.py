@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from msgspec import Struct
 
 from kvcore.advice.difference import difference_result
-from kvcore.advice.fixes import Fix
+from kvcore.advice.fixes import Fix, FixPair
 from kvcore.base.errors import KvPlannerError, Notice, notice, shorten
 from kvcore.base.units import rounded_gib
-from kvcore.planning import Plan
+from kvcore.planning import Plan, Verdict
+from kvcore.preflight.limits import tight_start
 from kvcore.preflight.outcome import Checked, Checks, Outcome, Tight, check_files
-from kvcore.preflight.patches import Patch, fixes_of, own_setting, patch_of
+from kvcore.preflight.patches import Patch, fixes_of, own_setting, patch_of, surer_of, that_count
 from kvcore.preflight.upgrade import Upgraded
 from kvcore.wire.link import encode, query_string, written_out
 
@@ -46,6 +48,8 @@ class Reported(Struct, frozen=True, kw_only=True):
 
     checked: Checked
     fixes: tuple[Fix, ...]
+    pair: FixPair | None
+    """More GPUs and less of each, where more GPUs alone start tight."""
     patch: Patch | None
     link: str | None
     """The plan on the page; None where the address of the page is not known."""
@@ -60,7 +64,10 @@ def reported(found: Checks, page: str | None = None) -> tuple[Reported, ...]:
         fixes = fixes_of(one)
         patch = patch_of(found, one, fixes) if tried < MAX_PATCHES else None
         tried += one.outcome is not Outcome.STARTS
-        made.append(Reported(checked=one, fixes=fixes[:MAX_FIXES], patch=patch, link=_link(one, base)))
+        counted = that_count(fixes, found.asked.tight)[:MAX_FIXES]
+        made.append(
+            Reported(checked=one, fixes=counted, pair=surer_of(fixes), patch=patch, link=_link(one, base))
+        )
     return tuple(made)
 
 
@@ -170,7 +177,7 @@ def check_lines(
 ) -> Iterator[str]:
     """All outcomes for people: a table, then each workload that does not simply start, then a line of the sum."""
     rows = reported(found) if rows is None else rows
-    yield from _table([cells(one.checked) for one in rows], [one.checked.outcome for one in rows], colours)
+    yield from _table([cells(one.checked) for one in rows], [one.checked for one in rows], colours)
     for one in rows:
         yield from _details(one)
     for other in found.read.others:
@@ -183,8 +190,13 @@ def check_lines(
         said = notice("check-nothing-found")
         yield f"{said.message}; {said.next_step}"
         return
-    counts = {outcome: sum(one.outcome is outcome for one in found.checked) for outcome in Outcome}
-    yield "  ".join(f"{count} {outcome.value}" for outcome, count in counts.items() if count)
+    counts = Counter((list(Outcome).index(one.outcome), outcome_text(one)) for one in found.checked)
+    yield "  ".join(f"{count} {said}" for (_, said), count in sorted(counts.items()))
+
+
+def outcome_text(one: Checked) -> str:
+    """The outcome in words: a start that may fail is no plain one."""
+    return f"{one.outcome.value} (tight)" if one.is_tight else one.outcome.value
 
 
 def _place(file: str, line: int) -> str:
@@ -199,7 +211,7 @@ def cells(one: Checked) -> tuple[str, ...]:
     own = one.workload
     planned = _planned(one.plans[0]) if one.plans else None
     return (
-        one.outcome.value,
+        outcome_text(one),
         shorten(own.name or "-", 28),
         shorten(own.model or "-", 44),
         _on(one),
@@ -210,15 +222,16 @@ def cells(one: Checked) -> tuple[str, ...]:
     )
 
 
-def _table(rows: Sequence[tuple[str, ...]], outcomes: Sequence[Outcome], colours: bool) -> Iterator[str]:
+def _table(rows: Sequence[tuple[str, ...]], checked: Sequence[Checked], colours: bool) -> Iterator[str]:
     if not rows:
         return
     widths = [max(map(len, column)) for column in zip(_HEADS, *rows, strict=True)]
     yield "  ".join(name.ljust(width) for name, width in zip(_HEADS, widths, strict=True)).rstrip()
-    for row, outcome in zip(rows, outcomes, strict=True):
+    for row, one in zip(rows, checked, strict=True):
         padded = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
         if colours:
-            padded[0] = f"\033[{_SGR.get(outcome, _RED)}m{padded[0]}\033[0m"
+            sign = _SGR[Outcome.CANNOT_BE_KNOWN] if one.is_tight else _SGR.get(one.outcome, _RED)
+            padded[0] = f"\033[{sign}m{padded[0]}\033[0m"
         yield "  ".join(padded).rstrip()
 
 
@@ -238,14 +251,34 @@ def _details(one: Reported) -> Iterator[str]:
         yield f"  warning: {said.message}; {said.next_step}"
     for said in checked.assumed:
         yield f"  assumed: {said.message}"
-    for fix in one.fixes:
-        name, value = own_setting(own.engine, fix.field, fix.value) or (fix.field, fix.value)
-        yield f"  fix: {name} = {_short(value)}"
+    yield from _fixes(one)
     if one.link is not None:
         yield f"  {one.link}"
     if one.patch is not None:
         yield "  patch:"
         yield from (f"  {_printable(line)}" for line in one.patch.diff.splitlines())
+
+
+def _fixes(one: Reported) -> Iterator[str]:
+    """Every change, with what its start is."""
+    lines = [f"{_setting(one, fix.field, fix.value)}{_start_of(fix)}" for fix in one.fixes]
+    if one.pair is not None:
+        lines.insert(1, " and ".join(_setting(one, *change) for change in one.pair.changes) + " (starts)")
+    if len(lines) > 1:
+        yield "  any one of these fixes is enough:"
+    yield from (f"  fix: {line}" for line in lines)
+
+
+def _setting(one: Reported, field: str, value: Any) -> str:
+    """A setting with its value, by the name that its engine has for it."""
+    name, own = own_setting(one.checked.workload.engine, field, value) or (field, value)
+    return f"{name} = {_short(own)}"
+
+
+def _start_of(fix: Fix) -> str:
+    return (
+        f" (starts, tight: {tight_start(fix.plan).message})" if fix.verdict is Verdict.TIGHT else " (starts)"
+    )
 
 
 def _printable(line: str) -> str:

@@ -6,13 +6,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from kvcore.base.errors import Notice, notice
+from kvcore.base.numbers import gib_text
 from kvcore.base.units import GIB, rounded_gib
 from kvcore.catalogue.accelerators import Accelerator, Vendor
 from kvcore.flags import FLAGS
 from kvcore.host.limits import container_findings
 from kvcore.manifests.files import Source, read_files
 from kvcore.manifests.workload import Workload
-from kvcore.planning import Plan
+from kvcore.planning import Plan, Tightness
 
 LARGEST_TEXT: Final = 1 << 18
 """Characters of the longest text that is looked at as a deployment file among logs."""
@@ -190,3 +191,22 @@ def weight_risks(one: Workload, planned: Plan) -> Iterator[Notice]:
             limit=f"{one.host_memory_gib:,.1f}",
             weights=f"{rounded_gib(weights):,.1f}",
         )
+
+
+def tight_start(planned: Plan) -> Notice:
+    """Why the start of a tight plan may fail, and by how much."""
+    card, memory, cache = planned.accelerator.id, planned.memory, planned.cache
+    if planned.tight_by is Tightness.AFTER_POOL and memory is not None:
+        room = max(0.0, memory.unused.value - memory.after_pool.value)
+        return notice(
+            "check-tight-last-steps", "gpu_memory_utilization", card=card, room=gib_text(room),
+            short=gib_text(max(0.0, -memory.least_room)),
+        )  # fmt: skip
+    if planned.tight_by is Tightness.MISSING:
+        return notice(
+            "check-tight-missing", "max_model_len", card=card, missing=gib_text(planned.missing_bytes)
+        )
+    if planned.tight_by is Tightness.SPARE and cache is not None:
+        spare = max(0.0, (planned.available_kv_bytes or 0) - cache.needed_bytes)
+        return notice("check-tight-spare", "max_model_len", card=card, spare=gib_text(spare))
+    return notice("check-tight", card=card)

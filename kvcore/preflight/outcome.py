@@ -28,6 +28,7 @@ from kvcore.preflight.limits import (
     container_limits,
     contradictions,
     risks,
+    tight_start,
     too_few_gpus,
     weight_risks,
 )
@@ -86,7 +87,13 @@ class Checked(Struct, frozen=True, kw_only=True):
     """Why it does not start, or why that cannot be known."""
     assumed: tuple[Notice, ...] = ()
     warnings: tuple[Notice, ...] = ()
-    """What the file says that may break a start, or that it does not mean."""
+    """What may break a start that counts as one, or what the file says and does not mean."""
+
+    @property
+    def is_tight(self) -> bool:
+        """Whether it counts as a start that may fail within the error of the plan."""
+        counts = self.outcome in (Outcome.STARTS, Outcome.FALLS_SHORT)
+        return counts and any(each.verdict is Verdict.TIGHT for each in self.plans)
 
 
 class Checks(Struct, frozen=True, kw_only=True):
@@ -186,6 +193,8 @@ def _planned(
         reasons += why
         if any(said.field == SHM for said in limits):
             warnings = tuple(said for said in warnings if said.code != "check-small-shm")
+        if plans[-1].verdict is Verdict.TIGHT and outcome in (Outcome.STARTS, Outcome.FALLS_SHORT):
+            tight.insert(0, tight_start(plans[-1]))
         about += [said for said in (*tight, *weight_risks(one, plans[-1])) if said not in about]
     if len(set(outcomes)) > 1:
         each = ", ".join(
@@ -214,7 +223,7 @@ def _outcome(
     if limits:
         return Outcome.DOES_NOT_START, limits
     if planned.verdict is Verdict.TIGHT and asked.tight is not Tight.STARTS:
-        return Outcome(asked.tight.value), [notice("check-tight", card=_card_id(planned))]
+        return Outcome(asked.tight.value), [tight_start(planned)]
     target = served(planned)
     if target is not None and not target.enough:
         replicas = one.replicas or 1

@@ -15,7 +15,7 @@ from typing import Any, Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from kvcore.advice.fixes import Fix, fix_pairs, fix_with, fixes, refusal_fixes
+from kvcore.advice.fixes import Fix, FixPair, fix_pairs, fix_with, fixes, refusal_fixes, surer
 from kvcore.advice.sweep_cell import STARTS
 from kvcore.base.errors import EngineRefusalError, KvPlannerError
 from kvcore.base.units import GIB
@@ -24,7 +24,7 @@ from kvcore.manifests.arguments import Given
 from kvcore.manifests.files import Read, Source, read_files
 from kvcore.manifests.models import known_model
 from kvcore.manifests.workload import Workload
-from kvcore.planning import Batch, Plan, plan
+from kvcore.planning import Batch, Plan, Verdict, plan
 from kvcore.preflight.edits import (
     Edit,
     behind_model,
@@ -38,7 +38,7 @@ from kvcore.preflight.edits import (
     value_places,
 )
 from kvcore.preflight.limits import ABOVE_MODEL
-from kvcore.preflight.outcome import Asked, Checked, Checks, Outcome, cards_of, judged, request_of
+from kvcore.preflight.outcome import Asked, Checked, Checks, Outcome, Tight, cards_of, judged, request_of
 from kvcore.preflight.secrets import secret_values, shows_secret
 from kvcore.wire.request import scenario_from_request
 
@@ -73,7 +73,10 @@ class Patch(Struct, frozen=True, kw_only=True):
 
 
 def fixes_of(one: Checked) -> tuple[Fix, ...]:
-    """Single changes that make a workload start, or serve what is wanted, the smallest first; none where it does."""
+    """Single changes that make a workload start, or serve what is wanted, the smallest first; none where it does.
+
+    Some start tight: `that_count` leaves those out where a tight start counts as none.
+    """
     if one.outcome not in (Outcome.DOES_NOT_START, Outcome.FALLS_SHORT) or not one.plans:
         return ()
     broken = _broken(one)
@@ -87,6 +90,17 @@ def fixes_of(one: Checked) -> tuple[Fix, ...]:
         within = (fix for fix in found if fix.field == "max_model_len" and _within(fix.value, longest))
         found = (shortened,) if shortened is not None else tuple(within)
     return tuple(islice(found, MAX_FIXES))
+
+
+def that_count(found: Sequence[Fix], tight: Tight) -> tuple[Fix, ...]:
+    """The fixes whose start counts as one."""
+    return tuple(fix for fix in found if tight is Tight.STARTS or fix.verdict is not Verdict.TIGHT)
+
+
+def surer_of(found: Sequence[Fix]) -> FixPair | None:
+    """The fewest GPUs with which it starts tight, and a utilization with which it surely does; None where none are."""
+    tight = (fix for fix in found if fix.field == "tensor_parallel_size" and fix.verdict is Verdict.TIGHT)
+    return next(filter(None, map(surer, tight)), None)
 
 
 def _broken(one: Checked) -> Plan:
@@ -146,8 +160,11 @@ def _wanted(one: Checked, asked: Asked, known: Sequence[Fix]) -> Iterator[tuple[
         if _broken(one).verdict in STARTS:
             return
     for fix in known or _of_refusal(one, asked):
-        if fix.field not in NOT_IN_FILES:
+        if fix.field not in NOT_IN_FILES and that_count((fix,), asked.tight):
             yield from _with_gpus(own, (fix.field, fix.value))
+        pair = surer_of((fix,))
+        for size in () if pair is None else _with_gpus(own, pair.first):
+            yield (*size, *(pair.changes[1:] if pair is not None else ()))
     if one.plans:
         for pair in fix_pairs(_broken(one)):
             if not {field for field, _ in pair.changes} & set(NOT_IN_FILES):
