@@ -91,6 +91,7 @@ def parser_of(
             continue
         command = parsers[name] = commands.add_parser(name, help=text, formatter_class=_help)
         command.set_defaults(run=run)
+        command.epilog = check.ENDING if name == "check" else None
         if with_flags and name in TYPED:
             from kvcore.cli.words import add_flags
 

@@ -6,6 +6,7 @@ import argparse
 import glob
 import json
 import os
+import re
 import sys
 from collections.abc import Iterable, Iterator
 from itertools import islice
@@ -19,6 +20,14 @@ if TYPE_CHECKING:
 
 FORMATS: Final = ("text", "json", "patch", "sarif", "github", "junit", "markdown")
 MAX_TARGET: Final = 1_000_000
+_COMPOSE: Final = re.compile(r"compose[^/]{0,60}\.ya?ml$", re.IGNORECASE)
+"""Names of Compose files."""
+ENDING: Final = (
+    "exit status: 0 every engine starts; 1 one does not, or serves fewer requests than --target; 2 something cannot be "
+    "read, or no engine is in the files; 3 it cannot be known: a variable, the card or the model is open. Variables "
+    "come from the files and the .env beside a Compose file, never from the environment of this command."
+)
+"""What stands below the options in the help."""
 
 
 def target(text: str) -> int:
@@ -66,8 +75,13 @@ def run(arguments: argparse.Namespace) -> int:
         print(json.dumps(check_result(found, rows, upgrades), ensure_ascii=False))
     elif kind == "text":
         print("\n".join((*check_lines(found, rows, colours=_colours()), *_changes(upgrades, arguments))))
-        if any(one.patch is not None for one in rows):
-            print("To take the patches over: the same command with --format patch | git apply (or patch -p1)")
+        patched = [one.patch.file for one in rows if one.patch is not None]
+        if patched:
+            folder = os.sep if any(map(os.path.isabs, patched)) else os.getcwd()
+            shown = "".join(letter if letter.isprintable() else "?" for letter in folder)
+            print(
+                f"To take the patches over: the same command with --format patch | git apply (or patch -p1), in {shown}"
+            )
     elif kind == "patch":
         sys.stdout.write("".join(one.patch.diff for one in rows if one.patch is not None))
     else:
@@ -107,10 +121,29 @@ def _names(given: Iterable[str]) -> Iterator[str]:
         if glob.has_magic(text) and not Path(text).exists():
             paths = sorted(islice(glob.iglob(text, recursive=True), MAX_FILES))
         for path in paths:
-            for name in files_under(path):
+            for name in map(_from_here, _with_variables(path, files_under(path))):
                 if name not in seen:
                     seen.add(name)
                     yield name
+
+
+def _with_variables(path: str, names: Iterable[str]) -> Iterator[str]:
+    """Files with the `.env` beside a Compose file that is named alone, from which Compose fills in variables.
+
+    Source: Compose's documentation, "Set, use, and manage variables": `.env` of the project directory.
+    """
+    yield from names
+    beside = Path(path).parent / ".env"
+    if _COMPOSE.search(Path(path).name) and Path(path).is_file() and beside.is_file():
+        yield str(beside)
+
+
+def _from_here(name: str) -> str:
+    """A file from the present folder on where it lies below it, else by its whole path: patches take no other."""
+    if name == "-" or not (os.path.isabs(name) or ".." in Path(name).parts):
+        return name
+    whole, here = os.path.abspath(name), os.path.join(os.getcwd(), "")
+    return whole.removeprefix(here) or name
 
 
 def _content(name: str) -> bytes:

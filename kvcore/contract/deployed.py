@@ -43,6 +43,13 @@ _SGR: Final = {Outcome.STARTS: "32", Outcome.CANNOT_BE_KNOWN: "33"}
 _RED: Final = "31"
 
 
+SIZES: Final[dict[str, tuple[str, str, str]]] = {
+    "shm_gib": ("shm_size: {}gb", "--shm-size {}g", "/dev/shm of {}Gi"),
+    "host_memory_gib": ("mem_limit: {}g", "--memory {}g", "memory limit of {}Gi"),
+}
+"""Sizes of a container as a Compose file, docker run and people write them."""
+
+
 class Reported(Struct, frozen=True, kw_only=True):
     """A judged workload with what would make it start."""
 
@@ -188,7 +195,7 @@ def check_lines(
         yield f"{'cannot be read':<16} {where}: {problem.error.message}; {problem.error.next_step}"
     if not found.checked:
         said = notice("check-nothing-found")
-        yield f"{said.message}; {said.next_step}"
+        yield _with_advice(said)
         return
     counts = Counter((list(Outcome).index(one.outcome), outcome_text(one)) for one in found.checked)
     yield "  ".join(f"{count} {said}" for (_, said), count in sorted(counts.items()))
@@ -246,9 +253,9 @@ def _details(one: Reported) -> Iterator[str]:
     if flags:
         yield f"  {shorten(flags, 400)}"
     for said in checked.reasons:
-        yield f"  {said.message}; {said.next_step}"
+        yield f"  {_with_advice(said)}"
     for said in checked.warnings:
-        yield f"  warning: {said.message}; {said.next_step}"
+        yield f"  warning: {_with_advice(said)}"
     for said in checked.assumed:
         yield f"  assumed: {said.message}"
     yield from _fixes(one)
@@ -271,8 +278,18 @@ def _fixes(one: Reported) -> Iterator[str]:
 
 def _setting(one: Reported, field: str, value: Any) -> str:
     """A setting with its value, by the name that its engine has for it."""
-    name, own = own_setting(one.checked.workload.engine, field, value) or (field, value)
-    return f"{name} = {_short(own)}"
+    own = one.checked.workload
+    if field in SIZES:
+        in_compose, in_shell, elsewhere = SIZES[field]
+        said = {"compose": in_compose, "shell": in_shell}.get(own.kind, elsewhere)
+        return said.format(value)
+    name, held = own_setting(own.engine, field, value) or (field, value)
+    return f"{name} = {_short(held)}"
+
+
+def _with_advice(said: Notice) -> str:
+    """A notice and its next step: the sentence of an engine keeps no full stop before the semicolon."""
+    return f"{said.message.removesuffix('.')}; {said.next_step}"
 
 
 def _start_of(fix: Fix) -> str:

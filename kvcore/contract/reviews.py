@@ -52,9 +52,10 @@ def findings(found: Checks, rows: Sequence[Reported]) -> Iterator[Finding]:
         file, line = own.place.file, max(1, own.place.line)
         link = f" {one.link}" if one.link is not None else ""
         for at, said in enumerate(one.checked.reasons if outcome is not Outcome.STARTS else ()):
+            changes = _changes(one.patch, own.engine) if not at else ""
             yield Finding(
                 code=said.code, level=ERROR, title=f"{about}: {outcome.value}",
-                text=f"{said.message}; {said.next_step}{_changes(one.patch, own.engine) if not at else ''}{link}",
+                text=f"{said.message.removesuffix('.')}; {said.next_step}{changes}{link}",
                 engine=own.engine, patch=one.patch if not at else None, file=file, line=line,
             )  # fmt: skip
         for said in one.checked.warnings:
