@@ -55,6 +55,16 @@ def test_one_click_plans_it() -> None:
     )
 
 
+def test_every_verdict_and_figure_is_said_in_the_readers_language() -> None:
+    found = seen(check(COMPOSE % 8192, "zh-CN"))
+    assert "可以启动" in found
+    assert "KV 缓存：" in found
+    assert " tokens" not in found
+    unknown = seen(check("vllm serve $MODEL --max-num-seqs 8\n", "zh-CN", card=""))
+    assert "未指明加速卡 · vllm" in unknown
+    assert "no card" not in unknown
+
+
 def test_what_is_no_engine_and_what_cannot_be_read_is_said() -> None:
     assert "engine is started in these files" in seen(check("a: 1\n"))
     broken = check("services:\n  a: [1\n  b: 2\n")

@@ -210,6 +210,7 @@ def _place(file: str, line: int) -> str:
     return shorten(f"{file}:{line}" if line else file, 160)
 
 
+NO_CARD: Final = "no card named"
 _HEADS: Final = ("verdict", "workload", "model", "cards", "engine", "weights/GPU", "KV cache", "file")
 
 
@@ -311,5 +312,5 @@ def _on(one: Checked) -> str:
     own = one.workload
     count = f"{own.gpus} x " if isinstance(own.gpus, int) else ""
     card = one.plans[0].scenario.accelerator if one.plans else None
-    name = card.id if card is not None else own.card or ("cards" if count else "no card named")
+    name = card.id if card is not None else own.card or ("cards" if count else NO_CARD)
     return f"{count}{shorten(name, 36)}"

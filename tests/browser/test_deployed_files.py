@@ -75,7 +75,7 @@ def test_two_files_are_judged_mended_and_planned(
     chat, small = rows.nth(0), rows.nth(1)
     for row, verdict, place in (
         (chat, "Does not start", "compose.yaml:3"),
-        (small, "Starts", "values.yaml:3"),
+        (small, "Starts as it is", "values.yaml:3"),
     ):
         expect(row.locator("p").first).to_contain_text(t(verdict))
         expect(row.get_by_text(place, exact=True)).to_be_visible()

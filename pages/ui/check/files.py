@@ -15,7 +15,7 @@ from msgspec import Struct
 from kvcore import catalogue
 from kvcore.base.errors import KvPlannerError, Notice, notice, shorten
 from kvcore.base.words import Words, msg
-from kvcore.contract.deployed import cells, reported
+from kvcore.contract.deployed import NO_CARD, cells, reported
 from kvcore.manifests.files import Source
 from kvcore.preflight.outcome import Asked, Checks, Outcome, checks_of
 from kvcore.scenario import Scenario
@@ -38,7 +38,7 @@ TYPES: Final = (
     "yaml", "yml", "json", "sh", "py", "env", "service", "container", "conf", "tf", "hcl", "sbatch", "txt", "mk", "j2",
 )  # fmt: skip
 WORDS: Final[Mapping[Outcome, str]] = {
-    Outcome.STARTS: msg("Starts"),
+    Outcome.STARTS: msg("Starts as it is"),
     Outcome.FALLS_SHORT: msg("Starts, and serves less than the target"),
     Outcome.DOES_NOT_START: msg("Does not start"),
     Outcome.CANNOT_BE_KNOWN: msg("Cannot be known"),
@@ -196,9 +196,8 @@ def _answer(kept: Kept, t: Words) -> None:
             t("{count} more engines are in these files: `kvcore check` plans them all.", count=str(kept.more))
         )
     for place, error in kept.problems:
-        with st.container(border=True):
-            notes.problem(t("This file cannot be read"), error, t)
-            st.text(place)
+        st.text(place)
+        notes.problem(t("This file cannot be read"), error, t)
     if kept.others:
         fold, is_open = elements.fold(
             t("Not planned: {count}", count=str(len(kept.others))), "check.files.others", ":material/block:"
@@ -218,11 +217,14 @@ def _row(at: int, row: Row, t: Words) -> None:
     with st.container(border=True, key=f"check.files.row.{at}", gap="xsmall"):
         with st.container(horizontal=True, gap="small", vertical_alignment="center"):
             st.badge(t(WORDS[row.outcome]), icon=ICONS[row.outcome], color=_colour(row.outcome))
-            st.text(name if name != "-" else model, width="content")
+            if (title := name if name != "-" else model) != "-":
+                st.text(title, width="content")
             st.text(place, width="content")
+        cards = t("no card named") if cards == NO_CARD else cards
         st.text(" · ".join(part for part in (model, cards, engine) if part != "-"))
         if row.scenario is not None:
-            st.text(t("{weights} of weights a GPU, KV cache: {kv}", weights=weights, kv=kv))
+            known = [] if kv == "-" else [t("KV cache: {tokens} tokens", tokens=kv.removesuffix(" tokens"))]
+            st.text(" · ".join((t("{weights} of weights a GPU", weights=weights), *known)))
         for said in row.reasons:
             st.text(t.error(said))
             st.text(t("Next: {step}", step=t.next_step(said)))
