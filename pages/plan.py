@@ -10,6 +10,7 @@ from kvcore.advice.vary import concurrency_curve, tensor_parallel_curves
 from kvcore.base.errors import KvPlannerError
 from kvcore.charts import curves as charts
 from kvcore.charts import summary
+from kvcore.charts.engines import raise_or_lower
 from kvcore.controls import in_force
 from kvcore.explain import numbers as figures
 from kvcore.planning import Verdict
@@ -45,6 +46,8 @@ if said := summary.low_end_line(plan, curve, t):
     st.text(said)
 if said := target_line(plan, t):
     st.text(said)
+if said := raise_or_lower(plan, t):
+    st.caption(said)
 notes.other_platform(plan, t)
 notes.above_model(plan, t)
 if plan.verdict is not Verdict.FITS or falls_short(plan):

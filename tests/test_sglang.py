@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 
 import kvcore
+from kvcore.advice.fraction import fraction_limits
 from kvcore.advice.vary import Varied, variants
 from kvcore.base.errors import EngineRefusalError, KvPlannerError, ModelError
 from kvcore.base.words import Language, words
-from kvcore.charts.engines import why_engines_differ
+from kvcore.charts.engines import raise_or_lower, why_engines_differ
 from kvcore.engines.registry import engine_names
 from kvcore.evidence.log.reader import measured_from, read_log
-from kvcore.planning import Plan, plan
+from kvcore.planning import Plan, Verdict, plan
 from kvcore.wire.request import scenario_from_request
 from tests.derivation_plans import WHISPER
 from tests.special_models import fact_of
@@ -264,3 +265,42 @@ def test_compare_says_why_they_differ() -> None:
     assert "GiB GiB" not in "".join(said)
     assert "vllm holds" in said[2]
     assert list(why_engines_differ(named[:1], words(Language.ENGLISH))) == []
+
+
+@pytest.mark.parametrize("version", ["0.5.9", "0.5.18", "0.5.23"])
+@pytest.mark.parametrize("card", ["H100-80GB", "RTX-4090-24GB", "A100-80GB"])
+@pytest.mark.parametrize("length", [2048, 8192, 32768])
+def test_the_limits_of_the_fraction_are_those_of_plans(version: str, card: str, length: int) -> None:
+    found = fraction_limits(planned(version, card, max_model_len=length))
+    assert found is not None
+    assert found.least is not None
+    assert found.most is not None
+
+    def at(share: float) -> Plan:
+        return planned(version, card, max_model_len=length, gpu_memory_utilization=round(share, 3))
+
+    lowest, highest = at(found.least), at(found.most)
+    assert lowest.cache is not None
+    assert lowest.cache.tokens >= length
+    below = at(found.least - 0.002).cache
+    assert below is None or below.tokens < length
+    assert highest.memory is not None
+    assert highest.memory.least_room >= 0
+    beyond = at(found.most + 0.002)
+    assert beyond.memory is not None
+    assert beyond.memory.least_room < 0
+    assert beyond.verdict is not Verdict.FITS
+
+
+def test_the_plan_says_which_way_the_fraction_may_go() -> None:
+    t = words(Language.ENGLISH)
+    usual = planned("0.5.23", max_model_len=8192)
+    assert "lower it to" in raise_or_lower(usual, t)
+    high = planned("0.5.23", max_model_len=8192, gpu_memory_utilization=0.98)
+    assert raise_or_lower(high, t).startswith("Lower mem_fraction_static from 0.980")
+    low = planned("0.5.23", max_model_len=8192, gpu_memory_utilization=0.205)
+    assert raise_or_lower(low, t).startswith("Raise mem_fraction_static from 0.205")
+    wide = raise_or_lower(planned("0.5.23", "RTX-4090-24GB", max_model_len=40960), t)
+    assert wide.startswith("No mem_fraction_static does both")
+    vllm = plan(scenario_from_request({"model": "own/dense", "config": QWEN, "accelerator": "H100-80GB"}))
+    assert raise_or_lower(vllm, t) == ""

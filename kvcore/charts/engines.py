@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from kvcore.advice.fraction import fraction_limits
 from kvcore.advice.vary import Variant
 from kvcore.base.numbers import count, gib_text
-from kvcore.base.words import Words
+from kvcore.base.words import Words, sentences
 from kvcore.planning import Plan
 
 GIVEN_DIGITS = 3
@@ -63,3 +64,44 @@ def _budget(name: str, plan: Plan, t: Words) -> str:
         "framework and {kv} of keys and values. At most {seats} requests run.",
         **facts,
     )
+
+
+def raise_or_lower(plan: Plan, t: Words) -> str:
+    """Which way the fraction may go, with its two limits; "" for an engine that measures before it sizes the cache."""
+    limits = fraction_limits(plan)
+    if limits is None or limits.most is None:
+        return ""
+    now, length = plan.resolved.gpu_memory_utilization, count(plan.resolved.max_model_len)
+    said = {
+        "name": plan.resolved.engine.called("gpu_memory_utilization"),
+        "value": f"{now:.3f}",
+        "length": length,
+    }
+    said["most"] = f"{limits.most:.3f}"
+    if limits.least is None:
+        return t(
+            "No {name} holds a request of {length} tokens; up to {most} graphs, the largest step and the request table "
+            "fit beside the pools.",
+            **said,
+        )
+    said["least"] = f"{limits.least:.3f}"
+    if limits.least > limits.most:
+        text = t(
+            "No {name} does both: a request of {length} tokens needs {least}, and graphs, the largest step and the "
+            "request table fit beside the pools up to {most}.",
+            **said,
+        )
+    elif now < limits.least:
+        text = t("Raise {name} from {value}: a request of {length} tokens needs {least}.", **said)
+    elif now > limits.most:
+        text = t("Lower {name} from {value}: beyond {most} memory may run out beside the pools.", **said)
+    else:
+        text = t("{name} is {value}: lower it to {least} or raise it to {most}, no further.", **said)
+    if limits.least > limits.most:
+        return text
+    why = t(
+        "From {least} on the pools hold a request of {length} tokens; up to {most} graphs, the largest step and the "
+        "request table fit beside them.",
+        **said,
+    )
+    return sentences(t, (text, why))

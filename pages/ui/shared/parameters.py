@@ -237,7 +237,7 @@ def decode_page(params: Mapping[str, str]) -> PageValues:
     Example:
         >>> found = decode_page({"load_requests": "50", "step": "99", "gpus": "8"})
         >>> dict(found.values), [(repair.field, repair.used) for repair in found.repairs]
-        ({'load_requests': 50, 'step': 20}, [('step', '20')])
+        ({'load_requests': 50, 'step': 21}, [('step', '21')])
     """
     values, repairs = {}, []
     for name, parameter in PARAMETERS.items():
