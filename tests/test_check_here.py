@@ -60,3 +60,20 @@ def test_the_help_names_every_exit_status(capsys: pytest.CaptureFixture[str]) ->
     said = " ".join(capsys.readouterr().out.split())
     assert "exit status: 0 every engine starts; 1 one does not" in said
     assert "never from the environment of this command" in said
+
+
+def test_a_default_that_stands_for_an_unset_variable_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "compose.yaml"
+    file.write_text(COMPOSE, "utf-8")
+    main(["check", str(file), *CARD])
+    assert "  assumed: nothing sets LEN: its default is taken, 40960\n" in capsys.readouterr().out
+    file.write_text(COMPOSE.replace("--model", "--api-key ${API_KEY:-abcdef} --model"), "utf-8")
+    main(["check", str(file), *CARD, "--json"])
+    said = capsys.readouterr().out
+    assert "nothing sets LEN" in said
+    assert "nothing sets API_KEY" not in said
+    (tmp_path / ".env").write_text("LEN=8192\n", "utf-8")
+    main(["check", str(file), *CARD])
+    assert "nothing sets" not in capsys.readouterr().out

@@ -5,9 +5,15 @@ Source: Compose's specification (services, interpolation, extends, env_file, dep
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Any, Final
 
+from msgspec.structs import replace
+
+from kvcore.base.errors import Notice, notice, shorten
+from kvcore.manifests.arguments import is_secret, without_login
 from kvcore.manifests.build import Facts
 from kvcore.manifests.cards import card_in
 from kvcore.manifests.kserve import merged
@@ -17,9 +23,11 @@ from kvcore.manifests.pods import Found, Input, container_found
 from kvcore.manifests.shell_words import words_of
 from kvcore.manifests.unknowns import has_mark, names_in
 from kvcore.manifests.variables import env_file, of_compose
-from kvcore.manifests.workload import ALL_GPUS, Other, Place, binary_gib, whole
+from kvcore.manifests.workload import ALL_GPUS, Other, Place, Workload, binary_gib, whole
 
 MAX_EXTENDS: Final = 8
+MAX_DEFAULTS: Final = 16
+_DEFAULT: Final = re.compile(r"(?<!\$)\$\{([A-Za-z_]\w{0,80}):?-([^{}$]{0,200})\}")
 _INTERPOLATED: Final = 20_000
 _ENTRYPOINTS: Final = ("entrypoint.sh", "docker-entrypoint.sh")
 """What the image that a service builds starts by custom, where its Dockerfile is not given."""
@@ -34,9 +42,25 @@ def services(document: Map, given: Input) -> Iterator[Found]:
     for name, raw in held.items():
         if not isinstance(raw, Map):
             continue
-        service = _interpolated(_extended(raw, held, given, 0), given.env, [_INTERPOLATED])
+        own = _extended(raw, held, given, 0)
+        service = _interpolated(own, given.env, [_INTERPOLATED])
         given.take(raw)
-        yield from _service(name, service, line_of(raw), given)
+        taken = tuple(_defaults_taken(own, given.env))
+        for found in _service(name, service, line_of(raw), given):
+            yield replace(found, notices=(*found.notices, *taken)) if isinstance(found, Workload) else found
+
+
+def _defaults_taken(service: Map, env: Mapping[str, str]) -> Iterator[Notice]:
+    """The variables of a command that nothing sets, with the defaults that stand for them; no value of a secret."""
+    texts = [str(one) for key in ("image", "entrypoint", "command") for one in _texts(service.get(key))]
+    found = {name: value for text in texts for name, value in _DEFAULT.findall(text) if not env.get(name)}
+    for name, value in islice(found.items(), MAX_DEFAULTS):
+        if not is_secret(name):
+            yield notice("check-default-taken", name=name, value=shorten(without_login(value) or "empty", 60))
+
+
+def _texts(node: object) -> list[str]:
+    return [str(node)] if isinstance(node, str) else [str(one) for one in rows(node) if isinstance(one, str)]
 
 
 def _extended(service: Map, held: Map, given: Input, depth: int) -> Map:

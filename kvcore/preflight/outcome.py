@@ -146,6 +146,7 @@ def judged(one: Workload, asked: Asked, batch: Batch) -> Checked:
     unknown = list(_open_questions(one))
     cards, count, assumed = cards_of(one, asked.accelerator)
     warnings = tuple(risks(one, count))
+    assumed += one.notices
     if one.open_arguments:
         assumed.append(notice("check-arguments-empty", names=joined(one.open_arguments)))
     if not is_planned(one.engine):

@@ -313,7 +313,7 @@ def _same(one: Workload, other: Workload) -> bool:
 
 
 def _without_lines(one: Workload) -> Workload:
-    return replace(one, place=replace(one.place, line=0), arguments=(), fallbacks=())
+    return replace(one, place=replace(one.place, line=0), arguments=(), fallbacks=(), notices=())
 
 
 def _is_changed_in(before: Workload, after: Workload, name: str, value: Any) -> bool:
