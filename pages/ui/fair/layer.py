@@ -29,6 +29,8 @@ STREAM: Final = "/_stcore/stream"
 UPLOAD: Final = re.compile(r"/_stcore/upload_file/([^/]+)/([^/]+)")
 UNSUPPORTED_DATA: Final = 1003
 POLICY_VIOLATION: Final = 1008
+CLOSED: Final = "after sending 'websocket.close'"
+"""Words of uvicorn 0.54 where something is sent to a page that is closed."""
 FIELDS: Final = "fields"
 NEXT: Final = "next message"
 WAIT_LOOK_SECONDS: Final = 0.05
@@ -171,7 +173,7 @@ class Pages:
         page = Page(self, client, receive, send)
         token = streamlit_hooks.OPENED.set(page.opened)
         try:
-            await app(scope, page.receive, send)
+            await app(scope, page.receive, page.send)
         except WebSocketDisconnected:  # the page went while something was sent to it
             pass
         finally:
@@ -218,6 +220,18 @@ class Page:
         if self._session:
             self._pages.room.free(self._session, NEXT)
             self._pages.turns.left(self._session)
+
+    async def send(self, message: Message) -> None:
+        """Sends it on; what comes after the close, by either side, meets a broken connection and no fault.
+
+        Raises ConnectionResetError, which Starlette tells Streamlit as a page that went.
+        """
+        try:
+            await self._send(message)
+        except RuntimeError as error:
+            if CLOSED not in str(error):
+                raise
+            raise ConnectionResetError from None
 
     async def receive(self) -> Message:
         """The next message that may go on."""
