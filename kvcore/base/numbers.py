@@ -337,7 +337,9 @@ def latex(number: str) -> str:
         >>> latex("1,536.00 MiB"), latex("163,840"), latex("32.76 × 10⁹")
         ('1{,}536.00\\\\,\\\\text{MiB}', '163{,}840', '32.76\\\\times 10^{9}')
     """
-    digits, _, unit = number.replace(",", "{,}").replace(" × 10⁹", r"\times 10^{9}").partition(" ")
+    digits, _, unit = number.replace(",", "{,}").partition(" ")
+    if unit == "× 10⁹":
+        return rf"{digits}\times 10^{{9}}"
     return rf"{digits}\,\text{{{unit}}}" if unit else digits
 
 

@@ -321,7 +321,7 @@ class _Reader:
         pairs = Map(
             {key: self._node(value, made.line) for key, value in made.found.items() if value is not None}
         )
-        flags = pairs_given(pairs, "vllm" if made.engine == "vllm" else "sglang")
+        flags = pairs_given(pairs, made.engine)
         self._add(Launch(engine=made.engine, words=(), line=made.line), replace(made.facts, before=flags))
         if made.at is None:
             made.at = len(self.found) - 1

@@ -285,7 +285,7 @@ def test_chinese_from_the_browser_and_switching_keeps_the_selection(server: str,
 def test_charts_are_named_for_those_who_do_not_see_them(server: str, open_page: OpenPage) -> None:
     page = open_page(server + "/" + TOO_LONG)
     expect(page.get_by_role("img", name=re.compile("^Memory of one GPU: Context too long"))).to_be_visible()
-    expect(page.get_by_role("figure", name=re.compile("^Requests that fit at once"))).to_be_visible()
+    expect(page.get_by_role("img", name=re.compile("^Requests that fit at once"))).to_be_visible()
 
 
 def test_other_ways_are_filled_when_opened_by_key_and_stay_open(server: str, open_page: OpenPage) -> None:
