@@ -75,8 +75,12 @@ COUNT_ELEMENTS = """() => {
 STOPPED = (
     """() => document.querySelector('[data-testid="stApp"]')?.dataset.testScriptState === 'notRunning'"""
 )
-IDLE = "() => new Promise((done) => requestIdleCallback(() => done(true), {timeout: 20000}))"
-"""With a limit: a page behind another is never idle."""
+IDLE = """() => new Promise((done) => {
+    requestAnimationFrame(() => requestIdleCallback(() => done(true), {timeout: 20000}));
+})"""
+"""Idle after a frame: a page with nothing to draw may not be asked. With a limit: one behind another is never idle."""
+STANDS = "() => document.getElementById('kv-loading')?.disabled !== false"
+"""The rules for a page that comes are out of force (pages/ui/shared/shell.py): a drag is of a page that stands."""
 MIB = 1 << 20
 STANDS_MS = 3000
 """Waited after a page is settled: charts and grids are drawn by code that comes last."""
@@ -109,6 +113,7 @@ def prepare(page: Page, address: str, slider: str) -> None:
     page.goto(address)
     page.wait_for_selector(slider, timeout=60_000)
     settle(page)
+    page.wait_for_function(STANDS)
     page.evaluate(COUNT_CHANGES)
     page.evaluate(WATCH_FIGURES)
     page.locator(slider).first.focus()
