@@ -174,6 +174,15 @@ class TestConcurrencyChart:
         assert "model limit 40K" in notes(figure)
         assert any(shape["x0"] == shape["x1"] == 40960 for shape in figure["layout"]["shapes"])
 
+    @pytest.mark.parametrize(("seats", "side"), [(4096, "top"), (64, "bottom")])
+    def test_near_the_top_the_seats_are_named_below_their_line(self, seats: int, side: str) -> None:
+        """The name of the model's limit stands at the top: the two ran into each other."""
+        figure = chart(present_plans.request(tensor_parallel_size=1, max_model_len=8192, max_num_seqs=seats))
+        (name,) = (
+            note for note in figure["layout"]["annotations"] if f"max_num_seqs {seats:,}" in note["text"]
+        )
+        assert name["yanchor"] == side
+
     def test_lines_that_end_together_share_a_name(self) -> None:
         plan = present_plans.fits()
         lengths = curve_lengths(plan)

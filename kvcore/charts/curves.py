@@ -80,6 +80,10 @@ def concurrency_chart(plan: Plan, curves: Sequence[ConcurrencyCurve], t: Words) 
     shows_limit = left < limit < right
     seats_end = limit if shows_limit and limit > right / 8 else right
     limit_name = plan.resolved.engine.called("max_num_seqs")
+    # Near the top the model's limit has its name just above the line.
+    is_below_the_limit = math.log10(high / seats) * CURVE_HEIGHT < 2 * LINE_NAME_PIXELS * math.log10(
+        high / low
+    )
     seats_place = (left, "left", 6) if covers_seats else (seats_end, "right", -4)
     notes += [
         _note(
@@ -101,7 +105,7 @@ def concurrency_chart(plan: Plan, curves: Sequence[ConcurrencyCurve], t: Words) 
             seats,
             f"{limit_name} {count(seats)}",
             seats_place[1],
-            "bottom",
+            "top" if is_below_the_limit else "bottom",
             seats_place[2],
         ),
     ]
