@@ -99,19 +99,20 @@ def _ask(t: Words) -> None:
     )  # fmt: skip
     st.file_uploader(
         labels.upload(t("Or drop files that belong together"), TYPES, t, LARGEST_UPLOAD_MIB),
-        type=[*TYPES], key=UPLOAD, accept_multiple_files=True, max_upload_size=LARGEST_UPLOAD_MIB,
+        type=[*TYPES], key=UPLOAD, accept_multiple_files=True, max_upload_size=LARGEST_UPLOAD_MIB, on_change=_check,
     )  # fmt: skip
     left, right = st.columns(2, gap="medium")
     with left:
         ids = [_AS_THE_FILES_SAY, *(card.id for card in catalogue.load_accelerators())]
         st.selectbox(
             t("Card"), ids, key=CARD, format_func=lambda one: one or t("as the files say"),
-            help=t("Takes this card in place of what the files say."),
+            help=t("Takes this card in place of what the files say."), on_change=_check_again,
         )  # fmt: skip
     with right:
         st.number_input(
             t("Requests at once wanted"), min_value=1, max_value=LARGEST_TARGET, value=None, step=1, key=TARGET,
             placeholder=t("no target"), help=t("Of full length, over all replicas that the files start."),
+            on_change=_check_again,
         )  # fmt: skip
     with st.container(horizontal=True, gap="small", vertical_alignment="center"):
         st.button(
@@ -145,6 +146,13 @@ def _check() -> None:
         accelerator=catalogue.find_accelerator(card) if card else None, target=st.session_state.get(TARGET)
     )
     st.session_state[KEPT] = answered(checks_of(tuple(sources), asked, MOST_WORKLOADS))
+
+
+@net.callback
+def _check_again() -> None:
+    """Callback: judges the same files by another card or target, once there is an answer to renew."""
+    if KEPT in st.session_state:
+        _check()
 
 
 @net.callback
