@@ -175,7 +175,7 @@ def links(t: Words) -> None:
         params = state.params()
         with st.container(horizontal=True, key="navigation"):
             for spec, page in zip(PAGES, st.session_state["_pages"], strict=True):
-                st.page_link(page, icon=spec.icon, help=t(spec.help), query_params=params)
+                st.page_link(page, icon=spec.icon, query_params=params)
 
 
 def frame() -> None:
