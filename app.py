@@ -48,7 +48,7 @@ else:
             controls.sidebar(planned, t)
         with net.under("head", t):
             with st.container(horizontal=True, key="top", gap="small", vertical_alignment="center"):
-                shell.links(t)
+                shell.links()
                 share_link.button(t)
             share_link.large_code(t)
             notes.measurements(t)
