@@ -9,6 +9,7 @@ from kvcore.advice.vary import Varied, best_of, variants
 from kvcore.base.numbers import DASH
 from kvcore.base.words import Language, words
 from kvcore.charts.comparison import (
+    FIGURE_LABELS,
     VARIED_NAMES,
     figures_of,
     first_failures,
@@ -19,6 +20,7 @@ from kvcore.charts.comparison import (
 )
 from kvcore.charts.memory_bar import small_multiples
 from kvcore.charts.stack import MISSING
+from kvcore.evidence.log.line_formats import FORMATS
 from kvcore.planning import Verdict
 from kvcore.scenario import Parallel
 from kvcore.wire.request import scenario_from_request
@@ -143,3 +145,7 @@ def test_requests_per_gpu_are_those_that_run() -> None:
     most = max(found, key=lambda one: one.requests_per_gpu)
     assert best_of(found)[1] is most
     assert limit_note(most, T) == ""
+
+
+def test_every_figure_that_a_log_can_give_has_a_name() -> None:
+    assert FORMATS.load().figure.keys() <= FIGURE_LABELS.keys()

@@ -6,8 +6,11 @@ from typing import Any
 
 import pytest
 
+from kvcore.base.words import Language, words
+from kvcore.controls.in_force import settings_in_force
 from kvcore.engines.registry import find_engine
 from kvcore.flags import FLAGS, Widget
+from kvcore.wire.request import scenario_from_request
 from tests.page_app import checked, open_app, params
 
 SGLANG = {"model": "openai/gpt-oss-20b", "engine": "sglang", "engine_version": "0.5.23"}
@@ -64,3 +67,20 @@ def test_reference_names_its_parameters_metrics_and_load_test(locale: str) -> No
     said = "\n".join(str(one.proto.body) for one in app.get("html"))
     assert "--mem-fraction-static" in said
     assert "--gpu-memory-utilization" not in said
+
+
+def test_the_scenario_line_names_settings_as_the_engine_does() -> None:
+    request = {"model": "Qwen/Qwen3-8B", "max_num_seqs": 16, "max_num_batched_tokens": 8192}
+    said = {
+        engine: [
+            one.text
+            for one in settings_in_force(
+                scenario_from_request({**request, "engine": engine}), words(Language.ENGLISH)
+            )
+        ]
+        for engine in ("vllm", "sglang")
+    }
+    assert said == {
+        "vllm": ["max_num_seqs 16", "max_num_batched_tokens 8,192"],
+        "sglang": ["max_running_requests 16", "chunked_prefill_size 8,192"],
+    }

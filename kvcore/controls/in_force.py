@@ -18,6 +18,7 @@ from kvcore.base.parts import GIVEN
 from kvcore.base.words import Words, listed
 from kvcore.catalogue.models import Checkpoint
 from kvcore.controls.edit import memory_override_gib, with_field
+from kvcore.engines.registry import find_engine
 from kvcore.flags import FLAGS, Kind, fields_of
 from kvcore.model.overrides import read_overrides
 from kvcore.planning import Plan, plan
@@ -55,7 +56,7 @@ class Setting(Struct, frozen=True, kw_only=True):
 def settings_in_force(scenario: Scenario, t: Words) -> tuple[Setting, ...]:
     """The settings that neither the model, the card nor the scenario line shows.
 
-    A value that could be read as markup is left out; its name is shown.
+    Each by the name that the engine gives it. A value that could be read as markup is left out; its name is shown.
 
     Example:
         >>> from kvcore.base.words import Language, words
@@ -100,6 +101,7 @@ def _memory_gib(scenario: Scenario) -> float | None:
 
 
 def _parallel(scenario: Scenario) -> Iterator[Setting]:
+    called = find_engine(scenario.engine).called
     for field in (
         "pipeline_parallel_size",
         "decode_context_parallel_size",
@@ -108,7 +110,7 @@ def _parallel(scenario: Scenario) -> Iterator[Setting]:
     ):
         value, default = getattr(scenario.parallel, field), getattr(Parallel(), field)
         if value != default:
-            yield Setting(field=field, text=_text(field, value), removal=((field, default),))
+            yield Setting(field=field, text=_text(called(field), value), removal=((field, default),))
 
 
 @cache
@@ -117,13 +119,13 @@ def _defaults() -> Mapping[str, Any]:
 
 
 def _flags(scenario: Scenario, t: Words) -> Iterator[Setting]:
-    defaults = _defaults()
+    defaults, called = _defaults(), find_engine(scenario.engine).called
     for name, default in defaults.items():
         value = getattr(scenario, name)
         if name in SHOWN_ELSEWHERE or value == default:
             continue
         removal: tuple[str, ...] = (name,)
-        text = _text(name, value)
+        text = _text(called(name), value)
         if name == "kernels_compiled":
             text = t("Restart: kernels are compiled")
         elif name == "hf_overrides":

@@ -7,7 +7,8 @@ import re
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.browser.conftest import OpenPage, at_rest, settled
+from kvcore.base.words import Language, words
+from tests.browser.conftest import OpenPage, at_rest, settled, until
 
 pytestmark = pytest.mark.browser
 
@@ -27,8 +28,9 @@ WORDS = {
         "Command",
         "Check",
         "Paste a start-up log",
+        Language.ENGLISH,
     ),
-    "zh-CN": ("sglang：加载权重前空闲显存的", "容量规划", "命令", "核对", "粘贴 vLLM"),
+    "zh-CN": ("sglang：加载权重前空闲显存的", "容量规划", "命令", "核对", "粘贴 vLLM", Language.CHINESE),
 }
 
 
@@ -39,7 +41,7 @@ def follow(page: Page, name: str) -> None:
 
 @pytest.mark.parametrize("locale", ["en-US", "zh-CN"])
 def test_the_same_gpus_and_two_budgets(server: str, open_page: OpenPage, locale: str) -> None:
-    why, plan, command, check, pasting = WORDS[locale]
+    why, plan, command, check, pasting, language = WORDS[locale]
     page = open_page(f"{server}/compare?{ASKED}&vary=engine", locale=locale, wait=at_rest)
     expect(page.get_by_text(why)).to_be_visible()
     page.locator("[class*='st-key-use_buttons'] button").last.click()
@@ -54,6 +56,14 @@ def test_the_same_gpus_and_two_budgets(server: str, open_page: OpenPage, locale:
     code = page.locator("code", has_text="sglang.launch_server").first
     expect(code).to_be_visible()
     expect(code).to_contain_text("--tp-size 4")
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    shown = page.get_by_test_id("stCode").filter(has_text="sglang.launch_server").first
+    shown.hover()
+    shown.get_by_role("button").click()
+    until(page, "async () => (await navigator.clipboard.readText()).includes('--tp-size 4')")
+    copied = page.evaluate("navigator.clipboard.readText()")
+    assert copied.startswith("python")
+    assert "Qwen/Qwen3-235B-A22B-FP8" in copied
 
     page.keyboard.press("Escape")
     at_rest(page)
@@ -63,4 +73,9 @@ def test_the_same_gpus_and_two_budgets(server: str, open_page: OpenPage, locale:
     field.fill(LOG)
     field.press("Control+Enter")
     at_rest(page)
-    expect(page.get_by_text("367,404").first).to_be_visible()
+    main = page.get_by_test_id("stMain")
+    expect(main.get_by_test_id("stAlert").first).to_contain_text("367,404")
+    expect(main.locator(".kv-comparison-bar").first).to_be_visible()
+    expect(main.get_by_text(words(language)("This part of the page failed"))).to_have_count(0)
+    main.locator("summary").filter(has_text=re.compile("figures found|个数值|项")).first.click()
+    expect(main.get_by_role("cell", name=words(language)("Free after the weights"))).to_be_visible()
