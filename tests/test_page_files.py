@@ -97,3 +97,22 @@ def test_the_page_keeps_no_plan_and_no_file() -> None:
     kept = answered(check_files([Source("c.yaml", COMPOSE % 40960)], "L4-24GB"))
     assert "hf_hidden" not in repr(kept)
     assert not any("Plan" in type(value).__name__ for row in kept.rows for value in (row.diff, row.scenario))
+
+
+@pytest.mark.parametrize(
+    ("length", "words"),
+    [(4096, "Starts as it is"), (30000, "Starts, but tight"), (34000, "Does not start")],
+)
+def test_a_start_within_the_error_of_the_plan_is_called_tight(length: int, words: str) -> None:
+    shown = seen(check(COMPOSE % length + "    ipc: host\n"))
+    verdicts = ("Starts as it is", "Starts, but tight", "Does not start")
+    assert [one for one in verdicts if one in shown] == [words]
+
+
+def test_another_card_judges_the_same_files_again() -> None:
+    app = check(COMPOSE % 40960)
+    assert "Does not start" in seen(app)
+    checked(app.selectbox(key="check.files.card").set_value("H100-80GB").run())
+    assert "Starts as it is" in seen(app)
+    checked(app.number_input(key="check.files.target").set_value(900).run())
+    assert "serves less than the target" in seen(app)

@@ -6,6 +6,7 @@ session: of the answer nothing but the plan goes into a link.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -50,6 +51,8 @@ ICONS: Final[Mapping[Outcome, str]] = {
     Outcome.CANNOT_BE_KNOWN: ":material/help:",
 }
 COLOURS: Final[Mapping[Outcome, str]] = {Outcome.STARTS: "green", Outcome.CANNOT_BE_KNOWN: "orange"}
+TIGHT: Final = msg("Starts, but tight")
+"""The words of a start that the estimate's error may turn into none; its row says by how much."""
 _AS_THE_FILES_SAY: Final = ""
 _EXAMPLE: Final = (
     "services:\n  llm:\n    image: vllm/vllm-openai:v0.33.0\n    command: --model Qwen/Qwen3-8B\n"
@@ -60,6 +63,7 @@ class Row(Struct, frozen=True, kw_only=True):
     """One engine of the files as the page shows it."""
 
     outcome: Outcome
+    is_tight: bool
     cells: tuple[str, ...]
     """Name, model, cards, engine, weights, KV cache, place."""
     reasons: tuple[Notice, ...]
@@ -165,8 +169,8 @@ def answered(found: Checks) -> Kept:
     """What the page keeps of checked files: no plan and no text of a file but the patch."""
     rows = tuple(
         Row(
-            outcome=one.checked.outcome, cells=cells(one.checked)[1:], reasons=one.checked.reasons,
-            warnings=one.checked.warnings, assumed=one.checked.assumed,
+            outcome=one.checked.outcome, is_tight=one.checked.is_tight, cells=cells(one.checked)[1:],
+            reasons=one.checked.reasons, warnings=one.checked.warnings, assumed=one.checked.assumed,
             diff=None if one.patch is None else one.patch.diff,
             scenario=one.checked.plans[0].scenario if one.checked.plans else None,
         )
@@ -188,11 +192,10 @@ def _place(file: str, line: int) -> str:
 
 def _answer(kept: Kept, t: Words) -> None:
     """The sum, then each engine, then what is none and what cannot be read."""
-    counts = {outcome: sum(row.outcome is outcome for row in kept.rows) for outcome in Outcome}
+    looks = Counter(map(_look, sorted(kept.rows, key=lambda row: [*Outcome].index(row.outcome))))
     with st.container(horizontal=True, gap="small", key="check.files.sum"):
-        for outcome, count in counts.items():
-            if count:
-                st.badge(f"{count} · {t(WORDS[outcome])}", icon=ICONS[outcome], color=_colour(outcome))
+        for (said, icon, colour), count in looks.items():
+            st.badge(f"{count} · {t(said)}", icon=icon, color=colour)
     if not kept.rows and not kept.problems:
         nothing = notice("check-nothing-found")
         st.text(t.error(nothing))
@@ -216,15 +219,19 @@ def _answer(kept: Kept, t: Words) -> None:
                     st.text(f"{shorten(name, 60)}: {role} ({place})")
 
 
-def _colour(outcome: Outcome) -> Any:
-    return COLOURS.get(outcome, "red")
+def _look(row: Row) -> tuple[str, str, Any]:
+    """Words, icon and colour of a verdict."""
+    if row.outcome is Outcome.STARTS and row.is_tight:
+        return TIGHT, ":material/warning:", "orange"
+    return WORDS[row.outcome], ICONS[row.outcome], COLOURS.get(row.outcome, "red")
 
 
 def _row(at: int, row: Row, t: Words) -> None:
     name, model, cards, engine, weights, kv, place = row.cells
     with st.container(border=True, key=f"check.files.row.{at}", gap="xsmall"):
         with st.container(horizontal=True, gap="small", vertical_alignment="center"):
-            st.badge(t(WORDS[row.outcome]), icon=ICONS[row.outcome], color=_colour(row.outcome))
+            said, icon, colour = _look(row)
+            st.badge(t(said), icon=icon, color=colour)
             if (title := name if name != "-" else model) != "-":
                 st.text(title, width="content")
             st.text(place, width="content")
