@@ -148,7 +148,7 @@ def test_two_changes_that_need_fewer_gpus_than_one_are_named() -> None:
     found = fixes(short)
     pairs = fewer_gpus(short, found)
     said = [fix_text(pair_label(one, EN), one.second, EN) for one in pairs]
-    assert said[0].startswith("Tensor parallel size 4 + KV cache dtype fp8: serves ")
+    assert said[0].startswith("Tensor parallel size 4 + KV cache dtype fp8 (less exact): serves ")
     for one in pairs:
         sent = FORTY | dict(one.changes)
         again = served(plan(scenario_from_request(sent)))
