@@ -26,8 +26,12 @@ ROOT = Path(__file__).resolve().parents[3]
 STYLE = Path(__file__).with_name("style.css")
 LOGO = Path(__file__).with_name("logo.svg")
 ICON = Path(__file__).with_name("icon.png")
-SWITCH_SECONDS = 0.002
-"""Longest time that one run keeps the interpreter from other visitors and the health check, which takes many turns."""
+SWITCH_SECONDS = 0.0001
+"""Longest time that one run keeps the interpreter from the event loop, other visitors and the health check.
+
+The loop gives it away with each of the 70 messages of a run and waits as long to have it back: with 2 ms a flood of
+one client's changes made another visitor's slider ten times slower, with 0.1 ms twice to three times.
+"""
 ROUND_SECONDS = 10
 """Seconds between two full rounds of the garbage collector."""
 AFTER_PAGE_SECONDS = 0.2
