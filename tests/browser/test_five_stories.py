@@ -147,7 +147,11 @@ def test_are_forty_users_served(person: Person) -> None:
     assert person.clicks == 5
     fix = person.page.locator(".st-key-fixes button").first
     expect(fix).to_contain_text(
-        said(person, "Tensor parallel size 4 + KV cache dtype fp8 (less exact): serves 79 on 4 GPUs", "张量并行数 4")
+        said(
+            person,
+            "Tensor parallel size 4 + KV cache dtype fp8 (less exact): serves 79 on 4 GPUs",
+            "张量并行数 4",
+        )
     )
     eight = person.page.locator(".st-key-fixes button", has_text="92")
     expect(eight).to_contain_text(said(person, "Tensor parallel size 8: serves 92 on 8 GPUs", "张量并行数 8"))
