@@ -194,8 +194,8 @@ def _answer(kept: Kept, t: Words) -> None:
     """The sum, then each engine, then what is none and what cannot be read."""
     looks = Counter(map(_look, sorted(kept.rows, key=lambda row: [*Outcome].index(row.outcome))))
     with st.container(horizontal=True, gap="small", key="check.files.sum"):
-        for (said, icon, colour), count in looks.items():
-            st.badge(f"{count} · {t(said)}", icon=icon, color=colour)
+        for (verdict, icon, colour), count in looks.items():
+            st.badge(f"{count} · {t(verdict)}", icon=icon, color=colour)
     if not kept.rows and not kept.problems:
         nothing = notice("check-nothing-found")
         st.text(t.error(nothing))
@@ -230,8 +230,8 @@ def _row(at: int, row: Row, t: Words) -> None:
     name, model, cards, engine, weights, kv, place = row.cells
     with st.container(border=True, key=f"check.files.row.{at}", gap="xsmall"):
         with st.container(horizontal=True, gap="small", vertical_alignment="center"):
-            said, icon, colour = _look(row)
-            st.badge(t(said), icon=icon, color=colour)
+            verdict, icon, colour = _look(row)
+            st.badge(t(verdict), icon=icon, color=colour)
             if (title := name if name != "-" else model) != "-":
                 st.text(title, width="content")
             st.text(place, width="content")
