@@ -13,8 +13,9 @@ Asgi: TypeAlias = Callable[[Message, Receive, Send], Awaitable[None]]
 
 END_OF_HEAD: Final = b"</head>"
 _HERE: Final = Path(__file__)
-STYLE: Final = b'<style>%b</style><style id="kv-loading">%b</style>%b' % (
+STYLE: Final = b'<style>%b%b</style><style id="kv-loading">%b</style>%b' % (
     _HERE.with_name("head.css").read_bytes(),
+    _HERE.with_name("style.css").read_bytes(),
     _HERE.with_name("loading.css").read_bytes(),
     END_OF_HEAD,
 )
@@ -24,7 +25,11 @@ OF_THE_BODY: Final = (b"content-length", b"etag", b"last-modified")
 
 
 class StyledDocument:
-    """Puts `head.css` and `loading.css` into each HTML document on its way out; everything else passes as it is."""
+    """Puts styles into each HTML document on its way out; everything else passes as it is.
+
+    `style.css` comes with the page's elements as well, after Streamlit's own styles; but now and then a frame after
+    them, in which a bar without its style is as high as the window.
+    """
 
     def __init__(self, app: Asgi) -> None:
         self._app = app
