@@ -28,8 +28,8 @@ OPENED: Final[ContextVar[Callable[[str], str] | None]] = ContextVar("OPENED", de
 FLUSH_SECONDS: Final = 0.02
 """Least time between two bursts of messages to the pages.
 
-A browser draws the whole page for each burst: with Streamlit's own 5 ms a change of a slider was drawn in more steps
-than a person sees and took a tenth longer.
+A browser draws the whole page for each burst: with Streamlit's own 5 ms a change of a slider is drawn in more steps
+than a person sees, and took 230 ms in place of 210 (40 presses on two cores).
 """
 _CLIENTS: Final[dict[str, str]] = {}
 """Session -> its client, for as long as the session may come back."""

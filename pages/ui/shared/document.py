@@ -27,8 +27,8 @@ OF_THE_BODY: Final = (b"content-length", b"etag", b"last-modified")
 class StyledDocument:
     """Puts styles into each HTML document on its way out; everything else passes as it is.
 
-    `style.css` comes with the page's elements as well, after Streamlit's own styles; but now and then a frame after
-    them, in which a bar without its style is as high as the window.
+    `style.css` comes with the page's elements as well, where it wins over Streamlit's styles of the same weight; but
+    now and then a frame after them, in which a bar without its style is as high as the window.
     """
 
     def __init__(self, app: Asgi) -> None:

@@ -30,7 +30,8 @@ SWITCH_SECONDS = 0.0001
 """Longest time that one run keeps the interpreter from the event loop, other visitors and the health check.
 
 The loop gives it away with each of the 70 messages of a run and waits as long to have it back: with 2 ms a flood of
-one client's changes made another visitor's slider ten times slower, with 0.1 ms twice to three times.
+one client's changes made another visitor's slider ten times slower, with 0.1 ms two to three times
+(`python -m benchmarks.fairness --attacks messages` on two cores).
 """
 ROUND_SECONDS = 10
 """Seconds between two full rounds of the garbage collector."""
@@ -208,8 +209,7 @@ def _collect(_round: int) -> None:
 def _give_back() -> None:
     """Frees what nobody uses, and gives the pages of it back to the system.
 
-    Each run is a thread, and glibc keeps what threads have freed in heaps of its own: without this the process of a
-    busy server grows by a sixth within ten minutes though nothing new is kept.
+    Each run is a thread, and glibc keeps what threads have freed in heaps of their own until it is asked.
     """
     gc.collect()
     if _TRIM is not None:
