@@ -86,9 +86,13 @@ class Messages(Attack):
         visitor = Visitor(self.address, client=self.name)
         try:
             await visitor.visit(QUERY)
-            socket = visitor.socket
-            reading = asyncio.create_task(self._read(visitor.socket))
-            number = 0
+        except BaseException:
+            await visitor.leave()
+            raise
+        socket = visitor.socket
+        reading = asyncio.create_task(self._read(visitor.socket))
+        number = 0
+        try:
             while True:
                 number += 1
                 state = visitor.changed(SLIDER, 0.5 + number % 40 / 100)

@@ -5,7 +5,6 @@ import asyncio
 import pytest
 from starlette.types import Message
 from starlette.websockets import WebSocket, WebSocketDisconnect
-from streamlit.runtime import Runtime
 
 from pages.ui.fair.files import Files
 from pages.ui.fair.layer import Page, Pages
@@ -40,7 +39,3 @@ def test_a_message_after_the_close_finds_the_page_gone() -> None:
 def test_another_fault_is_not_taken_for_a_close() -> None:
     with pytest.raises(RuntimeError, match="something else"):
         asyncio.run(sent(page("something else")))
-
-
-def test_streamlits_loop_reads_the_time_between_two_bursts() -> None:
-    assert "MESSAGE_FLUSH_INTERVAL_SECS" in Runtime._loop_coroutine.__code__.co_names

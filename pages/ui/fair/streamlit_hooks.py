@@ -1,7 +1,6 @@
 """The places of Streamlit 1.67 and uvicorn 0.54 where the limits take hold; tests/test_fair_server.py shows it.
 
-Each hook replaces a method by one that calls it: an upgrade that moves one fails here, when the server starts. Of the
-one constant a test says that Streamlit still reads it.
+Each hook replaces a method by one that calls it: an upgrade that moves one fails here, when the server starts.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ from typing import Any, Final
 from streamlit import runtime
 from streamlit.proto.WidgetStates_pb2 import WidgetStates
 from streamlit.runtime import memory_uploaded_file_manager
-from streamlit.runtime import runtime as server_loop
 from streamlit.runtime.scriptrunner import script_runner
 from streamlit.runtime.state.common import GENERATED_ELEMENT_ID_PREFIX
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
@@ -25,19 +23,12 @@ from pages.ui.fair.turns import Turns
 
 OPENED: Final[ContextVar[Callable[[str], str] | None]] = ContextVar("OPENED", default=None)
 """Called with the session's id when the message of a WebSocket begins a run; gives the client whose page it is."""
-FLUSH_SECONDS: Final = 0.02
-"""Least time between two bursts of messages to the pages.
-
-A browser draws the whole page for each burst: with Streamlit's own 5 ms a change of a slider is drawn in more steps
-than a person sees, and took 230 ms in place of 210 (40 presses on two cores).
-"""
 _CLIENTS: Final[dict[str, str]] = {}
 """Session -> its client, for as long as the session may come back."""
 
 
 def install(turns: Turns, frames: Frames) -> None:
     """Puts runs into turns, files into their room, and a WebSocket's frames under their limits."""
-    server_loop.MESSAGE_FLUSH_INTERVAL_SECS = FLUSH_SECONDS  # type: ignore[attr-defined]
     memory_uploaded_file_manager.MemoryUploadedFileManager = Files  # type: ignore[misc]
     runner = script_runner.ScriptRunner
     start, thread, run = runner.start, runner._run_script_thread, runner._run_script
