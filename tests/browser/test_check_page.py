@@ -9,7 +9,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.browser.conftest import OpenPage, at_rest, metrics
+from tests.browser.conftest import OpenPage, at_rest, metrics, until
 
 pytestmark = pytest.mark.browser
 
@@ -91,6 +91,31 @@ def test_upload_of_a_large_log_and_of_a_binary(server: str, open_page: OpenPage)
     chooser.set_input_files({"name": "core.log", "mimeType": "text/plain", "buffer": bytes(range(256)) * 64})
     expect(page.get_by_text("This log cannot be read")).to_be_visible()
     expect(page.get_by_text("core.log").last).to_be_visible()
+
+
+HOLD_UPLOADS = """() => {
+  const send = XMLHttpRequest.prototype.send;
+  window.__held = [];
+  XMLHttpRequest.prototype.send = function (body) {
+    if (body instanceof FormData) window.__held.push(() => send.call(this, body));
+    else send.call(this, body);
+  };
+}"""
+"""Keeps what is sent up until the test lets it go, as a slow line does."""
+
+
+def test_the_next_file_arrives_on_a_slow_line(server: str, open_page: OpenPage) -> None:
+    page = go_to_check(open_page(server))
+    chooser = page.locator("[data-testid=stMain] input[type=file]").first
+    chooser.set_input_files(LOGS / "v1_0.9.2_a100.log")
+    expect(page.get_by_text("figures found")).to_be_visible()
+    at_rest(page)
+    page.evaluate(HOLD_UPLOADS)
+    chooser.set_input_files(LOGS / "v1_0.10.2_h100.log")
+    until(page, "() => window.__held.length")
+    at_rest(page)  # a run that knows of no file: the one before was taken away
+    page.evaluate("window.__held[0]()")
+    expect(page.locator(".st-key-check-source")).to_contain_text("v1_0.10.2_h100.log")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

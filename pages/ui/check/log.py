@@ -157,11 +157,15 @@ def _take_pasted() -> None:
 
 @net.callback
 def _take_upload() -> None:
-    """Callback: reads the chosen file; without one, drops what was read from it."""
+    """Callback: reads the chosen file; without one, drops the refusal of the one before.
+
+    A result stays until the next file has come: to choose it takes the one before away first, and a field that
+    moved to its place without a result would lose a file on its way.
+    """
     uploaded, kept = st.session_state[UPLOAD], kept_log()
     if uploaded is not None:
         keep(uploaded.getvalue(), uploaded.name)
-    elif kept is not None and kept.source:
+    elif kept is not None and kept.source and isinstance(kept.read, LogError):
         _clear()
 
 
