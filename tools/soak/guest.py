@@ -183,8 +183,11 @@ class Guest:
             await self.timed("clear", self.visitor.press("workload.clear"))
         sample = self.random.choice(("requests.jsonl", "requests.csv"))
         content = (ROOT / "pages" / "ui" / "samples" / sample).read_bytes()
-        field = next(name for name in self.visitor.names() if name.startswith("workload.upload."))
-        await self._upload(field, f"{self.sentinel}{Path(sample).suffix}", content)
+        fields = [name for name in self.visitor.names() if name.startswith("workload.upload.")]
+        if not fields:
+            self.findings.errors.append(f"upload: Workload has no field: {self.visitor.texts()[:8]}")
+            return
+        await self._upload(fields[0], f"{self.sentinel}{Path(sample).suffix}", content)
 
     async def pin(self) -> None:
         """Pins the scenario; with four pins, takes one off."""
