@@ -181,7 +181,7 @@ def test_defaults_of_absent_fields_are_frozen() -> None:
         "cards": ("L40S-48GB", "A100-80GB", "H100-80GB", "H200-141GB", "B200-180GB", "MI300X-192GB"),
         "lengths": "", "limit": None, "check": "log", "section": "parameters", "answers": False, "step": 1,
         "lesson": "", "path": "", "reveal": 0, "seed": 0, "score": "",
-            "frame": 0, "slide": 1, "goal": "", "chunk": 16, "present": False, "traffic": "",
+            "frame": 0, "slide": 1, "goal": "", "replayed": "", "chunk": 16, "present": False, "traffic": "",
         "system": None, "user": None, "reply": None, "kept": None, "prefix": None,
         "ticked": (), "alert_kv": None, "alert_waiting": None, "alert_first": None, "alert_seconds": None,
         "arrivals": None, "first_token": None, "speed": None,

@@ -283,8 +283,19 @@ def test_the_log_just_read_is_replayed_at_its_own_times() -> None:
     app = press(app, "workload.replay.run")
     assert "of the KV cache is in use: one replica carries 16 times this traffic" in app.success[1].value
     # 50 x 1,024 tokens are looked up; 45 of the prompts begin with 512 that an earlier one had.
-    assert metrics(app)["Prefix hit rate"] == "45\u00a0%"
+    found = metrics(app)
+    assert found["Prefix hit rate"] == "45\u00a0%"
     assert "a cache that forgets nothing finds" in seen(app)
+    # The link carries the replay, as long as the rest of it stays as it was.
+    link = dict(app.query_params)
+    fresh = open_workload(**link)
+    shown = {
+        name: metrics(fresh)[name] for name in ("KV use at most", "Running on average", "Prefix hit rate")
+    }
+    assert shown == {name: found[name] for name in shown}
+    assert "one replica carries 16 times this traffic" in fresh.success[1].value
+    assert "From the link: a replay of a log that is not in it" in seen(fresh)
+    assert "KV use at most" not in metrics(open_workload(**{**link, "max_num_seqs": "17"}))
 
 
 def test_a_goal_of_latency_gets_its_replicas() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import re
 import time
 from collections.abc import Generator, Sequence
 from typing import Any, Final
@@ -11,10 +9,11 @@ from typing import Any, Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from kvcore.base.errors import KvPlannerError, invalid, out_of_bounds
+from kvcore.base.errors import KvPlannerError
 from kvcore.base.numbers import count, share_text, short_number
 from kvcore.base.units import rounded
 from kvcore.base.words import Words
+from kvcore.charts.link_figures import MOST_OF_LINK, LinkFigures
 from kvcore.charts.replay_figures import bound_clock
 from kvcore.charts.summary import Card
 from kvcore.engine.records import MetricRole
@@ -290,11 +289,15 @@ def goal_table(found: Reached, planned: Plan, price: float | None = None) -> str
     return "\n".join(lines)
 
 
-class GoalFigures(Struct, frozen=True, kw_only=True):
-    """The answer in so few numbers that a link carries it; the log itself is in no link."""
+class GoalFigures(LinkFigures, frozen=True, kw_only=True):
+    """The answer in so few numbers that a link carries it; the log itself is in no link.
 
-    worked_on: str
-    """Eight hexadecimal digits of the rest of the link that it belongs to."""
+    Example:
+        >>> GoalFigures.decode("0123abcd_95_2_0.05_3_2_4_3_1.5_0.4_0.03_0.25_150_0").engines
+        3
+    """
+
+    parameter = "goal"
     percent: float
     asked_ttft: float
     asked_tpot: float
@@ -311,45 +314,13 @@ class GoalFigures(Struct, frozen=True, kw_only=True):
     is_parallel: int
     """1 where one deployment sends to its least loaded engine."""
 
-    def encode(self) -> str:
-        """The numbers as text for a link."""
-        numbers = (getattr(self, name) for name in self.__struct_fields__[1:])
-        return "_".join((self.worked_on, *(f"{number:.6g}" for number in numbers)))
-
-    @classmethod
-    def decode(cls, text: str) -> GoalFigures:
-        """The figures of a link. Raises ScenarioError.
-
-        Example:
-            >>> GoalFigures.decode("0123abcd_95_2_0.05_3_2_4_3_1.5_0.4_0.03_0.25_150_0").engines
-            3
-        """
-        worked_on, *rest = text.split("_")
-        names = cls.__struct_fields__[1:]
-        if not _DIGEST.fullmatch(worked_on) or len(rest) != len(names):
-            raise invalid("goal", text[:80], "it is an answer that this page has written")
-        values: dict[str, Any] = {}
-        for name, part in zip(names, rest, strict=True):
-            if not _NUMBER.fullmatch(part):
-                raise invalid("goal", part[:80], "it must be a number")
-            number = float(part)
-            if not (math.isfinite(number) and number <= MOST_OF_LINK):
-                raise out_of_bounds("goal", part, 0.0, MOST_OF_LINK)
-            values[name] = int(number) if cls.__annotations__[name] == "int" else number
-        return cls(worked_on=worked_on, **values)
-
-
-MOST_OF_LINK: Final = 1e9
-_DIGEST: Final = re.compile(r"[0-9a-f]{8}", re.ASCII)
-_NUMBER: Final = re.compile(r"\d{1,10}(?:\.\d{1,12})?(?:e[+-]?\d{1,2})?|inf", re.ASCII)
-
 
 def figures_of(found: Reached, worked_on: str) -> GoalFigures | None:
     """The figures of an answer; None where no setting keeps the goal."""
     best, goal = found.best, found.goal
     if best is None or best.engines is None:
         return None
-    made = GoalFigures(
+    return GoalFigures(
         worked_on=worked_on,
         percent=goal.percent,
         asked_ttft=min(goal.ttft, MOST_OF_LINK),
@@ -364,8 +335,7 @@ def figures_of(found: Reached, worked_on: str) -> GoalFigures | None:
         kv_usage=min(1.0, best.found.kv_usage),
         requests=found.requests,
         is_parallel=int(best.routing is Routing.LEAST_LOADED),
-    )
-    return GoalFigures.decode(made.encode())  # as rounded as the link
+    ).as_in_link()
 
 
 def goal_cards(found: GoalFigures, price: float | None, t: Words) -> tuple[Card, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator, Sequence
+from enum import IntEnum
 from typing import Any, Final
 
 from msgspec.structs import replace
@@ -15,6 +16,7 @@ from kvcore.base.numbers import DASH, concurrency_text, count, share_text, short
 from kvcore.base.units import GIB, rounded
 from kvcore.base.words import Words, msg
 from kvcore.charts import plotting as draw
+from kvcore.charts.link_figures import LinkFigures
 from kvcore.charts.summary import Card, Outcome, Sentence
 from kvcore.evidence.carry import carried_over
 from kvcore.planning import Plan, plan
@@ -213,37 +215,118 @@ def replay_table(found: Replay) -> str:
     return "\n".join(f"{name:<24}{value:>16}" for name, value in rows)
 
 
-def replay_cards(found: Replay, t: Words) -> tuple[Card, ...]:
+class Hits(IntEnum):
+    """What is known of the prefix hit rate."""
+
+    OFF = 0
+    """Prefix caching is off."""
+    UNKNOWN = 1
+    """The log does not say which prompts begin alike."""
+    KNOWN = 2
+
+
+class ReplayFigures(LinkFigures, frozen=True, kw_only=True):
+    """A replay in so few numbers that a link carries it; the log itself is in no link.
+
+    Example:
+        >>> ReplayFigures.decode("0123abcd_1_240_1_6000_0.25_3.5_0_0_0_1_0_16_0_0").peak_usage
+        0.25
+    """
+
+    parameter = "replayed"
+    is_logged: int
+    """1 where the requests came at the times of a log, 0 where at random."""
+    requests: int
+    factor: float
+    """Multiple of the traffic that was replayed."""
+    usable_blocks: int
+    peak_usage: float
+    mean_running: float
+    mean_waiting: float
+    preemptions: int
+    first_preemption: float
+    """Seconds after the first arrival; 0 where nothing is preempted."""
+    hits: int
+    """One of Hits."""
+    hit_rate: float
+    times: int
+    """How many times this traffic one replica carries; 0 where that is not known."""
+    ttft_p95: float
+    """Seconds; 0, as the next, where the clock says nothing of latency."""
+    tpot_p95: float
+
+    @property
+    def keeps_up(self) -> bool:
+        """Whether nothing is preempted, and less than one request waits on average."""
+        return not self.preemptions and self.mean_waiting < 1
+
+
+def replay_figures(
+    found: Replay, times: int | None, worked_on: str, factor: float, *, is_logged: bool
+) -> ReplayFigures:
+    """The figures of a replay, as rounded as the link."""
+    has_latency = found.ttft is not None and found.tpot is not None
+    return ReplayFigures(
+        worked_on=worked_on,
+        is_logged=int(is_logged),
+        requests=found.requests,
+        factor=factor,
+        usable_blocks=found.usable_blocks,
+        peak_usage=found.peak_usage,
+        mean_running=found.mean_running,
+        mean_waiting=found.mean_waiting,
+        preemptions=found.preemptions,
+        first_preemption=found.first_preemption or 0.0,
+        hits=known_hits(found),
+        hit_rate=found.hit_rate or 0.0,
+        times=times or 0,
+        ttft_p95=found.ttft.p95 if found.ttft is not None and has_latency else 0.0,
+        tpot_p95=found.tpot.p95 if found.tpot is not None and has_latency else 0.0,
+    ).as_in_link()
+
+
+def replay_cards(found: ReplayFigures, t: Words) -> tuple[Card, ...]:
     """The totals of a replay as cards."""
-    first = found.first_preemption
     cards = [
         (t("KV use at most"), share_text(found.peak_usage, t),
          t("of {blocks} blocks", blocks=count(found.usable_blocks))),
         (t("Running on average"), concurrency_text(found.mean_running),
          t("{requests} {requests:request|requests} in all", requests=count(found.requests))),
         (t("Preemptions"), count(found.preemptions),
-         t("none") if first is None else t("the first after {seconds} s", seconds=f"{first:,.1f}")),
-        (t("Prefix hit rate"), *hit_texts(found, t)),
+         t("the first after {seconds} s", seconds=f"{found.first_preemption:,.1f}") if found.preemptions
+         else t("none")),
+        (t("Prefix hit rate"), *_hit_texts(found.hits, found.hit_rate, t)),
     ]  # fmt: skip
-    if found.ttft is not None and found.tpot is not None:
-        cards.append((t("TTFT, P95"), t("{seconds} s", seconds=short_number(found.ttft.p95)),
+    if found.ttft_p95:
+        cards.append((t("TTFT, P95"), t("{seconds} s", seconds=short_number(found.ttft_p95)),
                       t("by the clock that you gave: an estimate")))  # fmt: skip
-        cards.append((t("TPOT, P95"), t("{seconds} s", seconds=short_number(found.tpot.p95)),
+        cards.append((t("TPOT, P95"), t("{seconds} s", seconds=short_number(found.tpot_p95)),
                       t("by the clock that you gave: an estimate")))  # fmt: skip
     return tuple(Card(label=label, value=value, note=note) for label, value, note in cards)
 
 
+def known_hits(found: Replay | Replays) -> Hits:
+    """What a replay knows of its prefix hit rate."""
+    if found.hit_rate is not None:
+        return Hits.KNOWN
+    parts = found.parts if isinstance(found, Replays) else (found,)
+    return Hits.UNKNOWN if any(part.query_tokens for part in parts) else Hits.OFF
+
+
 def hit_texts(found: Replay | Replays, t: Words) -> tuple[str, str]:
     """The prefix hit rate, and what it is of or why it is not known."""
-    if found.hit_rate is not None:
-        return share_text(found.hit_rate, t), t("of the prompt tokens that were looked up")
-    parts = found.parts if isinstance(found, Replays) else (found,)
-    if any(part.query_tokens for part in parts):
+    return _hit_texts(known_hits(found), found.hit_rate or 0.0, t)
+
+
+def _hit_texts(hits: int, rate: float, t: Words) -> tuple[str, str]:
+    if hits == Hits.KNOWN:
+        return share_text(rate, t), t("of the prompt tokens that were looked up")
+    if hits == Hits.UNKNOWN:
         return t("unknown"), t("the log does not say which prompts begin alike")
     return DASH, t("prefix caching is off")
 
 
-def replay_verdict(found: Replay, times: int | None, t: Words) -> Sentence:
+def replay_verdict(found: ReplayFigures, t: Words) -> Sentence:
     """What a replay says of the deployment: whether one replica carries the traffic, and how many times."""
     peak = share_text(found.peak_usage, t)
     if found.preemptions:
@@ -258,9 +341,9 @@ def replay_verdict(found: Replay, times: int | None, t: Words) -> Sentence:
             "keep up with this traffic.",
             waiting=concurrency_text(found.mean_waiting), peak=peak,
         )  # fmt: skip
-    elif times is not None and times > 1:
+    elif found.times > 1:
         said = t("At most {peak} of the KV cache is in use: one replica carries {times} times this traffic.",
-                 peak=peak, times=str(times))  # fmt: skip
+                 peak=peak, times=str(found.times))  # fmt: skip
     else:
         said = t("At most {peak} of the KV cache is in use: one replica carries this traffic.", peak=peak)
     return Sentence(outcome=Outcome.FITS if found.keeps_up else Outcome.CAUTION, text=said)

@@ -22,7 +22,9 @@ from kvcore.base.words import Language
 from kvcore.catalogue.accelerators import Vendor
 from kvcore.charts.catalogue_rows import Task
 from kvcore.charts.goal_figures import GoalFigures
+from kvcore.charts.link_figures import LinkFigures
 from kvcore.charts.matrix import MEMORY_BANDS, Order
+from kvcore.charts.replay_figures import ReplayFigures
 from kvcore.evidence.accuracy import Check
 from kvcore.texts import CHECKS, PATHS, SYLLABUS, Source
 from kvcore.wire.link_names import LANGUAGE, Repair
@@ -158,8 +160,8 @@ def _traffic(_: str, text: str) -> str:
     return text
 
 
-def _goal(_: str, text: str) -> str:
-    return GoalFigures.decode(text).encode()
+def _figures(kind: type[LinkFigures]) -> Reader:
+    return lambda _, text: kind.decode(text).encode()
 
 
 def card_ids() -> tuple[str, ...]:
@@ -191,7 +193,8 @@ PARAMETERS: Final[Mapping[str, PageParameter]] = {
     "kept": PageParameter(whole(0, MAX_TOKENS)),
     "prefix": PageParameter(whole(0, MAX_TOKENS)),
     "arrivals": PageParameter(between(*ARRIVALS)),
-    "goal": PageParameter(_goal, ""),
+    "goal": PageParameter(_figures(GoalFigures), ""),
+    "replayed": PageParameter(_figures(ReplayFigures), ""),
     "first_token": PageParameter(between(*FIRST_TOKEN_SECONDS)),
     "speed": PageParameter(between(*ANSWER_SPEED)),
     # -- Check

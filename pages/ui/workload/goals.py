@@ -12,6 +12,7 @@ import streamlit as st
 from kvcore.base.numbers import DASH, count
 from kvcore.base.words import Words
 from kvcore.charts.goal_figures import GoalFigures, Reached, figures_of, goal_cards, goal_report
+from kvcore.charts.replay_figures import ReplayFigures
 from kvcore.planning import Plan
 from kvcore.replay.clock import BoundClock, Clock
 from kvcore.replay.goals import Goal
@@ -21,7 +22,8 @@ from pages.ui.shared import elements, numbers, state
 from pages.ui.shared.numbers import Limits
 from pages.ui.shared.parameters import LARGEST_PRICE
 
-GOAL: Final = "goal"
+GOAL: Final = GoalFigures.parameter
+NOT_WORKED_ON: Final = (GOAL, ReplayFigures.parameter, LANGUAGE)
 TTFT: Final = Limits(0.01, 3600, is_whole=False)
 TPOT: Final = Limits(0.1, 60_000, is_whole=False)
 PRICE: Final = Limits(0, LARGEST_PRICE, is_whole=False)
@@ -79,8 +81,8 @@ def _price(planned: Plan) -> float:
 
 
 def worked_on() -> str:
-    """Eight hexadecimal digits of the link that an answer belongs to: all of it but the answer and the language."""
-    link = sorted((name, value) for name, value in state.params().items() if name not in (GOAL, LANGUAGE))
+    """Eight hexadecimal digits of the link that an answer belongs to: all of it but answers and the language."""
+    link = sorted((name, value) for name, value in state.params().items() if name not in NOT_WORKED_ON)
     return hashlib.sha256(repr(link).encode()).hexdigest()[:8]
 
 

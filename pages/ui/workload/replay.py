@@ -20,6 +20,7 @@ from kvcore.charts.replay_figures import (
     OTHER_ENGINES,
     REPLICAS,
     Compared,
+    ReplayFigures,
     block_gib,
     bound_clock,
     comparing,
@@ -27,6 +28,7 @@ from kvcore.charts.replay_figures import (
     minute_sentence,
     replay_cards,
     replay_chart,
+    replay_figures,
     replay_verdict,
     reuse_chart,
     reuse_sentence,
@@ -123,6 +125,8 @@ def panel(planned: Plan, mix: Mix, t: Words) -> None:
         if asked == RUN:
             work = _replaying(key, sped_up(trace, factor), planned, clock)
             st.session_state[DONE] = key, RUN, _worked(work, t)
+            figures = _figures(st.session_state[DONE][2], factor)
+            state.set_page_parameter(figures.parameter, figures.encode())
         elif asked == goals.GOAL:
             goal, routing = goals.asked()
             reached = reaching(planned, sped_up(trace, factor), goal, clock, routing)
@@ -142,12 +146,13 @@ def panel(planned: Plan, mix: Mix, t: Words) -> None:
         return
     done = st.session_state.get(DONE)
     if done is None or done[0] != key:
+        _from_link(t)
         goals.from_link(t)
     else:
         if done[1] == goals.GOAL:
             goals.shown(done[2], planned, t)
             return
-        _show(done[1], done[2], trace, t)
+        _show(done[1], done[2], trace, factor, t)
         if done[1] == RUN:
             _reuse(planned, trace, t)
 
@@ -294,18 +299,43 @@ def _worked(work: Generator[tuple[int, int], None, T], t: Words) -> T:
         time.sleep(PAUSE_SECONDS)
 
 
-def _show(what: str, found: Any, trace: tuple[TraceRequest, ...], t: Words) -> None:
+def _figures(found: tuple[Replay, int | None], factor: float) -> ReplayFigures:
+    return replay_figures(*found, goals.worked_on(), factor, is_logged=has_times())
+
+
+def _from_link(t: Words) -> None:
+    """The replay that the link carries, where this visit made none and the rest of the link is as it was."""
+    text = state.page_parameter(ReplayFigures.parameter)
+    figures = ReplayFigures.decode(text) if text else None
+    if figures is None or figures.worked_on != goals.worked_on():
+        return
+    _totals(figures, t)
+    factor = f"{figures.factor:g}"
+    st.caption(
+        t("From the link: a replay of a log that is not in it, when its requests came, at {factor} × its rate.",
+          factor=factor)
+        if figures.is_logged
+        else t("From the link: a replay of requests that came at random, at {factor} × the rate stated.",
+               factor=factor)
+    )  # fmt: skip
+
+
+def _totals(figures: ReplayFigures, t: Words) -> None:
+    notes.verdict(replay_verdict(figures, t))
+    cards = replay_cards(figures, t)
+    elements.card_grid(st.grid(len(cards), min_column_width=150), cards)
+
+
+def _show(what: str, found: Any, trace: tuple[TraceRequest, ...], factor: float, t: Words) -> None:
     shown: dict[str, Callable[[], None]] = {
-        RUN: lambda: _replay(found[0], found[1], t),
+        RUN: lambda: _replay(found[0], _figures(found, factor), t),
         RATE: lambda: _rate(found, trace, t),
     }
     shown.get(what, lambda: _comparison(what, found, t))()
 
 
-def _replay(found: Replay, times: int | None, t: Words) -> None:
-    notes.verdict(replay_verdict(found, times, t))
-    figures = replay_cards(found, t)
-    elements.card_grid(st.grid(len(figures), min_column_width=150), figures)
+def _replay(found: Replay, figures: ReplayFigures, t: Words) -> None:
+    _totals(figures, t)
     elements.chart(
         replay_chart(found, t),
         "workload_replay",
