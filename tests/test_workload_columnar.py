@@ -59,7 +59,11 @@ def test_columns_and_rows_say_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("few", [1, 1000])
-def test_many_different_lengths_are_binned_alike(monkeypatch: pytest.MonkeyPatch, few: int) -> None:
+@pytest.mark.parametrize("grid", [0, columnar.GRID])
+def test_many_different_lengths_are_binned_alike(
+    monkeypatch: pytest.MonkeyPatch, few: int, grid: int
+) -> None:
+    monkeypatch.setattr(columnar, "GRID", grid)
     monkeypatch.setattr("kvcore.workload.collector.MAX_CELLS", 300)
     monkeypatch.setattr(columnar, "FEW", few)
     table = mixed(2000).drop_columns(["status", "call_type", "max_tokens"])

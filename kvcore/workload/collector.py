@@ -111,16 +111,13 @@ class Collector:
                 self._share(prompt, blocks)
         self.say(rows, len(rows.prompts))
 
-    def add_counted(
-        self, requests: int, counts: Mapping[str, Mapping[int, int]], folding: Folding, cells: int
-    ) -> None:
-        """Counts requests whose lengths are counted already, `cells` different pairs of them; what else they say comes
-        with `say`."""
+    def add_counted(self, requests: int, counts: Mapping[str, Mapping[int, int]], folding: Folding) -> None:
+        """Counts requests whose lengths are counted already; what else they say comes with `say`."""
         self.requests += requests
         for name, numbers in counts.items():
             self._counts[name].merge(numbers)
         self._add_up()
-        self._cells.fold(folding, cells)
+        self._cells.fold(folding, requests)
 
     @property
     def room(self) -> int:

@@ -7,14 +7,14 @@ Rows whose columns say plainly what a request took are counted here; all others 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import product
 from typing import Any, Final
 
 from kvcore.workload.collector import Collector
 from kvcore.workload.fields import MAX_SESSION_CHARACTERS, record_requests
-from kvcore.workload.histogram import CELL, EXACT_BITS, MAX_TOKENS, most_bits, packed_sum
+from kvcore.workload.histogram import CELL, MAX_TOKENS, most_bits, packed_sum
 from kvcore.workload.layers import seconds_of
 from kvcore.workload.requests import Reading, Request, Rows, Unusable, UnusableLineError, field_name, tables
 
@@ -22,6 +22,8 @@ MAX_STATES: Final = 64
 """Combinations of status, error and kind that are told apart; a column with more values is read row by row."""
 FEW: Final = 4
 """Pairs looked at first, for each bin that there may be."""
+GRID: Final = 1 << 23
+"""Bins of which each has a place of its own; those of a finer grid are sorted."""
 HELD_ROWS: Final = 1 << 21
 """Rows that are counted together."""
 Dropped = tuple[Unusable, int, int]
@@ -131,8 +133,7 @@ class ColumnReader:
             ),
         }
         counts = {name: dict(_counted(column.drop_null())) for name, column in columns.items()}
-        cells = _ColumnCells(prompts, longest)
-        self._collector.add_counted(len(prompts), counts, cells, cells.different)
+        self._collector.add_counted(len(prompts), counts, _ColumnCells(prompts, longest))
 
 
 def _counted(column: Any) -> Iterable[tuple[Any, int]]:
@@ -267,63 +268,97 @@ class _ColumnCells:
     def __init__(self, prompts: Any, answers: Any) -> None:
         import numpy
 
-        pair = (numpy.from_dlpack(column.combine_chunks()) for column in (prompts, answers))
-        found, self._numbers = numpy.unique(_groups((*pair,), EXACT_BITS), return_counts=True)
-        self._tokens = found // CELL, found % CELL
-        self._longest = max(int(column.max()) for column in self._tokens)
-        self._known = {self._longest.bit_length(): self._tokens}
-        """Different pairs by their leading bits: those of fewer bits are found among those of more."""
-
-    @property
-    def different(self) -> int:
-        """Different pairs."""
-        return len(self._numbers)
+        prompt, answer = (numpy.from_dlpack(column.combine_chunks()) for column in (prompts, answers))
+        self._pairs = prompt, answer
+        self._longest = max(int(column.max()) for column in self._pairs)
 
     def most_bits(self, most: int, below: int) -> int:
-        """The most leading bits below `below` at which the pairs are in at most `most` bins."""
-        few = max(1, len(self._numbers) // (FEW * most))
+        """The most leading bits up to `below` at which the pairs are in at most `most` bins."""
+        few = max(1, len(self._pairs[0]) // (FEW * most))
+        steps = (few, 1) if few > 1 else (1,)  # bins of some of the pairs are enough to say no
 
         def fits(bits: int) -> bool:
-            # Bins of some of the pairs are enough to say no.
-            sample = _different(_groups([tokens[::few] for tokens in self._tokens], bits))
-            return len(sample) <= most and (few == 1 or self._distinct(bits) <= most)
+            return all(
+                _Bins([tokens[::step] for tokens in self._pairs], bits).number <= most for step in steps
+            )
 
-        return most_bits(fits, min(self._longest.bit_length(), below))
+        exact = min(self._longest.bit_length(), below)
+        return below if fits(exact) else most_bits(fits, exact)
 
     def packed(self, bits: int) -> Iterable[tuple[int, int]]:
         """Bins of so many leading bits, each with its sums."""
         import numpy
 
-        groups, places = numpy.unique(_groups(self._tokens, bits), return_inverse=True)
+        places, first = _Bins(self._pairs, bits).places
+        prompts, answers = (_rounded_up(tokens[first], bits) for tokens in self._pairs)
         # All sums are below 2^53, by HELD_ROWS: exact as floating-point numbers.
-        columns = (self._numbers, *(tokens * self._numbers for tokens in self._tokens))
-        sums = (numpy.bincount(places, weights=column).astype(numpy.int64).tolist() for column in columns)
-        return zip(groups.tolist(), map(packed_sum, *sums), strict=True)
-
-    def _distinct(self, bits: int) -> int:
-        """Different pairs of so many leading bits."""
-        finer = min(one for one in self._known if one >= bits)
-        found = _different(_groups(self._known[finer], bits))
-        self._known[bits] = found // CELL, found % CELL
-        return len(found)
+        weights = (None, *self._pairs)
+        sums = (numpy.bincount(places, weights=column).astype(numpy.int64).tolist() for column in weights)
+        return zip((prompts * CELL + answers).tolist(), map(packed_sum, *sums), strict=True)
 
 
-def _different(bins: Any) -> Any:
+class _Bins:
+    """The bin of each pair, as a number: both lengths by their leading bits."""
+
+    def __init__(self, pairs: Sequence[Any], bits: int) -> None:
+        prompts, answers = (_by_table(_code_of, column, bits) for column in pairs)
+        width = int(answers.max()) + 1
+        self._codes, self._size = prompts * width + answers, (int(prompts.max()) + 1) * width
+
+    @property
+    def number(self) -> int:
+        """How many different bins there are."""
+        import numpy
+
+        if self._size <= GRID:
+            return int(numpy.count_nonzero(self._seen))
+        found = numpy.sort(self._codes)
+        return int(numpy.count_nonzero(found[1:] != found[:-1])) + 1
+
+    @property
+    def _seen(self) -> Any:
+        import numpy
+
+        seen = numpy.zeros(self._size, numpy.bool_)
+        seen[self._codes] = True
+        return seen
+
+    @property
+    def places(self) -> tuple[Any, Any]:
+        """The bin of each pair, numbered from 0; and for each bin the row of one of its pairs."""
+        import numpy
+
+        if self._size <= GRID:
+            places = (numpy.cumsum(self._seen, dtype=numpy.int32) - 1)[self._codes]
+        else:
+            places = numpy.unique(self._codes, return_inverse=True)[1]
+        rows = numpy.empty(int(places.max()) + 1, numpy.int64)
+        rows[places] = numpy.arange(len(places))
+        return places, rows
+
+
+def _by_table(of: Callable[[Any, int], Any], column: Any, bits: int) -> Any:
+    """`of` each length, worked out once for each that there may be where those are fewer."""
     import numpy
 
-    found = numpy.sort(bins)
-    return found[numpy.concatenate(([True], found[1:] != found[:-1]))]
+    longest = int(column.max())
+    return of(column, bits) if longest >= len(column) else of(numpy.arange(longest + 1), bits)[column]
 
 
-def _groups(pairs: Iterable[Any], bits: int) -> Any:
-    """The bin of each pair: `cell_of` both lengths, each `rounded_up`."""
-    prompts, answers = (_rounded_up(column, bits) for column in pairs)
-    return prompts * CELL + answers
+def _code_of(column: Any, bits: int) -> Any:
+    """A number for each of the lengths that `rounded_up` knows, without gaps: they fill a grid."""
+    shift = _shift(column, bits)
+    return (shift << max(bits - 1, 0)) - (-column >> shift)
 
 
 def _rounded_up(column: Any, bits: int) -> Any:
-    """`rounded_up` of each: an exponent is the number of bits."""
+    """`rounded_up` of each."""
+    shift = _shift(column, bits)
+    return -(-column >> shift) << shift
+
+
+def _shift(column: Any, bits: int) -> Any:
+    """Bits that are cut off: an exponent is the number of bits."""
     import numpy
 
-    shift = numpy.maximum(numpy.frexp(column.astype(numpy.float64))[1] - bits, 0).astype(numpy.int64)
-    return -(-column >> shift) << shift
+    return numpy.maximum(numpy.frexp(column.astype(numpy.float64))[1] - bits, 0).astype(numpy.int64)

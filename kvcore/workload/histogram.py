@@ -323,7 +323,7 @@ class CellSums:
         self.fold(_Folding(found, list(found.sums(cells.values()))), len(cells))
 
     def fold(self, folding: Folding, number: int) -> None:
-        """Adds cells, `number` different ones, that bring their own way to be added up."""
+        """Adds cells, at most `number` different ones, that bring their own way to be added up."""
         if not self._sums and number > self._most:
             self.bits = folding.most_bits(self._most, self.bits)
         self._put(folding)
@@ -360,7 +360,7 @@ class Folding(Protocol):
     """Cells that can be put into bins."""
 
     def most_bits(self, most: int, below: int) -> int:
-        """The most leading bits below `below` at which the cells are in at most `most` different bins."""
+        """The most leading bits up to `below` at which the cells are in at most `most` different bins."""
 
     def packed(self, bits: int) -> Iterable[tuple[int, int]]:
         """Bins of so many leading bits, each with its `packed_sum`; a bin may come several times."""
