@@ -33,13 +33,12 @@ else:
     from pages.ui.shared import net, notes, reconnect, share_link, shell, state
     from pages.ui.sidebar import controls
 
-    st.set_page_config(page_title="KV Planner", page_icon=str(shell.ICON), layout="wide")
     with reconnect.replayed():
+        shell.frame()
         state.adopt_link()
         t = state.translator()
         page = shell.navigation(t)
         shell.keep_modules()
-        shell.frame()
         planned = state.make_plan()
         # After the page, whose figures are what a change is made for; but what a control refused stands beside it, and
         # the page says only what no control has said.

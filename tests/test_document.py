@@ -2,7 +2,7 @@
 
 import asyncio
 
-from pages.ui.shared.document import STYLE, Message, StyledDocument
+from pages.ui.shared.document import FIRST, STYLE, Message, StyledDocument
 
 PAGE = b"<!doctype html><html><head><title>x</title></head><body></body></html>"
 
@@ -38,9 +38,9 @@ def answer(
     return dict(start["headers"]), b"".join(body["body"] for body in bodies), seen
 
 
-def test_a_document_gets_the_style_at_the_end_of_its_head() -> None:
+def test_a_document_gets_its_styles() -> None:
     headers, body, seen = answer(b"text/html,*/*", b"text/html; charset=utf-8", [PAGE[:40], PAGE[40:]])
-    assert body == PAGE.replace(b"</head>", STYLE)
+    assert body == PAGE.replace(b"</head>", FIRST).replace(b"</body>", STYLE)
     assert headers[b"content-length"] == b"%d" % len(body)
     assert (
         b"etag" not in headers
@@ -55,6 +55,9 @@ def test_everything_else_passes_as_it_is() -> None:
         assert headers[b"etag"] == b'"1"'
 
 
-def test_the_style_holds_no_script() -> None:
-    assert STYLE.count(b"<") == 5  # its own four tags and the end of the head
-    assert b"script" not in STYLE
+def test_the_styles_hold_no_script() -> None:
+    assert (FIRST.count(b"<"), STYLE.count(b"<")) == (
+        5,
+        3,
+    )  # their own tags, and the end of the head or the body
+    assert b"script" not in FIRST + STYLE

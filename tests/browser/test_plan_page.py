@@ -9,7 +9,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
-from tests.browser.conftest import OpenPage, metrics, moved, settled
+from tests.browser.conftest import OpenPage, at_rest, metrics, moved, settled
 
 pytestmark = pytest.mark.browser
 
@@ -130,6 +130,31 @@ def test_one_change_is_one_step_back(server: str, open_page: OpenPage) -> None:
     assert page.evaluate("history.length") == entries + 1
     page.go_back()
     expect(page.get_by_text(re.compile("^Context too long"))).to_be_visible()
+
+
+def test_the_tab_keeps_its_name_and_the_page_its_width(server: str, open_page: OpenPage) -> None:
+    page = open_page(server)
+
+    def frame() -> tuple[str, str | None, bool]:
+        width = page.locator("[data-testid=stMainBlockContainer]").bounding_box() or {"width": 0}
+        return (
+            page.title(),
+            page.locator("link[rel='shortcut icon']").get_attribute("href"),
+            width["width"] > 1000,
+        )
+
+    before = frame()
+    assert (before[0], before[2]) == ("KV Planner", True)
+    for length in ("16384", "32768", "40960"):
+        slider(page, "max_model_len.slider").focus()
+        page.keyboard.press("ArrowRight")
+        wait_for_query(page, max_model_len=length)
+        settled(page)
+    assert frame() == before
+    page.locator("[data-testid=stPageLink-NavLink]:visible", has_text="Learn").first.click()
+    page.locator(".kv-lesson").first.wait_for()
+    at_rest(page)
+    assert frame() == before
 
 
 def test_reload_restores_everything(server: str, open_page: OpenPage) -> None:

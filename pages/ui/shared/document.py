@@ -12,13 +12,17 @@ Receive: TypeAlias = Callable[[], Awaitable[Message]]
 Asgi: TypeAlias = Callable[[Message, Receive, Send], Awaitable[None]]
 
 END_OF_HEAD: Final = b"</head>"
+END_OF_BODY: Final = b"</body>"
 _HERE: Final = Path(__file__)
-STYLE: Final = b'<style>%b%b</style><style id="kv-loading">%b</style>%b' % (
+FIRST: Final = b'<style>%b</style><style id="kv-loading">%b</style>%b' % (
     _HERE.with_name("head.css").read_bytes(),
-    _HERE.with_name("style.css").read_bytes(),
     _HERE.with_name("loading.css").read_bytes(),
     END_OF_HEAD,
 )
+"""Styles at the end of the head."""
+STYLE: Final = b"<style>%b</style>%b" % (_HERE.with_name("style.css").read_bytes(), END_OF_BODY)
+"""The pages' own style at the end of the body: Streamlit puts its styles into the head, and of two rules of the same
+weight the later one wins."""
 HTML: Final = b"text/html"
 OF_THE_BODY: Final = (b"content-length", b"etag", b"last-modified")
 """Headers that say something of the document as it was."""
@@ -27,8 +31,8 @@ OF_THE_BODY: Final = (b"content-length", b"etag", b"last-modified")
 class StyledDocument:
     """Puts styles into each HTML document on its way out; everything else passes as it is.
 
-    `style.css` comes with the page's elements as well, where it wins over Streamlit's styles of the same weight; but
-    now and then a frame after them, in which a bar without its style is as high as the window.
+    As an element of the page a style comes now and then a frame after what it is for: a bar without it is as high as
+    the window. And the browser would weigh each rule again at every run.
     """
 
     def __init__(self, app: Asgi) -> None:
@@ -64,7 +68,7 @@ def _styling(send: Send) -> Send:
         body.extend(message.get("body", b""))
         if message.get("more_body"):
             return
-        document = bytes(body).replace(END_OF_HEAD, STYLE, 1)
+        document = bytes(body).replace(END_OF_HEAD, FIRST, 1).replace(END_OF_BODY, STYLE, 1)
         headers = [header for header in start["headers"] if header[0].lower() not in OF_THE_BODY]
         length = (b"content-length", str(len(document)).encode())
         await send({**start, "headers": [*headers, length]})

@@ -23,9 +23,12 @@ from kvcore.base.words import Language, Words, msg, words
 from pages.ui.shared import net, reconnect, state
 
 ROOT = Path(__file__).resolve().parents[3]
-STYLE = Path(__file__).with_name("style.css")
 LOGO = Path(__file__).with_name("logo.svg")
 ICON = Path(__file__).with_name("icon.png")
+TIMES_SAID = 2
+"""Runs of a session that say the tab's name: what one has said is lost where the next begins before it was sent."""
+_SAID = "_said"
+"""Key of how many have."""
 SWITCH_SECONDS = 0.0001
 """Longest time that one run keeps the interpreter from the event loop, other visitors and the health check.
 
@@ -175,8 +178,15 @@ def links() -> None:
 
 
 def frame() -> None:
-    """The style sheet and the name of the app."""
-    st.html(STYLE)
+    """The name of the app, in its corner and in the browser's tab.
+
+    The browser keeps the tab's name, icon and width as long as the document: they are said until it must have heard
+    of them, for each time the icon is fetched and the page drawn once more.
+    """
+    said = st.session_state.get(_SAID, 0)
+    if said < TIMES_SAID or st.session_state[reconnect.REPEATED]:
+        st.set_page_config(page_title="KV Planner", page_icon=str(ICON), layout="wide")
+        st.session_state[_SAID] = said + 1
     st.logo(LOGO, size="large")
 
 
