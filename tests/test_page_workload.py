@@ -326,6 +326,26 @@ def test_a_goal_of_latency_gets_its_replicas() -> None:
     assert int(found.get("Replicas for this goal", found.get("Engines, data parallel", "0"))) > 1
 
 
+def test_a_goal_by_the_hour_of_the_day() -> None:
+    """At noon a request in 20 seconds, at one o'clock nine a second: each takes its own number of replicas."""
+    noon = 1_760_011_200
+    times = [noon + 20 * at for at in range(180)] + [noon + 3600 + at / 9 for at in range(200)]
+    log = b"".join(
+        json.dumps({"created": at, "usage": {"prompt_tokens": 900, "completion_tokens": 60}}).encode() + b"\n"
+        for at in times
+    )
+    app = upload(open_workload(**WORKED), "gw.jsonl", log)
+    app = checked(app.segmented_control(key="workload.replay.clock").set_value(ClockKind.USER).run())
+    app = checked(app.number_input(key="workload.goal.ttft").set_value(0.15).run())
+    assert "Hour (UTC)" not in html(press(app, "workload.goal.run"))
+    app = checked(app.checkbox(key="workload.goal.hours").check().run())
+    app = press(app, "workload.goal.run")
+    rows = re.findall(r"<tr>(.*?)</tr>", html(app).split("Hour (UTC)")[1])
+    first, second = (re.findall(r">([^<>]+)<", row) for row in rows[:2])
+    assert (first[:2], second[:2]) == (["12", "180"], ["13", "200"])
+    assert int(first[3]) < int(second[3])
+
+
 @pytest.mark.parametrize("tier", [None, "64"])
 def test_what_a_tier_of_each_size_buys(tier: str | None) -> None:
     """Twelve documents of 4,096 tokens in turn, of which the pool of an L4 forgets each before it comes again; with a

@@ -6,7 +6,7 @@ import argparse
 import json
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from kvcore.base.errors import ScenarioError, WorkloadError
 from kvcore.base.untrusted import utf8_text
@@ -141,18 +141,13 @@ def _goal(
         raise WorkloadError("trace-without-times", field="trace")
     trace = admitted(trace_of(timeline), planned.resolved.max_model_len)
     routing = None if arguments.routing is None else Routing(arguments.routing)
-    first = min(one.seconds for one in timeline.arrivals())
-    starts = first if first > OLDEST_TIME and arguments.by_hour else None
+    starts = timeline.starts if arguments.by_hour else None
     waiting("replaying the requests for the goal")
     found = ended(
         reaching(planned, sped_up(trace, arguments.rate), goal, _clock(arguments, planned), routing, starts)
     )
     report["goal"] = goal_report(found, planned, arguments.price)
     lines.append(goal_table(found, planned, arguments.price))
-
-
-OLDEST_TIME: Final = 1e8
-"""Seconds since 1970 below which times of a log are counted from its own start, and say no hour of the day."""
 
 
 def goal(text: str) -> tuple[tuple[str, float], ...]:

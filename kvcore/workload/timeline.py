@@ -23,6 +23,8 @@ BLOCK_TOKENS: Final = (512, 16, 32, 64, 128, 256, 1024)
 FITTING_SHARE: Final = 0.9
 MINUTE: Final = 60.0
 """Seconds."""
+OLDEST_TIME: Final = 1e8
+"""Seconds since 1970 below which times of a log are counted from its own start, and say no hour of the day."""
 YEAR: Final = 365 * 24 * 3600.0
 MAX_YEARS: Final = 5
 """A time farther from the others is in another unit."""
@@ -83,6 +85,19 @@ class Timeline(Struct, frozen=True, kw_only=True):
             >= FITTING_SHARE * sum(known.values())
         )
         return next(fitting, None)
+
+    @property
+    def starts(self) -> float | None:
+        """Seconds since 1970 of the first arrival; None where times are counted from the log's own start.
+
+        Example:
+            >>> taken = Timekeeper()
+            >>> taken.add(5.0, 600, 7)
+            >>> print(taken.timeline().starts)
+            None
+        """
+        first = min(_times(self.seconds), default=0.0)
+        return first if first > OLDEST_TIME else None
 
     @property
     def span_seconds(self) -> float:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import streamlit as st
 
-from kvcore.base.numbers import DASH, count
+from kvcore.base.numbers import DASH, count, short_number
 from kvcore.base.words import Words
 from kvcore.charts.goal_figures import GoalFigures, Reached, figures_of, goal_cards, goal_report
 from kvcore.charts.replay_figures import ReplayFigures
@@ -18,6 +18,7 @@ from kvcore.replay.clock import BoundClock, Clock
 from kvcore.replay.goals import Goal
 from kvcore.replay.routing import Routing
 from kvcore.wire.link_names import LANGUAGE
+from kvcore.workload.timeline import Timeline
 from pages.ui.shared import elements, numbers, state
 from pages.ui.shared.numbers import Limits
 from pages.ui.shared.parameters import LARGEST_PRICE
@@ -31,6 +32,9 @@ DEFAULT_TTFT, DEFAULT_TPOT = 2.0, 50.0
 EITHER: Final = "either"
 ROUTINGS: Final = (EITHER, *Routing)
 KEYS: Final = ("workload.goal.ttft", "workload.goal.tpot")
+BY_HOUR: Final = "workload.goal.hours"
+HOUR: Final = 3600.0
+"""A shorter log says one hour, which is the whole."""
 
 
 def asked() -> tuple[Goal, Routing | None]:
@@ -43,7 +47,15 @@ def asked() -> tuple[Goal, Routing | None]:
     return Goal(ttft=float(ttft), tpot=float(tpot) / 1e3), None if routing == EITHER else Routing(routing)
 
 
-def controls(planned: Plan, clock: Clock, ask: Callable[[str], None], t: Words) -> None:
+def starts(timeline: Timeline | None) -> float | None:
+    """The Unix time at which a log begins whose hours are asked for; None where they are not, or it says no hours."""
+    is_asked = st.session_state.get(BY_HOUR, False) and timeline is not None and timeline.span_seconds >= HOUR
+    return timeline.starts if is_asked and timeline is not None else None
+
+
+def controls(
+    planned: Plan, clock: Clock, timeline: Timeline | None, ask: Callable[[str], None], t: Words
+) -> None:
     """The boxes of a goal, and the button; what cannot be said without a clock."""
     st.markdown(f"**{t('Replicas for a goal of latency')}**")
     if isinstance(clock, BoundClock):
@@ -64,6 +76,8 @@ def controls(planned: Plan, clock: Clock, ask: Callable[[str], None], t: Words) 
     numbers.of_session(
         grid.cell(), t("Price of a GPU and hour"), PRICE, "workload.goal.price", _price(planned), t
     )
+    if timeline is not None and timeline.starts is not None and timeline.span_seconds >= HOUR:
+        st.checkbox(t("And for each hour of the day"), key=BY_HOUR)
     st.button(t("How many replicas?"), key="workload.goal.run", on_click=ask, args=(GOAL,))
 
 
@@ -134,6 +148,25 @@ def shown(found: Reached, planned: Plan, t: Words) -> None:
             for name, value in report["scale_out_above"].items()
         ]
     st.caption(" ".join(said))
+    if report["hours"]:
+        _hours(report["hours"], t)
+
+
+def _hours(rows: Sequence[dict[str, Any]], t: Words) -> None:
+    """Replicas by the hour of the day, for the busiest stretch of each."""
+    head = (t("Hour (UTC)"), t("Requests"), t("Busiest, a second"), t("Replicas for this goal"))
+    body = "".join(
+        "<tr>"
+        + elements.figure_cells(
+            f"{row['hour_utc']:02}",
+            count(row["requests"]),
+            short_number(row["busiest_per_second"]),
+            str(row["replicas"] or DASH),
+        )
+        + "</tr>"
+        for row in rows
+    )
+    elements.table(head, body)
 
 
 def _table(rows: Sequence[dict[str, Any]], percent: float, t: Words) -> None:

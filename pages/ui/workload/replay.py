@@ -50,6 +50,7 @@ from kvcore.replay.trace import (
     trace_of,
 )
 from kvcore.workload.mix import Mix
+from kvcore.workload.timeline import Timeline
 from pages.ui.shared import elements, net, notes, numbers, state
 from pages.ui.shared.numbers import Limits
 from pages.ui.workload import clocks, goals, source
@@ -118,7 +119,7 @@ def panel(planned: Plan, mix: Mix, t: Words) -> None:
             width=220,
         )
         st.button(t("Compare them"), key="workload.replay.compare", on_click=_ask, args=(field,))
-    goals.controls(planned, clock, _ask, t)
+    goals.controls(planned, clock, _timeline(), _ask, t)
     asked = st.session_state.pop(ASKED, None)
     key = (goals.worked_on(), len(trace), trace[-1].arrival, clock, factor)
     try:
@@ -129,7 +130,8 @@ def panel(planned: Plan, mix: Mix, t: Words) -> None:
             state.set_page_parameter(figures.parameter, figures.encode())
         elif asked == goals.GOAL:
             goal, routing = goals.asked()
-            reached = reaching(planned, sped_up(trace, factor), goal, clock, routing)
+            starts = goals.starts(_timeline())
+            reached = reaching(planned, sped_up(trace, factor), goal, clock, routing, starts)
             st.session_state[DONE] = key, goals.GOAL, _worked(reached, t)
             goals.keep(st.session_state[DONE][2])
         elif asked == RATE:
@@ -242,14 +244,20 @@ def _logged(planned: Plan, t: Words) -> tuple[TraceRequest, ...] | None:
 
 def _own_trace() -> tuple[TraceRequest, ...] | None:
     """The requests of the log just read with their times; None where it has no times."""
-    kept = source.shown_log()
-    if kept is None or not kept.log.timeline.span_seconds:
+    timeline = _timeline()
+    if timeline is None:
         return None
     held = st.session_state.get(TRACE)
-    if held is None or held[0] is not kept.log:
-        held = st.session_state[TRACE] = kept.log, trace_of(kept.log.timeline)
+    if held is None or held[0] is not timeline:
+        held = st.session_state[TRACE] = timeline, trace_of(timeline)
     found: tuple[TraceRequest, ...] = held[1]
     return found
+
+
+def _timeline() -> Timeline | None:
+    """The arrivals of the log just read; None where it has no times."""
+    kept = source.shown_log()
+    return None if kept is None or not kept.log.timeline.span_seconds else kept.log.timeline
 
 
 def has_times() -> bool:
