@@ -1,10 +1,13 @@
-"""The stylesheet as Streamlit takes it."""
+"""The stylesheets as the document and Streamlit take them."""
 
 from pathlib import Path
 
-STYLE = Path(__file__).resolve().parents[1] / "pages" / "ui" / "shared" / "style.css"
+UI = Path(__file__).resolve().parents[1] / "pages" / "ui"
 
 
-def test_nothing_in_it_looks_like_a_tag() -> None:
+def test_nothing_in_them_looks_like_a_tag() -> None:
     """Streamlit's sanitizer drops a whole stylesheet that holds one, and every page loses its looks without a word."""
-    assert "<" not in STYLE.read_text(encoding="utf-8")
+    sheets = sorted(UI.rglob("*.css"))
+    assert len(sheets) > 5
+    for sheet in sheets:
+        assert "<" not in sheet.read_text(encoding="utf-8"), sheet.name
