@@ -27,9 +27,12 @@ def test_a_page_stands_still_while_it_comes(server: str, open_page: OpenPage, pa
     assert shift_of(page) < LIMIT
 
 
-def test_the_first_visit_of_a_server_stands_still(fresh_server: str, open_page: OpenPage) -> None:
+@pytest.mark.parametrize(("width", "height"), [(1440, 900), (390, 844)])
+def test_the_first_visit_of_a_server_stands_still(
+    fresh_server: str, open_page: OpenPage, width: int, height: int
+) -> None:
     """Its elements come before the code of some: a placeholder is as high as what takes its place."""
-    page = open_page(f"{fresh_server}/{SCENARIO}", wait=at_rest)
+    page = open_page(f"{fresh_server}/{SCENARIO}", width=width, height=height, wait=at_rest)
     until(page, "() => !document.querySelector('[data-testid=stSkeleton]')")
     page.wait_for_timeout(STANDS_MS)
     assert shift_of(page) < LIMIT
