@@ -29,7 +29,8 @@ if not runtime.exists():
         on_script_error=net.outside,
     )
 else:
-    from pages.ui.shared import header, net, reconnect, shell, state
+    from pages.ui.fair import notices
+    from pages.ui.shared import net, notes, reconnect, share_link, shell, state
     from pages.ui.sidebar import controls
 
     with reconnect.replayed():
@@ -44,7 +45,14 @@ else:
         says_what_was_refused = net.ERROR in st.session_state
         if says_what_was_refused:
             controls.sidebar(planned, t)
-        with header.around_page(t), net.under("page", t):
+        with net.under("head", t):
+            with st.container(horizontal=True, key="top", gap="small", vertical_alignment="center"):
+                shell.links()
+                share_link.button(t)
+            share_link.large_code(t)
+            notes.measurements(t)
+            notices.show(t)
+        with net.under("page", t):
             page.run()
         if not says_what_was_refused:
             controls.sidebar(planned, t)

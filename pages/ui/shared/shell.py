@@ -29,8 +29,6 @@ TIMES_SAID = 2
 """Runs of a session that say the tab's name: what one has said is lost where the next begins before it was sent."""
 _SAID = "_said"
 """Key of how many have."""
-_SHOWN = "_shown"
-"""Key of the path of the page that the run before drew."""
 SWITCH_SECONDS = 0.0001
 """Longest time that one run keeps the interpreter from the event loop, other visitors and the health check.
 
@@ -168,12 +166,6 @@ def guard() -> None:
         with reconnect.replayed():
             st.navigation(_pages(words(Language.ENGLISH)), position="hidden")
             st.rerun()
-
-
-def is_shown() -> bool:
-    """Whether the browser shows this page already, as far as the run before knows: then its figures come first."""
-    before, st.session_state[_SHOWN] = st.session_state.get(_SHOWN), st.session_state["_path"]
-    return before == st.session_state["_path"] and not st.session_state[reconnect.REPEATED]
 
 
 def links() -> None:
