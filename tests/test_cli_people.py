@@ -385,10 +385,16 @@ def test_a_reader_that_goes_away_is_no_error() -> None:
 @pytest.mark.skipif(os.name != "posix", reason="signals are POSIX's")
 @pytest.mark.parametrize("words", [("plan", "--jsonl"), ("sweep", "--processes", "2")])
 def test_ctrl_c_ends_it_without_a_stack(words: tuple[str, ...]) -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "kvcore", *words], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, encoding="utf-8", start_new_session=True, env={**os.environ, "PYTHONUNBUFFERED": "1"},
-    )  # fmt: skip
+    # A shell has what it runs behind a "&" ignore Ctrl+C, and a process inherits that unless its parent listens.
+    inherited = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "kvcore", *words], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, encoding="utf-8", start_new_session=True,
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        )  # fmt: skip
+    finally:
+        signal.signal(signal.SIGINT, inherited)
     assert process.stdin is not None
     assert process.stdout is not None
     process.stdin.write(json.dumps(REQUEST) + "\n")
