@@ -29,12 +29,13 @@ TIMES_SAID = 2
 """Runs of a session that say the tab's name: what one has said is lost where the next begins before it was sent."""
 _SAID = "_said"
 """Key of how many have."""
-SWITCH_SECONDS = 0.0001
+SWITCH_SECONDS = 0.0004
 """Longest time that one run keeps the interpreter from the event loop, other visitors and the health check.
 
 The loop gives it away with each of the 70 messages of a run and waits as long to have it back: with 2 ms a flood of
-one client's changes made another visitor's slider ten times slower, with 0.1 ms two to three times
-(`python -m benchmarks.fairness --attacks messages` on two cores).
+one client's changes made another visitor's slider ten times slower, with 1 ms six, with 0.4 ms three
+(`python -m benchmarks.fairness --attacks messages` on two cores). With 0.1 ms it was two, but under the flood and 50
+visitors some runs of Explore took more than a minute and a half (`make soak`).
 """
 ROUND_SECONDS = 10
 """Seconds between two full rounds of the garbage collector."""
