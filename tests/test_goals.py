@@ -13,6 +13,7 @@ from packaging.version import Version
 from kvcore import plan
 from kvcore.base.errors import ScenarioError, WorkloadError
 from kvcore.charts.goal_figures import GoalFigures, goal_report, reaching
+from kvcore.charts.replay_figures import ReplayFigures
 from kvcore.cli import main
 from kvcore.replay.clock import BoundClock, FittedClock, HeldOut, UserClock
 from kvcore.replay.goals import Choice, Goal, at, best_of, carried, interval, searching
@@ -230,6 +231,12 @@ def test_the_command_answers_a_goal(
     assert [row["replicas"] for row in found["hours"]] == [1]
     assert main(given) != 0
     assert "benchmark" in capsys.readouterr().err
+
+
+def test_whole_numbers_are_exact_in_a_link() -> None:
+    text = "0123abcd_1_240_1_12345678_0.25_3.5_0_0_0_1_0_16_0_0"
+    found = ReplayFigures.decode(text)
+    assert (found.usable_blocks, found.encode()) == (12_345_678, text)
 
 
 @pytest.mark.parametrize(

@@ -268,7 +268,12 @@ def test_the_replay_of_random_arrivals() -> None:
     assert float(found["Running on average"]) > 0
     assert "TTFT, P95" not in found
     app = checked(app.segmented_control(key="workload.replay.clock").set_value(ClockKind.USER).run())
-    assert "TTFT, P95" in metrics(press(app, "workload.replay.run"))
+    app = checked(app.number_input(key="workload.replay.per_second").set_value(0.5).run())
+    app = press(app, "workload.replay.run")
+    assert "TTFT, P95" in metrics(app)
+    shared = open_workload(**dict(app.query_params))
+    assert "From the link: a replay of requests that came at random, 0.5 a second." in seen(shared)
+    assert metrics(shared)["TTFT, P95"] == metrics(app)["TTFT, P95"]
 
 
 def test_the_log_just_read_is_replayed_at_its_own_times() -> None:

@@ -26,9 +26,10 @@ class LinkFigures(Struct, frozen=True, kw_only=True):
     """Eight hexadecimal digits of the rest of the link that they belong to."""
 
     def encode(self) -> str:
-        """The numbers as text for a link."""
+        """The numbers as text for a link: whole ones as they are, others with six digits."""
         numbers = (getattr(self, name) for name in self.__struct_fields__[1:])
-        return "_".join((self.worked_on, *(f"{number:.6g}" for number in numbers)))
+        texts = (str(number) if isinstance(number, int) else f"{number:.6g}" for number in numbers)
+        return "_".join((self.worked_on, *texts))
 
     @classmethod
     def decode(cls, text: str) -> Self:

@@ -237,8 +237,8 @@ class ReplayFigures(LinkFigures, frozen=True, kw_only=True):
     is_logged: int
     """1 where the requests came at the times of a log, 0 where at random."""
     requests: int
-    factor: float
-    """Multiple of the traffic that was replayed."""
+    rate: float
+    """Multiple of the log's own rate, or requests a second where they came at random."""
     usable_blocks: int
     peak_usage: float
     mean_running: float
@@ -262,7 +262,7 @@ class ReplayFigures(LinkFigures, frozen=True, kw_only=True):
 
 
 def replay_figures(
-    found: Replay, times: int | None, worked_on: str, factor: float, *, is_logged: bool
+    found: Replay, times: int | None, worked_on: str, rate: float, *, is_logged: bool
 ) -> ReplayFigures:
     """The figures of a replay, as rounded as the link."""
     has_latency = found.ttft is not None and found.tpot is not None
@@ -270,14 +270,14 @@ def replay_figures(
         worked_on=worked_on,
         is_logged=int(is_logged),
         requests=found.requests,
-        factor=factor,
+        rate=rate,
         usable_blocks=found.usable_blocks,
         peak_usage=found.peak_usage,
         mean_running=found.mean_running,
         mean_waiting=found.mean_waiting,
         preemptions=found.preemptions,
         first_preemption=found.first_preemption or 0.0,
-        hits=known_hits(found),
+        hits=int(known_hits(found)),
         hit_rate=found.hit_rate or 0.0,
         times=times or 0,
         ttft_p95=found.ttft.p95 if found.ttft is not None and has_latency else 0.0,

@@ -308,7 +308,11 @@ def _worked(work: Generator[tuple[int, int], None, T], t: Words) -> T:
 
 
 def _figures(found: tuple[Replay, int | None], factor: float) -> ReplayFigures:
-    return replay_figures(*found, goals.worked_on(), factor, is_logged=has_times())
+    is_logged = has_times()
+    rate = (
+        factor if is_logged else factor * float(numbers.held("workload.replay.per_second", PER_SECOND, 1.0))
+    )
+    return replay_figures(*found, goals.worked_on(), rate, is_logged=is_logged)
 
 
 def _from_link(t: Words) -> None:
@@ -318,13 +322,12 @@ def _from_link(t: Words) -> None:
     if figures is None or figures.worked_on != goals.worked_on():
         return
     _totals(figures, t)
-    factor = f"{figures.factor:g}"
+    rate = f"{figures.rate:g}"
     st.caption(
         t("From the link: a replay of a log that is not in it, when its requests came, at {factor} × its rate.",
-          factor=factor)
+          factor=rate)
         if figures.is_logged
-        else t("From the link: a replay of requests that came at random, at {factor} × the rate stated.",
-               factor=factor)
+        else t("From the link: a replay of requests that came at random, {rate} a second.", rate=rate)
     )  # fmt: skip
 
 
