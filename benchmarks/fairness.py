@@ -315,7 +315,7 @@ async def compared(server: Server, names: list[str], times: int) -> int:
 def main() -> int:
     """Exit status 1 where somebody takes more than that times as long as alone."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.fairness", description=__doc__)
-    parser.add_argument("--times", type=int, default=40)
+    parser.add_argument("--times", type=int, default=100)
     parser.add_argument("--attacks", default=",".join(ATTACKS), help=json.dumps(list(ATTACKS)))
     parser.add_argument("--log", type=Path, default=None)
     parser.add_argument("--attack", help=argparse.SUPPRESS)

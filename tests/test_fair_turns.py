@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from pages.ui.fair import turns as turns_module
-from pages.ui.fair.limits import FRESH_SECONDS, RUNS_OF_CLIENT
+from pages.ui.fair.limits import FRESH_SECONDS, REST_SECONDS, RUNS_OF_CLIENT, SENDING_SECONDS
 from pages.ui.fair.turns import Turns
 
 FLOODER, VISITOR = "203.0.113.9", "198.51.100.1"
@@ -41,8 +41,8 @@ class Stage:
                 with self._changed:
                     self.begun.append(session if is_there else f"not {session}")
                     self._changed.notify_all()
-                if is_there:
-                    self._ends[session].wait(SECONDS)
+                while is_there and not self._ends[session].wait(0.01):
+                    self.turns.rest()
 
         self._threads.append(threading.Thread(target=body, daemon=True))
         self._threads[-1].start()
@@ -56,6 +56,10 @@ class Stage:
             while not is_so():
                 self._changed.wait(0.01)
 
+    def rests(self, session: str) -> bool:
+        """Whether a run has paused."""
+        return any(run.session == session and run.is_resting for run in self.turns._running)
+
     def end(self, session: str, computed: float = 0.1) -> None:
         """A run ends, having computed for so long."""
         thread = next(index for index, name in enumerate(self._ends) if name == session)
@@ -64,7 +68,8 @@ class Stage:
         self._threads[thread].join(SECONDS)
 
     def close(self) -> None:
-        """Ends all runs."""
+        """Ends all runs; of those that wait each has its turn."""
+        self.now += SECONDS
         for event in self._ends.values():
             event.set()
         for thread in self._threads:
@@ -107,6 +112,65 @@ def test_who_has_used_least_is_next(stage: Stage) -> None:
     stage.end("flood 0", computed=5.0)
     stage.until(lambda: len(stage.begun) == 5)
     assert stage.begun[-1] == "visitor"
+
+
+def test_who_has_used_much_waits_for_a_fresh_run_of_who_has_not(stage: Stage) -> None:
+    stage.run(FLOODER, "flood 0")
+    stage.end("flood 0", computed=5.0)
+    stage.run(FLOODER, "flood 1")
+    stage.run(VISITOR, "visitor")
+    stage.until(lambda: stage.begun == ["flood 0", "flood 1", "visitor"])
+    stage.run(FLOODER, "flood 2")
+    stage.end("flood 1", computed=0.1)
+    assert stage.begun[-1] == "visitor"
+    stage.run("192.0.2.7", "another visitor")
+    stage.until(lambda: stage.begun[-1] == "another visitor")
+    stage.end("visitor")
+    stage.end("another visitor")
+    assert "flood 2" not in stage.begun, "what others have drawn is sent first"
+    stage.now += SENDING_SECONDS
+    stage.until(lambda: stage.begun[-1] == "flood 2")
+
+
+def test_a_run_of_who_has_used_much_pauses_while_a_visitors_is_worked_out_and_sent(stage: Stage) -> None:
+    stage.run(FLOODER, "flood 0")
+    stage.end("flood 0", computed=5.0)
+    stage.run(FLOODER, "flood 1")
+    stage.run(VISITOR, "visitor")
+    stage.until(lambda: stage.rests("flood 1"))
+    stage.run(FLOODER, "flood 2")
+    stage.end("visitor")
+    assert stage.rests("flood 1")
+    stage.now += SENDING_SECONDS
+    stage.until(lambda: not stage.rests("flood 1"))
+    assert "flood 2" not in stage.begun, "of one client one run begins at a time, one that has paused too"
+
+
+def test_a_run_pauses_for_a_second_at_most(stage: Stage) -> None:
+    stage.run(FLOODER, "flood 0")
+    stage.end("flood 0", computed=5.0)
+    stage.run(FLOODER, "flood 1")
+    for number in range(20):
+        stage.run(f"192.0.2.{number}", f"visitor {number}")
+        stage.now += FRESH_SECONDS / 2
+        stage.until(lambda number=number: f"visitor {number}" in stage.begun)  # type: ignore[misc]
+        stage.end(f"visitor {number}")
+        if number == 2:
+            stage.until(lambda: stage.rests("flood 1"))
+    stage.until(lambda: not stage.rests("flood 1"))
+    (run,) = (run for run in stage.turns._running if run.session == "flood 1")
+    assert REST_SECONDS <= run.rested < 2 * REST_SECONDS
+
+
+def test_a_long_run_of_a_visitor_keeps_nobody_from_beginning(stage: Stage) -> None:
+    stage.run(FLOODER, "flood 0")
+    stage.end("flood 0", computed=5.0)
+    stage.run(VISITOR, "visitor")
+    stage.until(lambda: stage.begun[-1] == "visitor")
+    stage.run(FLOODER, "flood 1")
+    assert "flood 1" not in stage.begun
+    stage.now += FRESH_SECONDS * 1.1
+    stage.until(lambda: stage.begun[-1] == "flood 1")
 
 
 def test_a_long_run_lets_the_next_of_its_client_begin_but_not_all(stage: Stage) -> None:

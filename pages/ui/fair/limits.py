@@ -65,6 +65,12 @@ RUNS_OF_CLIENT: Final = 3
 """Runs of one client that compute at the same time, long ones included."""
 FRESH_RUNS: Final = 3
 """Clients whose runs have just begun, at the same time; others wait for a turn."""
+MUCH_SECONDS: Final = 2.0
+"""Who has lately used so much more of the interpreter than another gives way to a run of the other that just began."""
+SENDING_SECONDS: Final = 0.02
+"""Time to send what a run has drawn, once it has ended."""
+REST_SECONDS: Final = 1.0
+"""How long a run gives way to others in all."""
 RUNS: Final = 8
 """Runs of all clients that compute at the same time."""
 COMPUTING_SHARE: Final = 0.2

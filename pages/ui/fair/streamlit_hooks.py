@@ -32,6 +32,7 @@ def install(turns: Turns, frames: Frames) -> None:
     memory_uploaded_file_manager.MemoryUploadedFileManager = Files  # type: ignore[misc]
     runner = script_runner.ScriptRunner
     start, thread, run = runner.start, runner._run_script_thread, runner._run_script
+    enqueue = runner._enqueue_forward_msg
     received, lost = WebSocketsSansIOProtocol.data_received, WebSocketsSansIOProtocol.connection_lost
 
     @functools.wraps(start)
@@ -60,6 +61,11 @@ def install(turns: Turns, frames: Frames) -> None:
                 _drop_forged(rerun_data.widget_states)
                 run(self, rerun_data)
 
+    @functools.wraps(enqueue)
+    def enqueue_in_turn(self: Any, msg: Any) -> None:
+        turns.rest()
+        enqueue(self, msg)
+
     @functools.wraps(received)
     def bounded_received(self: Any, data: bytes) -> None:
         frames.receive(self, data, received)
@@ -71,6 +77,7 @@ def install(turns: Turns, frames: Frames) -> None:
 
     runner.start, runner._run_script_thread = counted_start, counted_thread  # type: ignore[method-assign]
     runner._run_script = run_in_turn  # type: ignore[method-assign]
+    runner._enqueue_forward_msg = enqueue_in_turn  # type: ignore[method-assign]
     WebSocketsSansIOProtocol.data_received = bounded_received  # type: ignore[method-assign]
     WebSocketsSansIOProtocol.connection_lost = forgotten  # type: ignore[method-assign]
 

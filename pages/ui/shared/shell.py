@@ -33,9 +33,9 @@ SWITCH_SECONDS = 0.0004
 """Longest time that one run keeps the interpreter from the event loop, other visitors and the health check.
 
 The loop gives it away with each of the 70 messages of a run and waits as long to have it back: with 2 ms a flood of
-one client's changes made another visitor's slider ten times slower, with 1 ms six, with 0.4 ms three
-(`python -m benchmarks.fairness --attacks messages` on two cores). With 0.1 ms it was two, but under the flood and 50
-visitors some runs of Explore took more than a minute and a half (`make soak`).
+one client's changes made another visitor's slider ten times slower, with 1 ms six, with 0.4 ms three to five, and one
+and a half since runs give way (ui/fair/turns.py; `python -m benchmarks.fairness --attacks messages` on two cores).
+With 0.1 ms some runs of Explore took more than a minute and a half under the flood and 50 visitors (`make soak`).
 """
 ROUND_SECONDS = 10
 """Seconds between two full rounds of the garbage collector."""
