@@ -36,7 +36,7 @@ CELL: Final = {"models": ["Qwen/Qwen3-32B"], "accelerators": ["H100-80GB"], "ten
 SWEEP: Final = {"accelerators": ["H100-80GB", "L40S-48GB", "A100-80GB", "H200-141GB"]}
 VISITOR, CLIENT, ATTACKER = "198.51.100.1", "198.51.100.2", "203.0.113.9"
 MOST: Final = 3.0
-ENVIRONMENT: Final = {"KVPLANNER_PROXIES": "1", "KVPLANNER_API_RATE": "40", "KVPLANNER_API_BURST": "1000"}
+ENVIRONMENT: Final = {"KVPLANNER_PROXIES": "1", "KVPLANNER_API_RATE": "40", "KVPLANNER_API_BURST": "4000"}
 """One proxy, which is this program: it names the three clients. Allowances that let all of them ask much."""
 AGAIN_SECONDS: Final = 0.2
 BEGUN_SECONDS: Final = 8.0
