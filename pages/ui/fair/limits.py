@@ -66,11 +66,12 @@ RUNS_OF_CLIENT: Final = 3
 FRESH_RUNS: Final = 3
 """Clients whose runs have just begun, at the same time; others wait for a turn."""
 MUCH_SECONDS: Final = 2.0
-"""Who has lately used so much more of the interpreter than another gives way to a run of the other that just began."""
+"""A client that has lately used so much more of the interpreter than another gives way to a run of the other: a choice,
+a hundred steps of a slider (20 ms each)."""
 SENDING_SECONDS: Final = 0.02
-"""Time to send what a run has drawn, once it has ended."""
+"""Time to send what a run has drawn, once it has ended: its 70 messages take about half of it."""
 REST_SECONDS: Final = 1.0
-"""How long a run gives way to others in all."""
+"""How long a run that goes on gives way to others in all; one that has not begun waits until its client's use fades."""
 RUNS: Final = 8
 """Runs of all clients that compute at the same time."""
 COMPUTING_SHARE: Final = 0.2

@@ -1,9 +1,9 @@
 """Runs of pages, in turn by client: whoever has used least begins next, and nobody's runs fill the interpreter.
 
 Python computes one thing at a time, so a client with ten pages would have ten shares of it and a visitor with one page
-one. Of each client one run begins at a time; a long one lets the next begin beside it. Who has used much gives way to a
-run that has just begun of somebody who has used little: no other of his begins, and one that goes on pauses between two
-of its elements.
+one. Of each client one run begins at a time; a long one lets the next begin beside it. A client that has used much
+gives way to a run, just begun, of one that has used little: none of its own begins, and those that go on pause between
+two of their elements.
 """
 
 from __future__ import annotations
